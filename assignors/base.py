@@ -1,0 +1,89 @@
+"""The contract between a group's leader and an assignor.
+
+An assignor is a pure function: from what the cluster looks like and what the members ask for to a plan.  It does no
+I/O, keeps no state that a plan depends on, and imports nothing but the standard library and attrs, so it can be tested
+without Kafka, run in a worker thread, and be replayed in a simulation.
+
+Kafka's own words for these things are ``ConsumerPartitionAssignor`` (KIP-429) and ``Cluster``.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+#: member id -> topic -> partition numbers.  Any sequence of integers will do; ``range`` objects are welcome.
+Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
+
+
+class RebalanceProtocol(enum.IntEnum):
+    """How members give partitions up (KIP-429).  The higher value is the better protocol, as in Kafka."""
+
+    #: Every member gives up everything before it joins.
+    EAGER = 0
+    #: Members keep what they have; what moves is given up first and handed over in a second round.
+    COOPERATIVE = 1
+
+
+@attrs.frozen(kw_only=False)
+class Cluster:
+    """What the leader knows of the cluster.
+
+    ``partitions``: topic -> number of partitions.  Topics that nobody could look up are absent.
+    ``racks``: topic -> for each partition the racks that hold a replica of it.  Empty when the brokers have none.
+    ``lag``: topic -> for each partition its lag in records, None where it could not be had.  Only there when the
+    assignor *needs* it (see :attr:`Assignor.needs`).
+    ``weights``: topic -> for each partition its weight in any unit (bytes per second, say), None where
+    unknown; also only when the assignor needs it.
+    """
+
+    partitions: Mapping[str, int]
+    racks: Mapping[str, Sequence[frozenset[str]]] = attrs.field(factory=dict)
+    lag: Mapping[str, Sequence[int | None]] = attrs.field(factory=dict)
+    weights: Mapping[str, Sequence[float | None]] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=False)
+class Member:
+    """One member's subscription, as the leader sees it.
+
+    ``owned``: topic -> partitions that it says it still holds (KIP-429), with the ``generation`` in which it got them
+    (KIP-792; -1 where the member does not tell).  ``instance_id`` is set for a static member (KIP-345), ``rack``
+    for one that told its rack (KIP-881).  ``user_data`` are the assignor's own bytes.
+    """
+
+    topics: Sequence[str]
+    owned: Mapping[str, Sequence[int]] = attrs.field(factory=dict)
+    generation: int = -1
+    instance_id: str | None = None
+    rack: str | None = None
+    user_data: bytes | None = None
+
+
+class Assignor(ABC):
+    """Base class of every assignor, the built-in ones and yours."""
+
+    #: What travels in JoinGroup; all members of a group must have one name in common.
+    name: str
+    #: The rebalance protocols it supports.  ``(COOPERATIVE, EAGER)`` may stand in a mixed list during a live upgrade.
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.EAGER,)
+    #: Figures that the leader fetches before it calls :meth:`assign`: ``"lag"`` or ``"weights"``.
+    needs: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        """Say who gets what: member id -> topic -> partition numbers, with every member present.
+
+        It must depend on its arguments alone: the same arguments give the same plan in every process.
+        """
+
+    def user_data(self, topics: Sequence[str]) -> bytes | None:
+        """Bytes for this member's own subscription, handed to the leader's assignor as ``Member.user_data``."""
+        return None
+
+    def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:  # noqa: B027
+        """What this member was given, topic -> partition numbers, after each successful sync."""

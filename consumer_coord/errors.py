@@ -1,0 +1,126 @@
+"""Every error this package raises, in one hierarchy.
+
+``CoordinatorError``
+    ``RetriableError``        trying again may help, and the library does so inside the caller's time limit
+    ``FatalError``            trying again cannot help before somebody changes something
+        ``FencedError``       somebody else has taken this member's place
+Errors that come from a broker carry Kafka's numeric ``code``; 0 means that the error is the client's own.
+"""
+
+from __future__ import annotations
+
+
+class CoordinatorError(Exception):
+    """Base of all errors of this package."""
+
+    #: Kafka's error code, 0 for an error of the client's own.
+    code: int = 0
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+
+class RetriableError(CoordinatorError):
+    """Trying again may help."""
+
+
+class FatalError(CoordinatorError):
+    """Trying again cannot help: somebody has to change something first; the message says what."""
+
+
+class FencedError(FatalError):
+    """Somebody else has taken this member's place (FENCED_INSTANCE_ID, 82)."""
+
+
+class MalformedMessageError(CoordinatorError, ValueError):
+    """Bytes that are no Kafka message: the one error of every decoder, whatever is wrong with its input."""
+
+
+class UnsupportedVersionError(FatalError):
+    """A broker and this client have no version of a request in common, or a field has no place in that version."""
+
+
+class DisconnectedError(RetriableError):
+    """The connection ended before the answer came."""
+
+
+class RequestTimedOutError(RetriableError, TimeoutError):
+    """A deadline passed before the answer came."""
+
+
+class BrokerError(CoordinatorError):
+    """A broker answered with an error code that has no class of its own."""
+
+
+class CoordinatorNotAvailableError(RetriableError):
+    """No coordinator could be found in time (15, 16, 14, or no broker answered)."""
+
+
+class ConfigurationError(FatalError, ValueError):
+    """A setting is unknown, contradictory or refused; the message names it."""
+
+
+class AuthenticationError(FatalError):
+    """The broker does not accept our credentials, or TLS could not be set up; never retried."""
+
+
+class AuthorizationError(FatalError):
+    """The principal may not use this group, topic or cluster (29, 30, 31); never retried."""
+
+
+class InconsistentGroupProtocolError(FatalError):
+    """The group's members have no assignor in common with ours (23)."""
+
+
+class GroupMaxSizeReachedError(FatalError):
+    """The group is full (81, ``group.max.size`` of the broker)."""
+
+
+class UnknownTopicError(RetriableError):
+    """A topic or partition does not exist (3)."""
+
+
+class AssignorError(FatalError):
+    """An assignor raised, hung, or returned a plan that no group may follow; the message names assignor and culprit."""
+
+
+class CommitFailedError(FatalError):
+    """A commit was refused because the partitions are no longer this member's (22, 25, or lost in a rebalance)."""
+
+
+class RebalanceInProgressError(RetriableError):
+    """The commit is for partitions that a rebalance is moving just now; poll, and commit what is still yours (27)."""
+
+
+class CallbackError(CoordinatorError):
+    """A rebalance callback of the application raised; the cause is that exception."""
+
+
+class WakeupError(CoordinatorError):
+    """``wakeup()`` was called from another thread."""
+
+
+class ConcurrentUseError(CoordinatorError, RuntimeError):
+    """Two threads used one consumer at once, or a callback called a method it must not call."""
+
+
+class ClosedError(CoordinatorError, RuntimeError):
+    """The object was closed before."""
+
+
+class ForkedError(CoordinatorError, RuntimeError):
+    """The object belongs to a parent process: create a new one after ``fork()``."""
+
+
+class MaxPollExceededError(CoordinatorError):
+    """The application did not poll for ``max.poll.interval.ms``; the member left the group."""
+
+
+class NoOffsetError(FatalError):
+    """``auto.offset.reset`` is ``error`` or ``none`` and a partition has no valid position."""
+
+
+class LogTruncatedError(FatalError):
+    """The log was cut back behind our position and no reset policy says where to go on (KIP-320)."""
