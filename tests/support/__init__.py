@@ -1,0 +1,1 @@
+"""What the tests share: a real Kafka broker, members of every client, Java programs, and the behaviours table."""

@@ -1,0 +1,199 @@
+"""Apache Kafka's jars, fetched once per machine into a cache outside the tree.
+
+PySpark ships Apache Ivy, and Ivy brings a whole broker from its default resolvers, so a test run needs Java and a
+network the first time, and only Java afterwards.  Every jar is pinned by its SHA-256 (``jars/*.sha256`` beside this
+file), the cache entry appears by one rename, and a lock file keeps concurrent runs from fetching twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import attrs
+
+KAFKA_VERSION = "4.3.1"
+_FETCH_DEADLINE_S = 900
+_JAVA_NEEDED = 17
+
+
+class UnavailableError(Exception):
+    """Something outside the project is missing (Java, the network); the message is one line that says what to do."""
+
+
+@attrs.frozen
+class Coordinate:
+    """One module of a Maven repository; ``transitive``: bring what it depends on, too."""
+
+    organisation: str
+    name: str
+    revision: str
+    transitive: bool = True
+
+
+@attrs.frozen
+class JarSet:
+    """Jars that are fetched and verified together; ``name`` names the cache entry and the list of hashes."""
+
+    name: str
+    coordinates: Sequence[Coordinate]
+
+    @property
+    def hash_list(self) -> Path:
+        """The file with the expected SHA-256 sums, in the format of ``sha256sum``."""
+        return Path(__file__).parent / "jars" / f"{self.name}.sha256"
+
+
+#: A whole broker with its tools and the Java clients.  Kafka logs through slf4j, for which its POM names no back end.
+KAFKA = JarSet(
+    f"kafka-{KAFKA_VERSION}",
+    (
+        Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
+
+#: Spark's own Kafka connector, for side-by-side runs with PySpark 4.2.
+SPARK_CONNECTOR = JarSet(
+    "spark-kafka-4.2.0",
+    (
+        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
+        Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
+        Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
+        Coordinate("org.apache.commons", "commons-pool2", "2.12.1", transitive=False),
+    ),
+)
+
+
+def cache_directory() -> Path:
+    """Where fetched and compiled things live: ``CONSUMER_COORD_CACHE``, by default ``~/.cache/consumer-coord``."""
+    configured = os.environ.get("CONSUMER_COORD_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "consumer-coord"
+
+
+def java_executable() -> str:
+    """The ``java`` to run, from ``JAVA_HOME`` or ``PATH``; raises `UnavailableError` when it is missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        raise UnavailableError(f"Java >= {_JAVA_NEEDED} is needed for a real Kafka broker, and no java was found")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    version = re.search(r'version "(\d+)', shown)
+    if version is None or int(version.group(1)) < _JAVA_NEEDED:
+        line = shown.splitlines()[0] if shown else "no version"
+        raise UnavailableError(f"Java >= {_JAVA_NEEDED} is needed for a real Kafka broker; {java} says: {line}")
+    return java
+
+
+def ensure_jars(jars: JarSet = KAFKA) -> Path:
+    """The directory holding exactly the jars of ``jars``, fetched if need be; raises `UnavailableError`."""
+    libs = cache_directory() / jars.name / "libs"
+    expected = _read_hashes(jars.hash_list)
+    if _is_complete(libs, expected):
+        return libs
+    java = java_executable()
+    with exclusive(cache_directory() / f"{jars.name}.lock"):
+        if not _is_complete(libs, expected):  # a concurrent run may have done it while we waited for the lock
+            _fetch(java, jars, libs, expected)
+    return libs
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold a lock file; the kernel lets go of it when the process ends, however it ends."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(java: str, jars: JarSet, libs: Path, expected: Mapping[str, str]) -> None:
+    staging = Path(tempfile.mkdtemp(prefix=f"{jars.name}.partial-", dir=cache_directory()))
+    try:
+        _run_ivy(java, jars, staging)
+        problem = _mismatch(staging / "libs", expected)
+        if problem is not None:
+            raise UnavailableError(f"the jars fetched for {jars.name} are not the pinned ones: {problem}")
+        entry = libs.parent
+        if entry.exists():  # incomplete or damaged: what is complete never comes here
+            shutil.rmtree(entry)
+        shutil.rmtree(staging / "ivy")
+        staging.rename(entry)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _run_ivy(java: str, jars: JarSet, staging: Path) -> None:
+    descriptor = staging / "ivy.xml"
+    descriptor.write_text(_ivy_descriptor(jars))
+    command = [java, "-Xmx256m", "-jar", str(_ivy_jar()), "-ivy", str(descriptor), "-cache", str(staging / "ivy")]
+    command += ["-confs", "default", "-types", "jar", "bundle"]
+    command += ["-retrieve", f"{staging}/libs/[artifact]-[revision].[ext]"]
+    print(f"fetching {jars.name} (once per machine) into {cache_directory()}", file=sys.stderr, flush=True)
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired as expired:
+        raise UnavailableError(f"fetching {jars.name} took more than {_FETCH_DEADLINE_S} s: no network?") from expired
+    if run.returncode != 0:
+        problems = [line.strip() for line in run.stdout.splitlines() if "UNRESOLVED" in line or "ERROR" in line]
+        reason = problems[0] if problems else (run.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UnavailableError(f"{jars.name} could not be fetched (is there a network?): {reason}")
+
+
+def _ivy_jar() -> Path:
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        raise UnavailableError("PySpark, which ships the Ivy jar that fetches Kafka, is not installed: run `make env`")
+    found = sorted((Path(spark.origin).parent / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise UnavailableError("this PySpark ships no Ivy jar, so Kafka's jars cannot be fetched: run `make env`")
+    return found[-1]
+
+
+def _ivy_descriptor(jars: JarSet) -> str:
+    dependencies = "".join(
+        f"<dependency org={quoteattr(one.organisation)} name={quoteattr(one.name)} rev={quoteattr(one.revision)}"
+        f' conf="default->default" transitive="{str(one.transitive).lower()}"/>'
+        for one in jars.coordinates
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="consumer-coord" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def _read_hashes(path: Path) -> Mapping[str, str]:
+    hashes = {}
+    for line in path.read_text().splitlines():
+        digest, name = line.split(maxsplit=1)
+        hashes[name] = digest
+    return hashes
+
+
+def _is_complete(libs: Path, expected: Mapping[str, str]) -> bool:
+    return libs.is_dir() and _mismatch(libs, expected) is None
+
+
+def _mismatch(libs: Path, expected: Mapping[str, str]) -> str | None:
+    """The first difference between a directory and the expected hashes, None when there is none."""
+    present = {path.name for path in libs.glob("*.jar")} if libs.is_dir() else set()
+    for name in sorted(present ^ expected.keys()):
+        return f"{name} is {'missing' if name in expected else 'not expected'}"
+    for name, digest in expected.items():
+        with (libs / name).open("rb") as jar:
+            found = hashlib.file_digest(jar, "sha256").hexdigest()
+        if found != digest:
+            return f"{name} has SHA-256 {found}, expected {digest}"
+    return None
