@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import kafka_jars
+from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 
 def unavailable(reason: str) -> None:
@@ -35,3 +37,23 @@ def spark_connector_jars() -> Path:
     except kafka_jars.UnavailableError as error:
         unavailable(str(error))
         raise
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_libs: Path) -> Iterator[RealKafka]:
+    """A real broker, shared by all tests of the session: use topics and groups of your own, and leave it running."""
+    with RealKafka(kafka_libs, outlives_test=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka3(kafka_libs: Path) -> Iterator[RealKafka]:
+    """Three real brokers, shared: a test that ends or pauses one restarts or resumes it."""
+    with RealKafka(kafka_libs, brokers=3, outlives_test=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(kafka: RealKafka) -> NewTopicFactory:
+    """``topic(partitions=1, prefix="topic", config=None)`` makes a topic on ``kafka`` and returns its unique name."""
+    return kafka.new_topic

@@ -1,0 +1,112 @@
+"""Child processes of the tests: each dies with the test run, and what is left over can be listed."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO
+
+_LEASH = Path(__file__).with_name("leash.py")
+_spawns: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+_spawner_lock = threading.Lock()
+_spawner: threading.Thread | None = None
+
+#: Processes that are meant to outlive a single test (a session's broker).
+lasting: set[int] = set()
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = subprocess.DEVNULL,
+    stderr: int | IO[bytes] | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    outlives_test: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start ``command`` in a session of its own, on a leash: it is killed when this process ends, however it ends.
+
+    Ctrl-C in the terminal does not reach it: whoever started it ends it.
+    """
+    result: Future[subprocess.Popen[bytes]] = Future()
+
+    def start() -> None:
+        try:
+            leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid())]
+            process = subprocess.Popen(
+                [*leash, *command], stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=True
+            )
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who waits for it
+            result.set_exception(error)
+        else:
+            result.set_result(process)
+
+    _start_spawner()
+    _spawns.put(start)
+    process = result.result()
+    if outlives_test:
+        lasting.add(process.pid)
+    return process
+
+
+def _start_spawner() -> None:
+    """The kernel's leash is held by a *thread*: a child must come from one that lives as long as the process."""
+    global _spawner
+
+    def run() -> None:
+        while True:
+            _spawns.get()()
+
+    with _spawner_lock:
+        if _spawner is None or not _spawner.is_alive():
+            _spawner = threading.Thread(target=run, name="spawner", daemon=True)
+            _spawner.start()
+
+
+def end(process: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> int:
+    """End a process: SIGTERM and ``grace_s`` seconds to follow it, then SIGKILL.  Returns its exit code."""
+    if process.poll() is None and grace_s > 0:
+        process.send_signal(signal.SIGCONT)  # a stopped process does not see its SIGTERM
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    elif process.poll() is None:
+        process.kill()
+    code = process.wait()
+    lasting.discard(process.pid)
+    return code
+
+
+def children() -> Mapping[int, str]:
+    """Living child processes of this process: pid -> command line (empty where the system has no ``/proc``)."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue  # it ended while we looked
+        state, parent = after_name[0], int(after_name[1])
+        if parent == os.getpid() and state != "Z":
+            found[int(entry.name)] = command
+    return found
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float, what: str, *, interval_s: float = 0.05) -> None:
+    """Wait until ``condition`` holds; raises TimeoutError naming ``what`` when the deadline passes first."""
+    end_s = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"{what} did not happen within {deadline_s:g} s")
+        time.sleep(interval_s)

@@ -1,0 +1,402 @@
+"""Apache Kafka as it is, for the tests: one or three brokers in KRaft mode on loopback ports."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import attrs
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.kafka_jars import java_executable
+from tests.support.processes import end, spawn, wait_until
+
+#: Generous, because a broker may start beside other work on a small machine; nobody waits that long for a healthy one.
+_START_DEADLINE_S = 120
+_REQUEST_DEADLINE_S = 60
+_START_TRIES = 3
+_names = itertools.count(1)
+
+
+class RealKafkaError(Exception):
+    """A broker did not start, or died; the message ends with the tail of its log."""
+
+
+def unique_name(prefix: str) -> str:
+    """A topic or group name nobody else in this test run uses."""
+    return f"{prefix}-{os.getpid()}-{next(_names)}"
+
+
+class NewTopicFactory(Protocol):
+    """What the ``topic`` fixture gives: `RealKafka.new_topic` of the shared broker."""
+
+    def __call__(
+        self,
+        partitions: int = 1,
+        *,
+        prefix: str = "topic",
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic with a name of its own, and say which."""
+
+
+@attrs.frozen
+class Listener:
+    """One more listener on every broker, beside the plain one that tests and brokers use.
+
+    ``name`` as in ``listeners`` (say ``SASL``), ``security_protocol`` as in ``listener.security.protocol.map``.
+    What else it needs (``listener.name.sasl.…``) goes into the ``properties`` of `RealKafka`.
+    """
+
+    name: str
+    security_protocol: str
+
+
+@attrs.define
+class _Node:
+    node_id: int
+    directory: Path
+    ports: dict[str, int]  # listener name -> port
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "broker.log"
+
+    def log_tail(self, lines: int = 40) -> str:
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class RealKafka:
+    """A cluster of Apache Kafka brokers, each broker and controller in one, ended with the test run at the latest.
+
+    ``libs``: the directory with Kafka's jars.  ``brokers``: how many; their node ids are 1 to ``brokers``.
+    ``properties`` are added to (and override) every broker's ``server.properties``.  ``listeners`` are added to
+    the plain one; ``format_arguments`` go to ``StorageTool format`` (``--add-scram``, say), ``jvm_arguments`` to the
+    brokers' Java.  Use it as a context manager, or call :meth:`start` and :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        libs: Path,
+        *,
+        brokers: int = 1,
+        properties: Mapping[str, str] | None = None,
+        listeners: Sequence[Listener] = (),
+        format_arguments: Sequence[str] = (),
+        jvm_arguments: Sequence[str] = ("-Xmx512m", "-XX:TieredStopAtLevel=1"),
+        outlives_test: bool = False,
+    ) -> None:
+        self._libs = libs
+        self._java = java_executable()
+        self._brokers = brokers
+        self._properties = dict(properties or {})
+        self._listeners = (Listener("PLAINTEXT", "PLAINTEXT"), *listeners)
+        self._format_arguments = tuple(format_arguments)
+        self._jvm_arguments = tuple(jvm_arguments)
+        self._outlives_test = outlives_test
+        self._directory = Path(tempfile.mkdtemp(prefix="real-kafka-"))
+        self._nodes: dict[int, _Node] = {}
+        self._admin: AdminClient | None = None
+
+    # -- life cycle ------------------------------------------------------------------------------------------------
+
+    def start(self) -> RealKafka:
+        """Format, start, and wait until every broker serves; raises `RealKafkaError`."""
+        for last_try in (*[False] * (_START_TRIES - 1), True):
+            try:
+                self._configure()
+                self._format()
+                for node in self._nodes.values():
+                    self._launch(node)
+                self._await_ready(range(1, self._brokers + 1))
+            except RealKafkaError as error:
+                self._end_all()
+                # Somebody else may have taken a port between our probe and the broker's bind.
+                if last_try or "Address already in use" not in str(error):
+                    self.close()
+                    raise
+                continue
+            except BaseException:  # Ctrl-C, say: leave no broker behind
+                self.close()
+                raise
+            break
+        return self
+
+    def close(self) -> None:
+        """Kill every broker and remove the data."""
+        self._admin = None
+        self._end_all()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> RealKafka:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # -- where it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,…`` of the plain listeners."""
+        return self.bootstrap("PLAINTEXT")
+
+    def bootstrap(self, listener: str) -> str:
+        """``host:port,…`` of the listeners of that name."""
+        return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client on the plain listeners, made when first asked for."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        return self._admin
+
+    def log_tail(self, broker: int = 1, lines: int = 40) -> str:
+        """The last lines of a broker's log."""
+        return self._nodes[broker].log_tail(lines)
+
+    # -- trouble ---------------------------------------------------------------------------------------------------
+
+    def stop(self, broker: int = 1) -> None:
+        """Shut a broker down in good order (SIGTERM: it hands its leaderships over first)."""
+        self._end(self._nodes[broker], grace_s=_REQUEST_DEADLINE_S)
+
+    def kill(self, broker: int = 1) -> None:
+        """SIGKILL."""
+        self._end(self._nodes[broker], grace_s=0)
+
+    def pause(self, broker: int = 1) -> None:
+        """SIGSTOP: its connections stay open, and nothing answers."""
+        self._running(broker).send_signal(signal.SIGSTOP)
+
+    def resume(self, broker: int = 1) -> None:
+        """SIGCONT."""
+        self._running(broker).send_signal(signal.SIGCONT)
+
+    def restart(self, broker: int = 1) -> None:
+        """Start a stopped or killed broker again, on its data and its ports; one that runs is stopped first."""
+        node = self._nodes[broker]
+        if node.process is not None:
+            self.stop(broker)
+        self._launch(node)
+        self._await_ready([broker])
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        *,
+        prefix: str = "topic",
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic with a name of its own, and say which."""
+        name = unique_name(prefix)
+        self.create_topic(name, partitions, replication_factor=replication_factor, config=config)
+        return name
+
+    def create_topic(
+        self, name: str, partitions: int, *, replication_factor: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, and wait until each of its partitions has a leader."""
+        new = NewTopic(name, partitions, replication_factor=replication_factor, config=dict(config or {}))
+        self.admin.create_topics([new], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
+
+        def is_there() -> bool:
+            topic = self._metadata(name)
+            return len(topic) == partitions and all(leader >= 0 for leader in topic.values())
+
+        wait_until(is_there, _REQUEST_DEADLINE_S, f"topic {name} with {partitions} partitions")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until the metadata forgets it."""
+        self.admin.delete_topics([name], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
+        wait_until(lambda: not self._metadata(name), _REQUEST_DEADLINE_S, f"the end of topic {name}")
+
+    def _metadata(self, topic: str) -> Mapping[int, int]:
+        """Partition -> leader; empty for a topic that is not there.  A named look-up would put it into a cache."""
+        metadata = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S)
+        found = metadata.topics.get(topic)
+        return {} if found is None else {number: partition.leader for number, partition in found.partitions.items()}
+
+    # -- how it is run ---------------------------------------------------------------------------------------------
+
+    def _configure(self) -> None:
+        self._nodes = {}
+        ports = iter(free_ports(self._brokers * (len(self._listeners) + 1)))
+        names = [*(listener.name for listener in self._listeners), "CONTROLLER"]
+        for node_id in range(1, self._brokers + 1):
+            directory = self._directory / f"node-{node_id}"
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            self._nodes[node_id] = _Node(node_id, directory, {name: next(ports) for name in names})
+        for node in self._nodes.values():
+            lines = [f"{key}={value}\n" for key, value in {**self._defaults(node), **self._properties}.items()]
+            (node.directory / "server.properties").write_text("".join(lines))
+
+    def _defaults(self, node: _Node) -> Mapping[str, str]:
+        names = [listener.name for listener in self._listeners]
+        protocols = {listener.name: listener.security_protocol for listener in self._listeners}
+        protocols["CONTROLLER"] = "PLAINTEXT"
+        voters = (f"{one.node_id}@127.0.0.1:{one.ports['CONTROLLER']}" for one in self._nodes.values())
+        replicas = str(min(3, self._brokers))
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "controller.quorum.voters": ",".join(voters),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in node.ports.items()),
+            "advertised.listeners": ",".join(f"{name}://127.0.0.1:{node.ports[name]}" for name in names),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+            "log.dirs": str(node.directory / "data"),
+            # A killed broker may register again, and its partitions get new leaders, when its session is over.
+            "broker.session.timeout.ms": "5000",
+            "broker.heartbeat.interval.ms": "500",
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",  # tests of an expired session need not take six seconds
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": "6",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "3",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "3",
+            "log.cleaner.dedupe.buffer.size": "4194304",  # the default of 128 MB does not fit a small heap
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+        }
+
+    def _format(self) -> None:
+        """Format every node's storage, side by side."""
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        running = []
+        for node in self._nodes.values():
+            command = self._java_command("kafka.tools.StorageTool", ["-Xmx128m", "-XX:TieredStopAtLevel=1"])
+            command += ["format", "--cluster-id", f"c{cluster[1:]}"]  # an id may not begin with a dash
+            command += ["--config", str(node.directory / "server.properties")]
+            with node.log.open("ab") as log:
+                process = spawn([*command, *self._format_arguments], stdout=log, stderr=subprocess.STDOUT)
+            running.append((node, process))
+        for node, process in running:
+            try:
+                code = process.wait(_START_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                code = end(process)
+            if code != 0:
+                raise RealKafkaError(f"formatting the storage of broker {node.node_id} failed:\n{node.log_tail()}")
+
+    def _launch(self, node: _Node) -> None:
+        command = self._java_command("kafka.Kafka", self._jvm_arguments)
+        with node.log.open("ab") as log:
+            node.process = spawn(
+                [*command, str(node.directory / "server.properties")],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=node.directory,
+                outlives_test=self._outlives_test,
+            )
+
+    def _java_command(self, main: str, arguments: Sequence[str]) -> list[str]:
+        log = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
+        log.append("-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS")
+        return [self._java, "-XX:+UseSerialGC", "-XX:-UsePerfData", *log, *arguments, "-cp", f"{self._libs}/*", main]
+
+    def _await_ready(self, brokers: Sequence[int]) -> None:
+        """Each of ``brokers`` must accept connections, and the cluster's metadata must name them all."""
+        deadline = time.monotonic() + _START_DEADLINE_S
+        for broker in brokers:
+            node = self._nodes[broker]
+            while not _accepts_connections(node.ports["PLAINTEXT"]):
+                self._check_alive(node, deadline)
+                time.sleep(0.05)
+        while not self._knows(brokers):
+            for broker in brokers:
+                self._check_alive(self._nodes[broker], deadline)
+            time.sleep(0.1)
+
+    def _knows(self, brokers: Sequence[int]) -> bool:
+        try:
+            known = self.admin.list_topics(timeout=5).brokers
+        except KafkaException:
+            return False  # it listens, and does not answer yet
+        return set(brokers) <= set(known)
+
+    def _check_alive(self, node: _Node, deadline: float) -> None:
+        if node.process is None or node.process.poll() is not None:
+            code = None if node.process is None else node.process.returncode
+            raise RealKafkaError(f"broker {node.node_id} ended with code {code} while starting:\n{node.log_tail()}")
+        if time.monotonic() > deadline:
+            raise RealKafkaError(f"broker {node.node_id} did not serve in {_START_DEADLINE_S} s:\n{node.log_tail()}")
+
+    def _running(self, broker: int) -> subprocess.Popen[bytes]:
+        node = self._nodes[broker]
+        if node.process is None or node.process.poll() is not None:
+            raise RealKafkaError(f"broker {broker} is not running:\n{node.log_tail()}")
+        return node.process
+
+    def _end(self, node: _Node, grace_s: float) -> None:
+        if node.process is not None:
+            end(node.process, grace_s=grace_s)
+            node.process = None
+
+    def _end_all(self) -> None:
+        for node in self._nodes.values():
+            self._end(node, grace_s=0)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody has now.
+
+    They lie below the range from which the system serves outgoing connections, so none of those takes one before the
+    broker binds it, or while a killed broker is down.
+    """
+    try:
+        first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first_ephemeral = 32768
+    candidates = range(10_000, first_ephemeral) if first_ephemeral > 12_000 else range(10_000, 65_000)
+    found: list[int] = []
+    chooser = random.SystemRandom()
+    while len(found) < count:
+        port = chooser.choice(candidates)
+        if port not in found and _can_bind(port):
+            found.append(port)
+    return found
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _accepts_connections(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
