@@ -1,0 +1,168 @@
+"""What every plan must satisfy, whoever made it.
+
+A plan that breaks one of these rules costs records: a partition given twice is read twice, one given to nobody is
+not read at all, and in the cooperative protocol one handed over before its owner let go has two owners for a while
+(``ConsumerCoordinator.validateCooperativeAssignment`` in Kafka).  Every plan is checked before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from assignors.base import Cluster, Member, Plan, RebalanceProtocol
+
+#: How many violations a message lists; a wrong plan is usually wrong a thousand times for one reason.
+MESSAGES = 10
+
+
+class InvalidPlanError(ValueError):
+    """A plan that must not be sent; ``problems`` names member, topic and partition of each violation."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("the plan is not valid: " + "; ".join(self.problems))
+
+
+def verify(
+    cluster: Cluster,
+    members: Mapping[str, Member],
+    plan: Plan,
+    protocol: RebalanceProtocol = RebalanceProtocol.EAGER,
+) -> None:
+    """Raise :class:`InvalidPlanError` unless the plan is complete, free of duplicates, for subscribers only, and safe.
+
+    *Complete*: every member has an entry, and each partition of each existing topic that somebody subscribes to is
+    given to somebody.  *Safe*, in the cooperative protocol: a partition goes to nobody but the member that still owns it;
+    instead it may be left out for this round, so that its owner lets go.  The owner is the one that claims it
+    (``Member.owned``) with the highest generation; claims that conflict within one generation count as none.
+    """
+    found = list(islice(violations(cluster, members, plan, protocol), MESSAGES + 1))
+    if found:
+        if len(found) > MESSAGES:
+            found[MESSAGES:] = ["and more"]
+        raise InvalidPlanError(found)
+
+
+def violations(
+    cluster: Cluster, members: Mapping[str, Member], plan: Plan, protocol: RebalanceProtocol
+) -> Iterator[str]:
+    """Everything that is wrong with a plan, one sentence each; see :func:`verify`."""
+    given: dict[str, list[tuple[str, Sequence[int]]]] = {}
+    for member_id in members:
+        if member_id not in plan:
+            yield f"member {member_id!r} has no entry"
+    subscribed: set[str] = set()
+    sets_of_topics: dict[tuple[str, ...], frozenset[str]] = {}
+    for member in members.values():
+        spelling = tuple(member.topics)
+        if spelling not in sets_of_topics:
+            sets_of_topics[spelling] = frozenset(spelling)
+            subscribed |= sets_of_topics[spelling]
+    for member_id, topics in plan.items():
+        if member_id not in members:
+            yield f"there is no member {member_id!r} in the group"
+            continue
+        own_topics = sets_of_topics[tuple(members[member_id].topics)]
+        if not own_topics.issuperset(topics):
+            for topic in topics:
+                if topic not in own_topics and len(topics[topic]):
+                    yield f"member {member_id!r} is given topic {topic!r}, to which it does not subscribe"
+        for topic, partitions in topics.items():
+            if topic in given:
+                given[topic].append((member_id, partitions))
+            else:
+                given[topic] = [(member_id, partitions)]
+    cooperative = protocol is RebalanceProtocol.COOPERATIVE
+    claims = _claims(members) if cooperative else {}
+    for topic in sorted(subscribed | given.keys()):
+        count = cluster.partitions.get(topic, 0)
+        shares = given.get(topic, [])
+        yield from _violations_of_topic(topic, count, shares, subscribed, claims.get(topic, []))
+        if cooperative:
+            yield from _unsafe(topic, shares, claims.get(topic, []))
+
+
+_Claims = dict[str, list[tuple[int, str, Sequence[int]]]]
+
+
+def _claims(members: Mapping[str, Member]) -> _Claims:
+    """topic -> (generation, member id, partitions) for each claim."""
+    claims: _Claims = {}
+    for member_id, member in members.items():
+        for topic, partitions in member.owned.items():
+            claims.setdefault(topic, []).append((member.generation, member_id, partitions))
+    return claims
+
+
+def _violations_of_topic(
+    topic: str,
+    count: int,
+    shares: Sequence[tuple[str, Sequence[int]]],
+    subscribed: set[str],
+    claims: Sequence[tuple[int, str, Sequence[int]]],
+) -> Iterator[str]:
+    total = sum([len(partitions) for _, partitions in shares])
+    union = set().union(*[partitions for _, partitions in shares])
+    expected = count if topic in subscribed else 0
+    if len(union) == total == expected and (not union or (min(union) == 0 and max(union) == count - 1)):
+        return
+    owner_of: dict[int, str] = {}
+    for member_id, partitions in shares:
+        for partition in partitions:
+            if not isinstance(partition, int) or not 0 <= partition < count:
+                has = f"it has {count} partitions" if count else "the topic does not exist"
+                yield f"member {member_id!r} is given partition {partition!r} of topic {topic!r}, but {has}"
+            elif partition in owner_of:
+                other = owner_of[partition]
+                twice = "twice" if other == member_id else f"as well as {other!r}"
+                yield f"member {member_id!r} is given partition {partition} of topic {topic!r} {twice}"
+            else:
+                owner_of[partition] = member_id
+    # What is left out so that its owner lets go of it is not lost: the next round gives it away.
+    waiting = set().union(*[partitions for _, _, partitions in claims])
+    for partition in range(expected):
+        if partition not in owner_of and partition not in waiting:
+            yield f"nobody is given partition {partition} of topic {topic!r}"
+
+
+def _unsafe(
+    topic: str, shares: Sequence[tuple[str, Sequence[int]]], claims: Sequence[tuple[int, str, Sequence[int]]]
+) -> Iterator[str]:
+    """Hand-overs of partitions whose owners have not let go."""
+    if not claims:
+        return
+    newest = max([generation for generation, _, _ in claims])
+    kept = {member_id: partitions for generation, member_id, partitions in claims if generation == newest}
+    owners: dict[int, str | None] | None = None
+    for member_id, partitions in shares:
+        own = kept.get(member_id)
+        if partitions is own or partitions == own:
+            continue  # what a member claims by the newest generation nobody else can own
+        if owners is None:
+            owners = _owners(claims)
+        for partition in partitions:
+            owner = owners.get(partition)
+            if owner is not None and owner != member_id:
+                yield (
+                    f"member {member_id!r} is given partition {partition} of topic {topic!r}, "
+                    f"which {owner!r} has not given up"
+                )
+
+
+def _owners(claims: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, str | None]:
+    """partition -> its owner by the highest generation, None where claims of one generation conflict."""
+    owners: dict[int, str | None] = {}
+    by_generation: dict[int, list[tuple[str, Sequence[int]]]] = {}
+    for generation, member_id, partitions in claims:
+        by_generation.setdefault(generation, []).append((member_id, partitions))
+    for generation in sorted(by_generation):
+        fresh: dict[int, str | None] = {}
+        for member_id, partitions in by_generation[generation]:
+            for partition in partitions:
+                if fresh.get(partition, member_id) != member_id or (partition in fresh and fresh[partition] is None):
+                    fresh[partition] = None
+                else:
+                    fresh[partition] = member_id
+        owners.update(fresh)
+    return owners

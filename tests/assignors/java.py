@@ -1,0 +1,75 @@
+"""Apache Kafka's own assignors, asked through ``tests/java/AssignorOracle.java``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from assignors import Cluster, Member
+from tests.support.java import JavaProgram
+from tests.support.line_process import LineProcess
+
+JavaPlan = dict[str, dict[str, list[int]]]
+
+
+class JavaAssignors:
+    """One JVM that answers what Java's assignors would do."""
+
+    def __init__(self, libs: Path, *, heap: str = "512m", warm: bool = False) -> None:
+        tiers = () if warm else ("-XX:TieredStopAtLevel=1",)
+        # The assignors log every plan in full at level info, and claims that conflict at level error.
+        quiet = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.consumer=off"
+        program = JavaProgram(libs, "AssignorOracle", jvm_arguments=(f"-Xmx{heap}", quiet, *tiers))
+        self._process: LineProcess = program.start()
+
+    def assign(self, assignor: str, cluster: Cluster, members: Mapping[str, Member]) -> JavaPlan:
+        """Java's plan: member id -> topic -> partitions, sorted; raises AssertionError when Java does."""
+        answer = self._ask(question(assignor, cluster, members))
+        return {
+            member_id: {topic: sorted(partitions) for topic, partitions in topics.items()}
+            for member_id, topics in answer["plan"].items()
+        }
+
+    def assign_timed(
+        self, assignor: str, cluster: Cluster, members: Mapping[str, Member], times: int, deadline_s: float
+    ) -> list[float]:
+        """How many milliseconds each of several calls in one JVM took."""
+        case = question(assignor, cluster, members) | {"times": times, "quiet": True}
+        return [nanoseconds / 1e6 for nanoseconds in self._ask(case, deadline_s)["nanoseconds"]]
+
+    def user_data(self, assignor: str, assignment: Sequence[tuple[str, int]], generation: int) -> bytes:
+        """What a Java member sends as user data after it was given an assignment."""
+        case = {"assignor": assignor, "remember": [list(pair) for pair in assignment], "generation": generation}
+        return base64.b64decode(self._ask(case)["user_data"])
+
+    def close(self) -> None:
+        """End the JVM."""
+        self._process.close()
+
+    def _ask(self, case: Mapping[str, Any], deadline_s: float = 60.0) -> Any:
+        answer = json.loads(self._process.request(json.dumps(case), deadline_s))
+        assert "error" not in answer, f"{answer['error']} for {json.dumps(case)}"
+        return answer
+
+
+def question(assignor: str, cluster: Cluster, members: Mapping[str, Member]) -> dict[str, Any]:
+    """A case as the Java program reads it."""
+    return {
+        "assignor": assignor,
+        "partitions": dict(cluster.partitions),
+        "racks": {topic: [sorted(racks) for racks in of_topic] for topic, of_topic in cluster.racks.items()},
+        "members": {
+            member_id: {
+                "topics": list(member.topics),
+                "owned": {topic: list(partitions) for topic, partitions in member.owned.items()},
+                "generation": member.generation,
+                "instance_id": member.instance_id,
+                "rack": member.rack,
+                "user_data": None if member.user_data is None else base64.b64encode(member.user_data).decode(),
+            }
+            for member_id, member in members.items()
+        },
+    }
