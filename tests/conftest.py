@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka_jars
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.members import Members
+from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
 
 
 def unavailable(reason: str) -> None:
@@ -57,3 +58,31 @@ def kafka3(kafka_libs: Path) -> Iterator[RealKafka]:
 def topic(kafka: RealKafka) -> NewTopicFactory:
     """``topic(partitions=1, prefix="topic", config=None)`` makes a topic on ``kafka`` and returns its unique name."""
     return kafka.new_topic
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group that nobody else uses."""
+    return unique_name("group")
+
+
+@pytest.fixture
+def members(request: pytest.FixtureRequest) -> Iterator[Members]:
+    """``members.start(client, group, topics, …)`` starts group members of any client; all end with the test.
+
+    They connect to ``kafka`` unless told otherwise.
+    """
+
+    def libs() -> Path:
+        found: Path = request.getfixturevalue("kafka_libs")
+        return found
+
+    def bootstrap_servers() -> str:
+        shared: RealKafka = request.getfixturevalue("kafka")
+        return shared.bootstrap_servers
+
+    started = Members(libs, bootstrap_servers)
+    try:
+        yield started
+    finally:
+        started.close()

@@ -1,0 +1,56 @@
+"""The tests' own footing: what they use to make members and trouble does what it says on a real broker."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.members import Client, Members, await_shared
+from tests.support.real_kafka import NewTopicFactory, RealKafka
+
+pytestmark = pytest.mark.kafka
+
+
+def produce(kafka: RealKafka, topic: str, partitions: int, each: int) -> None:
+    """Write ``each`` records into every partition."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(partitions * each):
+        producer.produce(topic, str(number).encode(), partition=number % partitions)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python", "aiokafka"])
+def test_a_peer_consumes_commits_and_leaves(
+    client: Client, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+) -> None:
+    name = topic(3)
+    produce(kafka, name, 3, 100)
+    member = members.start(client, group, [name])
+    await_shared([member], {name: 3})
+    member.wait_until(lambda: member.total == 300, "300 records")
+    assert member.command("commit")["offsets"] == {name: {"0": 100, "1": 100, "2": 100}}
+    state = member.command("state")
+    assert (state["owned"], state["total"]) == ({name: [0, 1, 2]}, 300)
+    assert state["generation"] >= 1
+    assert state["member_id"] != ""
+    member.leave()
+    assert member.owned == {}
+    assert not member.named("error")
+
+
+@pytest.mark.parametrize("clients", [("java", "confluent-kafka"), ("kafka-python", "aiokafka")])
+def test_peers_share_and_take_over(
+    clients: tuple[Client, Client], topic: NewTopicFactory, group: str, members: Members
+) -> None:
+    name = topic(4)
+    first, second = (members.start(client, group, [name]) for client in clients)
+    await_shared([first, second], {name: 4}, at_least=2)
+    first.kill()
+    await_shared([second], {name: 4})
+
+
+def test_a_killed_broker_comes_back_with_its_topics(kafka3: RealKafka) -> None:
+    name = kafka3.new_topic(3, replication_factor=3)
+    kafka3.kill(2)
+    kafka3.restart(2)
+    produce(kafka3, name, 3, 1)

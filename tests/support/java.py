@@ -1,0 +1,81 @@
+"""Java programs of the tests (``tests/java``), compiled against Kafka's jars and cached by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from tests.support.kafka_jars import KAFKA, UnavailableError, cache_directory, exclusive, java_executable
+from tests.support.line_process import LineProcess
+
+SOURCES = Path(__file__).parents[1] / "java"
+_COMPILE_DEADLINE_S = 300
+
+
+@attrs.frozen
+class JavaProgram:
+    """A program in ``tests/java``: ``main`` is its class, ``sources`` the files it is made of (by default ``main.java``).
+
+    ``libs``: the directory with Kafka's jars.  The first use compiles it, into the cache outside the tree.
+    """
+
+    libs: Path
+    main: str
+    sources: Sequence[str] = ()
+    jvm_arguments: Sequence[str] = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
+
+    def start(self, *arguments: str) -> LineProcess:
+        """Start it, to speak with it in lines."""
+        return LineProcess(self.command(*arguments), name=self.main)
+
+    def run(self, *arguments: str, stdin: str = "", deadline_s: float = 120) -> str:
+        """Run it to its end and return what it wrote to standard output; an exit code other than 0 is an error."""
+        ran = subprocess.run(
+            self.command(*arguments), input=stdin, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+        if ran.returncode != 0:
+            raise AssertionError(f"{self.main} ended with code {ran.returncode}:\n{ran.stderr[-4000:]}")
+        return ran.stdout
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command that runs it."""
+        log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        jvm = [java_executable(), "-XX:+UseSerialGC", "-XX:-UsePerfData", log, *self.jvm_arguments]
+        return [*jvm, "-cp", f"{self._compiled()}:{self.libs}/*", self.main, *arguments]
+
+    def _compiled(self) -> Path:
+        """The directory with its classes."""
+        files = [SOURCES / name for name in self.sources or (f"{self.main}.java",)]
+        digest = hashlib.sha256(KAFKA.hash_list.read_bytes())
+        for file in files:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+        classes = cache_directory() / "java" / f"{self.main}-{digest.hexdigest()[:16]}"
+        if classes.is_dir():
+            return classes
+        with exclusive(cache_directory() / "java.lock"):
+            if not classes.is_dir():
+                self._compile(files, classes)
+        return classes
+
+    def _compile(self, files: Sequence[Path], classes: Path) -> None:
+        classes.parent.mkdir(exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix="partial-", dir=classes.parent))
+        try:
+            # The compiler as a module of the Java that also runs the program: a javac on the path may be another's.
+            command = [java_executable(), "-Xmx512m", "--module", "jdk.compiler/com.sun.tools.javac.Main"]
+            command += ["--release", "17", "-Xlint:all,-processing,-classfile,-options,-path", "-cp"]
+            command += [":".join(map(str, sorted(self.libs.glob("*.jar")))), "-d", str(staging), *map(str, files)]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_DEADLINE_S, check=False)
+            if "jdk.compiler not found" in ran.stdout + ran.stderr:
+                raise UnavailableError("the Java found is a run-time without a compiler: a JDK >= 17 is needed")
+            if ran.returncode != 0:
+                raise AssertionError(f"{self.main} does not compile:\n{ran.stderr}")
+            staging.rename(classes)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,155 @@
+"""A child process with which the tests speak in lines: one on its standard input, one or many on its standard output."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from tests.support.processes import end, spawn
+
+DEFAULT_DEADLINE_S = 60.0
+#: Processes start in the project's root, so that Python ones can import ``tests`` and the packages.
+_ROOT = Path(__file__).parents[2]
+
+
+class LineProcessError(Exception):
+    """The process ended, or was silent for too long; the message ends with what it wrote to standard error."""
+
+
+class LineProcess:
+    """A process that answers lines with lines; it dies with this one.
+
+    A daemon thread reads standard output all the time, so the process never blocks on a full pipe.  Subclasses may
+    override :meth:`on_line`, which runs on that thread.
+    """
+
+    def __init__(self, command: Sequence[str], *, name: str, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._last_words = ""
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _release
+        self.process = spawn(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=env, cwd=_ROOT
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._stdin: IO[bytes] = self.process.stdin
+        self._stdout: IO[bytes] = self.process.stdout
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name=f"reader of {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    def send(self, line: str) -> None:
+        """Write one line; raises `LineProcessError` when the process has ended."""
+        try:
+            self._stdin.write(line.encode() + b"\n")
+            self._stdin.flush()
+        except OSError as error:
+            raise self._problem(f"cannot be written to ({error})") from error
+
+    def receive(self, deadline_s: float = DEFAULT_DEADLINE_S) -> str:
+        """The next line it wrote, without its end; raises `LineProcessError` at the end or at the deadline."""
+        try:
+            line = self._lines.get(timeout=deadline_s)
+        except queue.Empty:
+            raise self._problem(f"was silent for {deadline_s:g} s") from None
+        if line is None:
+            self._lines.put(None)  # for the next caller
+            raise self._problem("has closed its output")
+        return line
+
+    def request(self, line: str, deadline_s: float = DEFAULT_DEADLINE_S) -> str:
+        """Send one line and return the next one that comes back."""
+        self.send(line)
+        return self.receive(deadline_s)
+
+    def on_line(self, line: str) -> None:
+        """What happens to a line that the process wrote: here it waits for :meth:`receive`."""
+        self._lines.put(line)
+
+    def on_end(self) -> None:
+        """Called when the process has closed its standard output."""
+        self._lines.put(None)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        end(self.process)
+        self._release()
+
+    def wait(self, deadline_s: float = DEFAULT_DEADLINE_S) -> int:
+        """Wait for it to end by itself; returns its exit code."""
+        try:
+            code = self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise self._problem(f"did not end within {deadline_s:g} s") from None
+        self._release()
+        return code
+
+    def close(self, grace_s: float = 20.0) -> None:
+        """Close its standard input, which every program here takes as the wish to end; kill it if it does not."""
+        if self.process.poll() is None:
+            self.resume()
+        self._close_stdin()
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            end(self.process)
+        self._release()
+
+    def __enter__(self) -> LineProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def stderr_tail(self, lines: int = 30) -> str:
+        """The last lines it wrote to standard error."""
+        if self._stderr.closed:
+            return self._last_words
+        self._stderr.seek(0)
+        return "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-lines:])
+
+    def _problem(self, what: str) -> LineProcessError:
+        code = self.process.poll()
+        if code is not None:
+            what += f"; it ended with code {code}"
+        return LineProcessError(f"{self.name} {what}:\n{self.stderr_tail()}")
+
+    def _read(self) -> None:
+        for line in self._stdout:
+            self.on_line(line.decode().rstrip("\n"))
+        self.on_end()
+
+    def _close_stdin(self) -> None:
+        try:
+            self._stdin.close()
+        except BrokenPipeError:
+            return  # it ended with a line of ours unread
+
+    def _release(self) -> None:
+        """Close our ends of its pipes; its last words stay readable."""
+        self._close_stdin()
+        self._reader.join(DEFAULT_DEADLINE_S)
+        self._stdout.close()
+        if not self._stderr.closed:
+            self._last_words = self.stderr_tail()
+            self._stderr.close()

@@ -1,0 +1,275 @@
+"""Members of a consumer group as processes of their own, of any client, all driven in the same way.
+
+A member is told what to do, and tells what happens, in lines of JSON.  It gets one argument, an object with ``config``
+(Kafka's dotted names, native values), ``topics`` or ``pattern``, ``report`` (whether to tell of records) and, for Python
+clients, ``client`` and ``assignors``.  Then it polls without pause.  It writes *events*, each with ``at_ns`` of the
+monotonic clock that all processes of a machine share:
+
+* ``ready``; ``assigned``, ``revoked``, ``lost`` with ``partitions`` (topic -> numbers) and ``generation``;
+* ``records`` with ``ranges`` (topic -> partition -> [first offset, last offset, count]) and ``total``;
+* ``error`` with ``error``: what ``poll`` raised or delivered; the member goes on;
+* ``answer`` with the ``id`` of the command that it answers, and ``error`` when that failed.
+
+Commands, one object a line with ``command`` and ``id``: ``commit`` (answer: ``offsets``), ``state`` (answer: ``owned``,
+``total``, ``generation``, ``member_id``), ``subscribe`` (``topics`` or ``pattern``), ``stop_polling`` and
+``start_polling`` (an application at work), ``enforce_rebalance`` (``reason``), ``close``.  The end of its input closes
+the consumer and ends the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from tests.support.java import JavaProgram
+from tests.support.line_process import DEFAULT_DEADLINE_S, LineProcess
+
+Client: TypeAlias = Literal["java", "confluent-kafka", "kafka-python", "aiokafka", "ours"]
+Setting: TypeAlias = str | int | bool
+
+_JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+    "sticky": "org.apache.kafka.clients.consumer.StickyAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+
+
+@attrs.frozen
+class RecordRange:
+    """Records of one partition that one poll returned: offsets ``first`` to ``last``, ``count`` of them."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    count: int
+    generation: int
+    at_ns: int
+
+
+class Member(LineProcess):
+    """One member of a group; what it owns follows from what its callbacks told."""
+
+    def __init__(self, command: Sequence[str], *, name: str, client: Client) -> None:
+        self.client: Client = client
+        self._changed = threading.Condition()
+        self._events: list[Mapping[str, Any]] = []
+        self._records: list[RecordRange] = []
+        self._owned: dict[str, set[int]] = {}
+        self._total = 0
+        self._ended = False
+        self._ids = itertools.count(1)
+        super().__init__(command, name=name)
+
+    @property
+    def owned(self) -> Mapping[str, tuple[int, ...]]:
+        """topic -> partition numbers that it was given and has not given up."""
+        with self._changed:
+            return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(self._owned.items()) if numbers}
+
+    @property
+    def owned_count(self) -> int:
+        """How many partitions that is."""
+        with self._changed:
+            return sum(map(len, self._owned.values()))
+
+    @property
+    def total(self) -> int:
+        """How many records it has told of."""
+        with self._changed:
+            return self._total
+
+    @property
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """Everything it told so far but records and answers."""
+        with self._changed:
+            return tuple(self._events)
+
+    @property
+    def records(self) -> Sequence[RecordRange]:
+        """The records it told of so far."""
+        with self._changed:
+            return tuple(self._records)
+
+    def named(self, event: str) -> Sequence[Mapping[str, Any]]:
+        """The events of one name, in order."""
+        return [one for one in self.events if one["event"] == event]
+
+    def command(self, name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, **arguments: Any) -> Mapping[str, Any]:
+        """Give a command and return the answer; raises AssertionError when the answer is an error."""
+        answer = self.try_command(name, deadline_s=deadline_s, **arguments)
+        assert "error" not in answer, f"{self.name} could not {name}: {answer['error']}"
+        return answer
+
+    def try_command(self, name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, **arguments: Any) -> Mapping[str, Any]:
+        """Give a command and return the answer, which may hold an ``error``."""
+        number = next(self._ids)
+        self.send(json.dumps({"command": name, "id": number, **arguments}))
+        while True:
+            answer: Mapping[str, Any] = json.loads(self.receive(deadline_s))
+            if answer["id"] == number:
+                return answer
+
+    def leave(self, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
+        """Close its consumer and wait for its end."""
+        self.command("close", deadline_s=deadline_s)
+        self.wait(deadline_s)
+
+    def wait_for(self, event: str, *, count: int = 1, deadline_s: float = DEFAULT_DEADLINE_S) -> Mapping[str, Any]:
+        """Wait until it has told of an event ``count`` times, and return the last of these."""
+        self.wait_until(lambda: len(self.named(event)) >= count, f"{count} x {event}", deadline_s=deadline_s)
+        return self.named(event)[count - 1]
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str, *, deadline_s: float = DEFAULT_DEADLINE_S
+    ) -> None:
+        """Wait until a condition on what it told holds; raises `LineProcessError` at its end or at the deadline."""
+        end_s = time.monotonic() + deadline_s
+        with self._changed:
+            while not condition():
+                left_s = end_s - time.monotonic()
+                if self._ended or left_s <= 0:
+                    story = "\n".join(json.dumps(one) for one in self._events[-20:])
+                    raise self._problem(f"did not come to {what}; its last events:\n{story}\nits standard error")
+                self._changed.wait(left_s)
+
+    def on_line(self, line: str) -> None:
+        """Take up an event; answers go to whoever waits for them."""
+        event = json.loads(line)
+        if event["event"] == "answer":
+            super().on_line(line)
+            return
+        with self._changed:
+            self._take_up(event)
+            self._changed.notify_all()
+
+    def on_end(self) -> None:
+        """Whoever waits learns that nothing more will come; what has ended owns nothing."""
+        super().on_end()
+        with self._changed:
+            self._owned.clear()
+            self._ended = True
+            self._changed.notify_all()
+
+    def _take_up(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "records":
+            self._total = event["total"]
+            for topic, partitions in event["ranges"].items():
+                for partition, (first, last, count) in partitions.items():
+                    self._records.append(
+                        RecordRange(topic, int(partition), first, last, count, event["generation"], event["at_ns"])
+                    )
+            return
+        self._events.append(event)
+        for topic, numbers in event.get("partitions", {}).items():
+            if event["event"] == "assigned":
+                self._owned.setdefault(topic, set()).update(numbers)
+            else:
+                self._owned.setdefault(topic, set()).difference_update(numbers)
+
+
+class Members:
+    """Starts members on one cluster and ends them all; the ``members`` fixture is one of these."""
+
+    def __init__(self, libs: Callable[[], Path], bootstrap_servers: Callable[[], str]) -> None:
+        self._libs = libs
+        self._bootstrap_servers = bootstrap_servers
+        self._started: list[Member] = []
+
+    def start(
+        self,
+        client: Client,
+        group: str,
+        topics: Sequence[str] = (),
+        *,
+        assignors: Sequence[str] = ("range",),
+        pattern: str | None = None,
+        instance_id: str | None = None,
+        bootstrap_servers: str | None = None,
+        config: Mapping[str, Setting] | None = None,
+        report: bool = True,
+    ) -> Member:
+        """Start a member, and return when its consumer has subscribed and begins to poll.
+
+        ``assignors`` by Kafka's names, in order of preference; ``pattern`` (a regular expression) instead of
+        ``topics``; ``config`` is added to the settings every client gets (short timeouts, from the earliest offset, no
+        automatic commit), under Kafka's dotted names.
+        """
+        settings: dict[str, Setting] = {
+            "bootstrap.servers": bootstrap_servers or self._bootstrap_servers(),
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 500,
+            "max.poll.interval.ms": 60_000,
+        }
+        if instance_id is not None:
+            settings["group.instance.id"] = instance_id
+        settings.update(config or {})
+        setup: dict[str, Any] = {"config": settings, "topics": list(topics), "pattern": pattern, "report": report}
+        if client == "java":
+            settings["partition.assignment.strategy"] = ",".join(_JAVA_ASSIGNORS.get(one, one) for one in assignors)
+            command = JavaProgram(self._libs(), "GroupMember").command(json.dumps(setup))
+        else:
+            setup.update(client=client, assignors=list(assignors))
+            command = [sys.executable, "-m", "tests.support.member_process", json.dumps(setup)]
+        member = Member(command, name=f"{client} member {len(self._started) + 1} of {group}", client=client)
+        self._started.append(member)
+        member.wait_for("ready")
+        return member
+
+    def close(self) -> None:
+        """Kill what still runs: a test that wants a member to leave says so."""
+        for member in self._started:
+            member.kill()
+
+
+def partitions_of(topics: Mapping[str, int]) -> set[tuple[str, int]]:
+    """topic -> number of partitions, as a set of partitions."""
+    return {(topic, number) for topic, count in topics.items() for number in range(count)}
+
+
+def owned_by(members: Sequence[Member]) -> list[tuple[str, int]]:
+    """All partitions that the members own, one entry for each owner."""
+    return [(topic, number) for one in members for topic, numbers in one.owned.items() for number in numbers]
+
+
+def await_shared(
+    members: Sequence[Member],
+    topics: Mapping[str, int],
+    *,
+    at_least: int = 1,
+    condition: Callable[[], bool] = lambda: True,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> None:
+    """Wait until every partition of ``topics`` (topic -> number of partitions) has one owner among ``members``.
+
+    Each member must own ``at_least`` so many, and ``condition`` must hold at the same time.
+    """
+    wanted = sorted(partitions_of(topics))
+    end_s = time.monotonic() + deadline_s
+
+    def shared() -> bool:
+        return (
+            sorted(owned_by(members)) == wanted
+            and all(one.owned_count >= at_least for one in members)
+            and condition()
+        )
+
+    while not shared():
+        for one in members:
+            assert one.process.poll() is None, f"{one.name} ended:\n{one.stderr_tail()}"
+        if time.monotonic() > end_s:
+            story = "\n".join(f"{one.name}: {dict(one.owned)}\n{one.stderr_tail(5)}" for one in members)
+            raise AssertionError(f"the group did not share {dict(topics)} within {deadline_s:g} s:\n{story}")
+        time.sleep(0.05)
