@@ -1,0 +1,374 @@
+"""Settings: one dictionary with Kafka's dotted names feeds both planes.
+
+What the coordinator knows it checks and keeps (:class:`CoordinatorConfig`); everything else goes to librdkafka as it is,
+and what librdkafka does not know either is an error that names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from assignors.base import Assignor, RebalanceProtocol
+from consumer_coord.errors import ConfigurationError
+
+ENTRY_POINT_GROUP = "consumer_coord.assignors"
+
+#: Java's default (``ConsumerConfig.PARTITION_ASSIGNMENT_STRATEGY_CONFIG``): it can join groups of Java and librdkafka
+#: members as they are, and is eager for their sake.  ``cooperative-sticky`` alone gives the better rebalances.
+DEFAULT_STRATEGY = "range,cooperative-sticky"
+
+#: Settings of ours alone: they are not handed to librdkafka.
+OWN = frozenset({"rebalance.timeout.ms", "release.linger.ms", "assignor.timeout.ms", "exclude.internal.topics"})
+
+#: Java's names and librdkafka's for the same thing, where they differ.
+ALIASES = {
+    "metadata.broker.list": "bootstrap.servers",
+    "request.timeout.ms": "socket.timeout.ms",
+    "enable.auto.create.topics": "allow.auto.create.topics",
+}
+
+#: Java's settings that librdkafka lacks, used by the coordinator only.
+JAVA_ONLY = frozenset({"default.api.timeout.ms", "retry.backoff.max.ms"})
+
+_MAX_INT = 2**31 - 1
+
+
+def _integer(key: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{key}={value!r} is not a whole number") from None
+    if isinstance(value, bool) or number != float(value) or not low <= number <= high:
+        raise ConfigurationError(f"{key}={value!r} is out of range: it must be a whole number from {low} to {high}")
+    return number
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false", "1", "0", "t", "f"):
+        return value.lower() in ("true", "1", "t")
+    raise ConfigurationError(f"{key}={value!r} must be true or false")
+
+
+@attrs.frozen(kw_only=True)
+class CoordinatorConfig:
+    """What the control plane needs to know.  Times are in milliseconds.
+
+    Made by :func:`parse`, from Kafka's names; the defaults are the Java client's where both clients have one.
+    """
+
+    group_id: str
+    group_instance_id: str | None = None
+    client_rack: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    #: How long the group waits for this member in a rebalance; ``max.poll.interval.ms`` unless said otherwise.
+    rebalance_timeout_ms: int = 300_000
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    exclude_internal_topics: bool = True
+    #: After the application let go of partitions, how long to wait for more before the next round of the rebalance.
+    release_linger_ms: int = 0
+    #: How long an assignor may take before the leader gives up; the member then leaves the group.
+    assignor_timeout_ms: int = 30_000
+
+
+def _check(config: CoordinatorConfig) -> None:
+    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+        raise ConfigurationError(
+            f"heartbeat.interval.ms={config.heartbeat_interval_ms} must be below"
+            f" session.timeout.ms={config.session_timeout_ms}; a third of it is usual"
+        )
+    if config.retry_backoff_max_ms < config.retry_backoff_ms:
+        raise ConfigurationError(
+            f"retry.backoff.max.ms={config.retry_backoff_max_ms} is below retry.backoff.ms={config.retry_backoff_ms}"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ClientConfig:
+    """What connections need to know: addresses and security, equal for all members that may share a connection."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "consumer-coord"
+    request_timeout_ms: int = 30_000
+    connection_setup_timeout_ms: int = 30_000
+    reconnect_backoff_ms: int = 100
+    reconnect_backoff_max_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    connections_max_idle_ms: int = 540_000
+    allow_auto_create_topics: bool = False
+    #: security.protocol, ssl.*, sasl.*, as given: read by net/security.py.
+    security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """A parsed dictionary: the control plane's parts, and what goes to librdkafka."""
+
+    client: ClientConfig
+    coordinator: CoordinatorConfig
+    #: The names in ``partition.assignment.strategy``, or None when assignors were handed over as objects.
+    strategy: tuple[str, ...]
+    auto_offset_reset: str
+    isolation_level: str
+    #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
+    librdkafka: Mapping[str, Any] = attrs.field(repr=False)
+
+
+_LARGEST_INTERVAL = 86_400_000
+
+#: key -> (field, low, high) of whole numbers for :class:`CoordinatorConfig`.
+_COORDINATOR_INTEGERS = {
+    "session.timeout.ms": ("session_timeout_ms", 1, 3_600_000),
+    "heartbeat.interval.ms": ("heartbeat_interval_ms", 1, 3_600_000),
+    "max.poll.interval.ms": ("max_poll_interval_ms", 1, _LARGEST_INTERVAL),
+    "rebalance.timeout.ms": ("rebalance_timeout_ms", 1, _LARGEST_INTERVAL),
+    "auto.commit.interval.ms": ("auto_commit_interval_ms", 0, _LARGEST_INTERVAL),
+    "socket.timeout.ms": ("request_timeout_ms", 10, 300_000),
+    "default.api.timeout.ms": ("default_api_timeout_ms", 1, _MAX_INT),
+    "retry.backoff.ms": ("retry_backoff_ms", 1, 300_000),
+    "retry.backoff.max.ms": ("retry_backoff_max_ms", 1, 300_000),
+    "release.linger.ms": ("release_linger_ms", 0, 60_000),
+    "assignor.timeout.ms": ("assignor_timeout_ms", 1, _LARGEST_INTERVAL),
+}
+
+#: The same for :class:`ClientConfig`.
+_CLIENT_INTEGERS = {
+    "socket.timeout.ms": ("request_timeout_ms", 10, 300_000),
+    "socket.connection.setup.timeout.ms": ("connection_setup_timeout_ms", 1000, _MAX_INT),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", 0, 3_600_000),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", 0, 3_600_000),
+    "retry.backoff.ms": ("retry_backoff_ms", 1, 300_000),
+    "retry.backoff.max.ms": ("retry_backoff_max_ms", 1, 300_000),
+    "metadata.max.age.ms": ("metadata_max_age_ms", 1, _LARGEST_INTERVAL),
+    "connections.max.idle.ms": ("connections_max_idle_ms", 0, _MAX_INT),
+}
+
+_RESETS = {
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "smallest": "earliest",
+    "latest": "latest",
+    "end": "latest",
+    "largest": "latest",
+    "error": "error",
+    "none": "error",
+}
+_BY_DURATION = re.compile(r"by_duration:P(?=.)(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d+)?S)?)?")
+
+
+def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
+    """Check a dictionary of settings.
+
+    Raises :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and says what would be right.
+    """
+    given = _normalise(settings)
+    bootstrap = _addresses(given.get("bootstrap.servers"))
+    group_id = given.get("group.id", "")
+    if not isinstance(group_id, str) or (needs_group and not group_id):
+        raise ConfigurationError(f"group.id={group_id!r}: set it to the name of the consumer group, a non-empty text")
+    coordinator: dict[str, Any] = {"group_id": group_id}
+    for key, (field, low, high) in _COORDINATOR_INTEGERS.items():
+        if key in given:
+            coordinator[field] = _integer(key, given[key], low, high)
+    coordinator.setdefault("max_poll_interval_ms", 300_000)
+    coordinator.setdefault("rebalance_timeout_ms", coordinator["max_poll_interval_ms"])
+    if "session.timeout.ms" in given and "heartbeat.interval.ms" not in given:
+        coordinator["heartbeat_interval_ms"] = max(1, min(3_000, coordinator["session_timeout_ms"] // 3))
+    if "enable.auto.commit" in given:
+        coordinator["enable_auto_commit"] = _boolean("enable.auto.commit", given["enable.auto.commit"])
+    if "exclude.internal.topics" in given:
+        coordinator["exclude_internal_topics"] = _boolean("exclude.internal.topics", given["exclude.internal.topics"])
+    for key, field in (("group.instance.id", "group_instance_id"), ("client.rack", "client_rack")):
+        value = given.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigurationError(f"{key}={value!r} must be a non-empty text")
+        coordinator[field] = value
+    isolation = given.get("isolation.level", "read_committed")
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise ConfigurationError(f"isolation.level={isolation!r} must be read_committed or read_uncommitted")
+    client: dict[str, Any] = {"bootstrap_servers": bootstrap}
+    for key, (field, low, high) in _CLIENT_INTEGERS.items():
+        if key in given:
+            client[field] = _integer(key, given[key], low, high)
+    if "client.id" in given:
+        client["client_id"] = str(given["client.id"])
+    if "allow.auto.create.topics" in given:
+        client["allow_auto_create_topics"] = _boolean("allow.auto.create.topics", given["allow.auto.create.topics"])
+    client["security"] = {
+        key: value
+        for key, value in given.items()
+        if key.startswith(("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.")) or key == "oauth_cb"
+    }
+    if given.get("group.protocol", "classic") != "classic":
+        raise ConfigurationError("group.protocol: this coordinator speaks the classic protocol; leave it out")
+    coordinator_config = CoordinatorConfig(**coordinator)
+    _check(coordinator_config)
+    return Config(
+        client=ClientConfig(**client),
+        coordinator=coordinator_config,
+        strategy=_strategy(given),
+        auto_offset_reset=_reset(given),
+        isolation_level=isolation,
+        librdkafka=_for_librdkafka(given, group_id),
+    )
+
+
+def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    flat = dict(settings)
+    # librdkafka's old way to give topic settings.
+    flat.update(flat.pop("default.topic.config", {}) or {})
+    for key, value in flat.items():
+        if not isinstance(key, str):
+            raise ConfigurationError(f"settings have names like 'group.id', not {key!r}")
+        name = ALIASES.get(key, key)
+        if name in given and given[name] != value:
+            raise ConfigurationError(f"{key} and {name} are two names of one setting and contradict each other")
+        given[name] = value
+    return given
+
+
+def _addresses(value: Any) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"bootstrap.servers={value!r}: give one or more addresses, host:port,host:port")
+    found = []
+    for part in (piece.strip() for piece in value.split(",")):
+        if not part:
+            continue
+        bare = re.sub(r"^[A-Za-z_]+://", "", part)
+        match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", bare)
+        port = int(match.group(2) or 9092) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise ConfigurationError(f"bootstrap.servers: {part!r} is no host:port")
+        found.append((match.group(1).strip("[]"), port))
+    if not found:
+        raise ConfigurationError(f"bootstrap.servers={value!r} names no address; host:port,host:port")
+    return tuple(dict.fromkeys(found))
+
+
+def _reset(given: Mapping[str, Any]) -> str:
+    value = str(given.get("auto.offset.reset", "latest"))
+    if value in _RESETS:
+        return _RESETS[value]
+    if _BY_DURATION.fullmatch(value):
+        return value
+    raise ConfigurationError(
+        f"auto.offset.reset={value!r} must be earliest, latest, none, or by_duration:PnDTnHnMnS (ISO 8601)"
+    )
+
+
+def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
+    ours = OWN | JAVA_ONLY | {"partition.assignment.strategy", "group.instance.id", "auto.commit.interval.ms"}
+    passed = {key: value for key, value in given.items() if key not in ours}
+    if str(passed.get("auto.offset.reset", "latest")) not in _RESETS:
+        # librdkafka knows no durations: the consumer resolves those itself and lets librdkafka report the rest.
+        passed["auto.offset.reset"] = "error"
+    elif passed.get("auto.offset.reset") == "none":
+        passed["auto.offset.reset"] = "error"
+    # Manual assignment needs a group.id all the same; a commit of librdkafka's own would carry no generation.
+    passed["group.id"] = group_id or "consumer-coord"
+    passed["enable.auto.commit"] = False
+    passed["enable.auto.offset.store"] = False
+    passed.setdefault("client.id", "consumer-coord")
+    # librdkafka checks these two against each other although it does not use them here.
+    passed.pop("session.timeout.ms", None)
+    passed.pop("heartbeat.interval.ms", None)
+    passed["max.poll.interval.ms"] = _LARGEST_INTERVAL
+    return passed
+
+
+def _strategy(given: Mapping[str, Any]) -> tuple[str, ...]:
+    value = given.get("partition.assignment.strategy", DEFAULT_STRATEGY)
+    names = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    cleaned = tuple(name.strip() for name in names if isinstance(name, str) and name.strip())
+    if not cleaned or len(cleaned) != len(set(cleaned)):
+        raise ConfigurationError(f"partition.assignment.strategy={value!r}: name each assignor once, the favourite first")
+    return cleaned
+
+
+# -- assignors ------------------------------------------------------------------------------------------------------
+
+
+def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
+    """Assignor objects for names: built-in, of an installed package (entry point), or ``module:Class``."""
+    return tuple(_load(name) for name in strategy)
+
+
+def _load(name: str) -> Assignor:
+    offered = {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    built_in = _BUILT_IN.get(name)
+    load: Callable[[], Any]
+    if built_in is not None:
+        load = lambda: getattr(importlib.import_module("assignors"), built_in)  # noqa: E731
+    elif name in offered:
+        load = offered[name].load
+    elif ":" in name:
+        module, _, attribute = name.partition(":")
+        load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
+    else:
+        known = sorted({*_BUILT_IN, *offered})
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(
+            f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"
+            " your own is named as module:Class or through the entry-point group consumer_coord.assignors."
+        )
+    try:
+        found = load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {error}") from error
+    return as_assignor(found)
+
+
+_BUILT_IN = {
+    "range": "RangeAssignor",
+    "roundrobin": "RoundRobinAssignor",
+    "sticky": "StickyAssignor",
+    "cooperative-sticky": "CooperativeStickyAssignor",
+    "load": "LoadAssignor",
+}
+
+
+def as_assignor(candidate: Any) -> Assignor:
+    """An assignor from an object or a class; anything else is a :class:`ConfigurationError` that says what is missing."""
+    assignor = candidate() if isinstance(candidate, type) else candidate
+    if not isinstance(assignor, Assignor):
+        raise ConfigurationError(f"{candidate!r} is no assignor: derive it from assignors.Assignor")
+    if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:
+        raise ConfigurationError(f"{candidate!r} has no name: set the class attribute `name` to what travels in JoinGroup")
+    if not assignor.protocols or not set(assignor.protocols) <= set(RebalanceProtocol):
+        raise ConfigurationError(f"assignor {assignor.name!r} must list its protocols, of RebalanceProtocol")
+    return assignor
+
+
+def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
+    """The highest rebalance protocol that all of a list support (``ConsumerCoordinator`` of Java's client)."""
+    if not assignors:
+        raise ConfigurationError("assignors: give at least one")
+    names = [assignor.name for assignor in assignors]
+    if len(names) != len(set(names)):
+        raise ConfigurationError(f"assignors: two of them have one name: {', '.join(names)}")
+    common = set(assignors[0].protocols).intersection(*(assignor.protocols for assignor in assignors[1:]))
+    if not common:
+        raise ConfigurationError(
+            "assignors: " + ", ".join(names) + " have no rebalance protocol in common;"
+            " an assignor for a mixed list supports EAGER too"
+        )
+    return max(common)

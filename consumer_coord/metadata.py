@@ -1,0 +1,151 @@
+"""What a Metadata answer says, as one immutable value.  No I/O."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import MetadataResponse, MetadataResponseTopic
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+
+
+@attrs.frozen
+class Broker:
+    """Where a broker listens.  Ids below zero are bootstrap addresses, whose real id is not known yet."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port``"""
+        return f"{self.host}:{self.port}"
+
+
+@attrs.frozen
+class Topic:
+    """One topic: its id (KIP-516), and for each partition its leader, leader epoch and replicas."""
+
+    name: str
+    id: uuid.UUID
+    internal: bool
+    leaders: tuple[int, ...]
+    leader_epochs: tuple[int, ...]
+    replicas: tuple[tuple[int, ...], ...]
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has."""
+        return len(self.leaders)
+
+
+@attrs.frozen
+class Metadata:
+    """The cluster as of one Metadata answer: brokers by id, topics by name, errors of topics by name.
+
+    ``version`` grows with each answer that a client took in.
+    """
+
+    version: int = 0
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: Mapping[int, Broker] = attrs.field(factory=dict)
+    topics: Mapping[str, Topic] = attrs.field(factory=dict)
+    errors: Mapping[str, int] = attrs.field(factory=dict)
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """topic -> number of partitions, for those of ``topics`` that exist."""
+        return {topic: self.topics[topic].partition_count for topic in topics if topic in self.topics}
+
+    def racks(self, topic: str) -> tuple[frozenset[str], ...]:
+        """For each partition the racks that hold a replica; empty sets where the brokers tell no rack."""
+        found = self.topics.get(topic)
+        if found is None:
+            return ()
+        rack_of = {broker.id: broker.rack for broker in self.brokers.values()}
+        return tuple(
+            frozenset(rack for replica in replicas if (rack := rack_of.get(replica)) is not None)
+            for replicas in found.replicas
+        )
+
+    def matching(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> frozenset[str]:
+        """The topics whose whole name the pattern matches."""
+        return frozenset(
+            name
+            for name, topic in self.topics.items()
+            if pattern.fullmatch(name) is not None and not (exclude_internal and topic.internal)
+        )
+
+
+def from_response(response: MetadataResponse, previous: Metadata, asked: frozenset[str] | None) -> Metadata:
+    """The value that follows ``previous``; ``asked`` None means that every topic was asked for."""
+    topics: dict[str, Topic] = {}
+    errors: dict[str, int] = {}
+    for topic in response.topics:
+        if topic.name is None:
+            continue
+        if topic.error_code == error_codes.NONE:
+            topics[topic.name] = _topic(topic, previous.topics.get(topic.name))
+        else:
+            errors[topic.name] = topic.error_code
+            old = previous.topics.get(topic.name)
+            if old is not None and error_codes.is_retriable(topic.error_code) and not _gone(topic.error_code):
+                topics[topic.name] = old
+    brokers = {
+        broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+    }
+    return Metadata(
+        version=previous.version + 1,
+        cluster_id=response.cluster_id if response.cluster_id is not None else previous.cluster_id,
+        controller_id=response.controller_id,
+        brokers=brokers or previous.brokers,
+        topics=topics,
+        errors=errors,
+    )
+
+
+def _gone(code: int) -> bool:
+    return code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic(answer: MetadataResponseTopic, old: Topic | None) -> Topic:
+    name = answer.name
+    assert name is not None
+    by_number = {partition.partition_index: partition for partition in answer.partitions}
+    numbers = range(max(by_number, default=-1) + 1)
+    leaders = tuple(by_number[number].leader_id if number in by_number else -1 for number in numbers)
+    epochs = tuple(by_number[number].leader_epoch if number in by_number else -1 for number in numbers)
+    replicas = tuple(tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
+    fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
+    if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
+        # A broker that lags behind tells an older epoch: what was known before is the newer truth (KIP-320).
+        keep = [
+            (old if number < old.partition_count and _older(fresh.leader_epochs[number], old.leader_epochs[number]) else fresh)
+            for number in numbers
+        ]
+        fresh = attrs.evolve(
+            fresh,
+            leaders=tuple(source.leaders[number] for number, source in enumerate(keep)),
+            leader_epochs=tuple(source.leader_epochs[number] for number, source in enumerate(keep)),
+        )
+    return old if fresh == old else fresh
+
+
+def _older(epoch: int, known: int) -> bool:
+    return -1 < epoch < known
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A subscription pattern: librdkafka's spelling, a leading ``^``, is accepted and implied at both ends."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"the subscription pattern {pattern!r} is no regular expression: {error}") from error

@@ -1,0 +1,369 @@
+"""The brokers of one cluster: which ones there are, connections to them, and metadata that is kept fresh.
+
+One :class:`ClusterClient` serves every member of a process that uses the same addresses and credentials.  Each broker has
+one *shared* connection (heartbeats, commits, look-ups) and a pool for requests that the broker answers late, JoinGroup and
+SyncGroup: a broker serves one request of a connection at a time, so each of those has a connection to itself while it
+waits, and gives it back afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord.environment import Environment, now
+from consumer_coord.errors import (
+    AuthorizationError,
+    CoordinatorError,
+    DisconnectedError,
+    MalformedMessageError,
+    RetriableError,
+)
+from consumer_coord.metadata import Broker, Metadata, from_response
+from consumer_coord.net.connection import Authenticator, Connection
+from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic
+
+logger = logging.getLogger(__name__)
+
+
+
+@attrs.frozen(kw_only=True)
+class ClusterConfig:
+    """What a cluster client must know; Kafka's names with ``_`` for ``.``."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str
+    software_version: str
+    request_timeout_ms: int = 30_000
+    connection_setup_timeout_ms: int = 30_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    connections_max_idle_ms: int = 540_000
+    allow_auto_create_topics: bool = False
+
+
+@attrs.define(eq=False)
+class Watch:
+    """Somebody's interest in topics (None: in all of them), told of each new metadata on the loop."""
+
+    topics: frozenset[str] | None
+    on_change: Callable[[Metadata], None]
+
+
+@attrs.define(eq=False)
+class _Endpoint:
+    """What is kept for one address."""
+
+    shared: Connection | None = None
+    opening: asyncio.Task[Connection] | None = None
+    waiting: list[Connection] = attrs.field(factory=list)
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class ClusterClient:
+    """Connections and metadata of one cluster; all coroutines run on one loop.
+
+    Close it with :meth:`close`; a background task then ends too.  A failure of that task reaches ``failure`` and every
+    later request.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, environment: Environment, authenticator: Authenticator | None = None
+    ) -> None:
+        self.config = config
+        self.metadata = Metadata()
+        self.environment = environment
+        self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
+        self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
+        self._authenticator = authenticator
+        self._endpoints: dict[tuple[str, int], _Endpoint] = {}
+        self._bootstrap = tuple(
+            Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers)
+        )
+        self._watches: dict[Watch, None] = {}
+        self._refresh_lock = asyncio.Lock()
+        self._refresh_started = 0
+        self._refreshed_at = float("-inf")
+        self._refresh_failures = 0
+        self._refresh_at = float("inf")
+        self._wake = asyncio.Event()
+        self._upkeep: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def request(self, broker: Broker, message: Any, *, timeout_ms: float, waits: bool = False) -> Any:
+        """Ask one broker.  ``waits`` for what it answers late (JoinGroup, SyncGroup): then on a connection of its own."""
+        deadline = Deadline.after(timeout_ms)
+        if waits:
+            return await self._request_waiting(broker, message, deadline)
+        connection = await self._shared_connection(broker, deadline)
+        return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
+
+    def open_connection(self, broker: Broker) -> Connection | None:
+        """The shared connection to a broker if it is open now: for what must not wait, such as leaving at exit."""
+        endpoint = self._endpoints.get((broker.host, broker.port))
+        if endpoint is None or endpoint.shared is None or endpoint.shared.closed:
+            return None
+        return endpoint.shared
+
+    async def request_any(self, message: Any, deadline: Deadline) -> Any:
+        """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``."""
+        attempt_ms = self.config.request_timeout_ms
+        failed: dict[int, int] = {}
+        last: CoordinatorError | None = None
+        try:
+            async for attempt in retrying(self.backoff, deadline, what=type(message).__name__):
+                with attempt:
+                    broker = self.least_loaded(failed)
+                    try:
+                        return await self.request(broker, message, timeout_ms=max(1.0, deadline.within(attempt_ms)))
+                    except (RetriableError, MalformedMessageError) as error:
+                        failed[broker.id] = failed.get(broker.id, 0) + 1
+                        last = error
+                        raise error if isinstance(error, RetriableError) else DisconnectedError(str(error)) from error
+        except RetriableError as error:
+            addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
+            raise timed_out(f"{type(message).__name__} to any of {addresses}", 0, last) from error
+        raise AssertionError("retrying ends by return or raise")
+
+    def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
+        """The broker with the fewest failures just now, then with an open connection, then with the least in flight."""
+        failed = failed or {}
+        moment = now()
+
+        def load(broker: Broker) -> tuple[int, bool, int]:
+            endpoint = self._endpoints.get((broker.host, broker.port))
+            if endpoint is None:
+                return failed.get(broker.id, 0), False, 1
+            backing_off = endpoint.not_before > moment
+            is_open = endpoint.shared is not None and not endpoint.shared.closed
+            return failed.get(broker.id, 0), backing_off, 0 if is_open else 1
+
+        candidates = self._candidates()
+        best = min(map(load, candidates))
+        return self.environment.random.choice([broker for broker in candidates if load(broker) == best])
+
+    def _candidates(self) -> Sequence[Broker]:
+        """Known brokers first; the bootstrap addresses too, lest a cluster that moved be out of reach for ever."""
+        known = tuple(self.metadata.brokers.values())
+        addresses = {broker.address for broker in known}
+        reachable = any(
+            (endpoint := self._endpoints.get((broker.host, broker.port))) is None or endpoint.failures == 0
+            for broker in known
+        )
+        if known and reachable:
+            return known
+        return (*known, *(broker for broker in self._bootstrap if broker.address not in addresses))
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    async def _request_waiting(self, broker: Broker, message: Any, deadline: Deadline) -> Any:
+        endpoint = self._endpoint(broker)
+        while endpoint.waiting and endpoint.waiting[-1].closed:
+            endpoint.waiting.pop()
+        connection = endpoint.waiting.pop() if endpoint.waiting else await self._connect(broker, endpoint, deadline)
+        try:
+            answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
+        except BaseException:
+            # A cancelled join leaves its answer behind on the wire, and the next request would wait for it.
+            connection.close()
+            raise
+        if connection.closed or self._closed:
+            connection.close()
+        else:
+            endpoint.waiting.append(connection)
+        return answer
+
+    async def _shared_connection(self, broker: Broker, deadline: Deadline) -> Connection:
+        endpoint = self._endpoint(broker)
+        if endpoint.shared is not None and not endpoint.shared.closed:
+            return endpoint.shared
+        if endpoint.opening is None or endpoint.opening.done():
+            setup = Deadline.after(self.config.connection_setup_timeout_ms)
+            endpoint.opening = asyncio.create_task(
+                self._open_shared(broker, endpoint, setup), name=f"connect {broker.address}"
+            )
+        try:
+            async with asyncio.timeout(max(0.001, deadline.remaining_ms / 1000)):
+                # The one who asked first may give up; the others still want the connection.
+                return await asyncio.shield(endpoint.opening)
+        except TimeoutError as error:
+            if isinstance(error, CoordinatorError):
+                raise
+            raise timed_out(f"connecting to {broker.address}", deadline.remaining_ms) from error
+
+    async def _open_shared(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline) -> Connection:
+        connection = await self._connect(broker, endpoint, deadline)
+        if self._closed:
+            connection.close()
+            raise DisconnectedError("the cluster client is closed")
+        endpoint.shared = connection
+        return connection
+
+    async def _connect(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline) -> Connection:
+        self._check_open()
+        wait_s = endpoint.not_before - now()
+        if wait_s > 0:
+            await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
+        timeout_ms = int(max(1, deadline.within(self.config.connection_setup_timeout_ms)))
+        try:
+            connection = await Connection.open(
+                self.environment.connector,
+                broker.host,
+                broker.port,
+                client_id=self.config.client_id,
+                software_version=self.config.software_version,
+                timeout_ms=timeout_ms,
+                authenticator=self._authenticator,
+            )
+        except CoordinatorError:
+            endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
+            endpoint.failures += 1
+            raise
+        endpoint.failures = 0
+        return connection
+
+    def _endpoint(self, broker: Broker) -> _Endpoint:
+        return self._endpoints.setdefault((broker.host, broker.port), _Endpoint())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DisconnectedError("the cluster client is closed")
+
+    # -- metadata ---------------------------------------------------------------------------------------------------
+
+    def watch(self, topics: frozenset[str] | None, on_change: Callable[[Metadata], None]) -> Watch:
+        """Keep ``topics`` fresh (None: all of them) until :meth:`unwatch`."""
+        watch = Watch(topics, on_change)
+        self._watches[watch] = None
+        if self._upkeep is None and not self._closed:
+            self._upkeep = asyncio.create_task(self._keep_up(), name="metadata")
+        return watch
+
+    def change_watch(self, watch: Watch, topics: frozenset[str] | None) -> None:
+        """Another interest; unknown topics are looked up soon."""
+        if watch.topics != topics:
+            watch.topics = topics
+            if topics is None or not topics <= self.metadata.topics.keys():
+                self.refresh_soon()
+
+    def unwatch(self, watch: Watch) -> None:
+        """No more interest."""
+        self._watches.pop(watch, None)
+
+    def refresh_soon(self) -> None:
+        """Ask for fresh metadata in the background (after NOT_LEADER, an unknown topic, a lost broker)."""
+        self._refresh_at = min(self._refresh_at, now())
+        self._wake.set()
+
+    async def refresh(self, deadline: Deadline) -> Metadata:
+        """Metadata that was asked for after this call began; calls at the same time share one request."""
+        asked_after = self._refresh_started
+        async with self._refresh_lock:
+            if self._refresh_started > asked_after:
+                return self.metadata
+            self._refresh_started += 1
+            interest = self._interest()
+            # An empty list asks for no topics, None for all of them.
+            request = MetadataRequest(
+                topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
+                allow_auto_topic_creation=self.config.allow_auto_create_topics,
+            )
+            response = await self.request_any(request, deadline)
+            code = getattr(response, "error_code", 0)
+            if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+                raise AuthorizationError("this principal may not describe the cluster", code=code)
+            self._take_in(from_response(response, self.metadata, interest))
+            return self.metadata
+
+    def _interest(self) -> frozenset[str] | None:
+        interest: set[str] = set()
+        for watch in self._watches:
+            if watch.topics is None:
+                return None
+            interest |= watch.topics
+        return frozenset(interest)
+
+    def _take_in(self, fresh: Metadata) -> None:
+        interest = self._interest()
+        missing = interest is not None and not interest <= fresh.topics.keys()
+        transient = any(error_codes.is_retriable(code) for code in fresh.errors.values())
+        self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
+        self._refreshed_at = now()
+        wait_ms: float = self.config.metadata_max_age_ms
+        if self._refresh_failures:
+            # A topic that is not there yet is looked for again soon, then ever more rarely.
+            wait_ms = min(wait_ms, self.backoff.ms(self._refresh_failures))
+        self._refresh_at = now() + wait_ms / 1000
+        self.metadata = fresh
+        for watch in tuple(self._watches):
+            watch.on_change(fresh)
+
+    async def _keep_up(self) -> None:
+        """Refresh when due, close what has long been idle; ends with :meth:`close`."""
+        self._refresh_at = min(self._refresh_at, now())
+        while not self._closed:
+            self._close_idle()
+            pause_s = min(self._refresh_at - now(), self.config.connections_max_idle_ms / 1000)
+            if pause_s > 0:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+                continue
+            if not self._watches:
+                self._refresh_at = now() + self.config.metadata_max_age_ms / 1000
+                continue
+            self._refresh_at = float("inf")
+            try:
+                await self.refresh(Deadline.after(self.config.request_timeout_ms))
+            except CoordinatorError as error:
+                self._refresh_failures += 1
+                self._refresh_at = now() + self.backoff.ms(self._refresh_failures) / 1000
+                logger.warning("metadata could not be refreshed: %s", error)
+
+    def _close_idle(self) -> None:
+        oldest = now() - self.config.connections_max_idle_ms / 1000
+        for endpoint in self._endpoints.values():
+            for connection in endpoint.waiting:
+                if connection.last_used < oldest:
+                    connection.close()
+            endpoint.waiting = [connection for connection in endpoint.waiting if not connection.closed]
+            shared = endpoint.shared
+            if shared is not None and shared.idle and shared.last_used < oldest:
+                shared.close()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End the background task and every connection; what is in flight fails."""
+        self._closed = True
+        tasks: list[asyncio.Task[Any]] = []
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            tasks.append(self._upkeep)
+        connections: list[Connection] = []
+        for endpoint in self._endpoints.values():
+            if endpoint.opening is not None:
+                endpoint.opening.cancel()
+                tasks.append(endpoint.opening)
+            connections += endpoint.waiting
+            if endpoint.shared is not None:
+                connections.append(endpoint.shared)
+        for connection in connections:
+            connection.close()
+        await asyncio.gather(*tasks, *(connection.wait_closed() for connection in connections), return_exceptions=True)
+        self._endpoints.clear()

@@ -1,0 +1,246 @@
+"""One connection to one broker: requests matched to answers, every request with a deadline.
+
+A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so whatever follows a
+waiting JoinGroup on the same connection waits as long.  That is why the callers keep two; see ``net/cluster.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from consumer_coord.environment import Connector, Transport
+from consumer_coord.errors import (
+    CoordinatorError,
+    DisconnectedError,
+    MalformedMessageError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.apis import api_for
+from consumer_coord.wire.codec import decode_response, encode_request, peek_correlation_id
+from consumer_coord.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+
+logger = logging.getLogger(__name__)
+
+_SOFTWARE_NAME = "consumer-coord"
+
+
+class Authenticator(Protocol):
+    """Proves who we are on a fresh connection (SASL)."""
+
+    async def authenticate(self, connection: Connection) -> None:
+        """Raise :class:`~consumer_coord.errors.AuthenticationError` when the broker refuses."""
+
+
+class _InFlight:
+    """A request that waits for its answer."""
+
+    __slots__ = ("decode", "future")
+
+    def __init__(self, future: asyncio.Future[Any], decode: Callable[[bytes], Any]) -> None:
+        self.future = future
+        self.decode = decode
+
+
+class Connection:
+    """An open, authenticated connection to one broker.
+
+    Made by :meth:`open`.  When it breaks, everything in flight fails with
+    :class:`~consumer_coord.errors.DisconnectedError` and :attr:`closed` is True; it is never reopened.
+    """
+
+    def __init__(self, transport: Transport, address: str, client_id: str, software_version: str) -> None:
+        self.address = address
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        self.requests_sent = 0
+        self.last_used = asyncio.get_running_loop().time()
+        self._transport = transport
+        self._client_id = client_id
+        self._software_version = software_version
+        self._correlation_id = 0
+        self._in_flight: dict[int, _InFlight] = {}
+        self._closed_by: CoordinatorError | None = None
+        self._reader = asyncio.get_running_loop().create_task(self._read(), name=f"read {address}")
+
+    @classmethod
+    async def open(
+        cls,
+        connector: Connector,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        software_version: str,
+        timeout_ms: int,
+        authenticator: Authenticator | None = None,
+    ) -> Connection:
+        """Connect, agree on versions, authenticate; all within ``timeout_ms``."""
+        address = f"{host}:{port}"
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                transport = await connector.connect(host, port)
+                connection = cls(transport, address, client_id, software_version)
+                await connection._agree_on_versions(timeout_ms)
+                if authenticator is not None:
+                    await authenticator.authenticate(connection)
+        except TimeoutError as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, CoordinatorError):
+                raise
+            raise RequestTimedOutError(f"{address} was not ready for requests within {timeout_ms} ms") from error
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing can be sent any more."""
+        return self._closed_by is not None
+
+    @property
+    def idle(self) -> bool:
+        """True while no request waits for its answer."""
+        return not self._in_flight
+
+    def version_for(self, request_class: type[Any], newest: int | None = None) -> int:
+        """The version both sides know: min(broker's newest, ours); raises :class:`UnsupportedVersionError`."""
+        api = api_for(request_class)
+        if api.key not in self.versions:
+            raise UnsupportedVersionError(f"{self.address} does not serve {api.name}: is it Apache Kafka 2.1 or newer?")
+        low, high = self.versions[api.key]
+        ours = api.max_version if newest is None else min(newest, api.max_version)
+        version = min(high, ours)
+        if version < max(low, api.min_version):
+            raise UnsupportedVersionError(
+                f"{self.address} speaks {api.name} v{low}-v{high}, this client v{api.min_version}-v{ours}"
+            )
+        return version
+
+    async def request(self, message: Any, *, timeout_ms: float, version: int | None = None) -> Any:
+        """Send one request and wait for its answer.
+
+        Raises :class:`RequestTimedOutError` after ``timeout_ms``, and then the connection is closed, because the broker
+        would answer everything sent later only after this one; :class:`DisconnectedError` when the connection breaks.
+        """
+        if version is None:
+            version = self.version_for(type(message))
+        api = api_for(type(message))
+        answer = self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await answer
+        except TimeoutError as error:
+            if isinstance(error, CoordinatorError):
+                raise
+            timed_out = RequestTimedOutError(f"{self.address} did not answer {api.name} within {timeout_ms:.0f} ms")
+            self._close(DisconnectedError(f"the connection to {self.address} was given up: {timed_out}"))
+            raise timed_out from None
+
+    def close(self) -> None:
+        """Close at once; what is in flight fails."""
+        self._close(DisconnectedError(f"the connection to {self.address} was closed by this client"))
+
+    async def wait_closed(self) -> None:
+        """Wait until the reading task has ended, after :meth:`close`."""
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    def _send(self, message: Any, version: int, decode: Callable[[bytes], Any]) -> asyncio.Future[Any]:
+        if self._closed_by is not None:
+            raise DisconnectedError(str(self._closed_by)) from self._closed_by
+        loop = asyncio.get_running_loop()
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        correlation_id = self._correlation_id
+        frame = encode_request(message, version, correlation_id, self._client_id)
+        future: asyncio.Future[Any] = loop.create_future()
+        try:
+            self._transport.send(frame)
+        except DisconnectedError as error:
+            self._close(error)
+            raise
+        # The entry stays when the caller is cancelled, so that the late answer is recognised and dropped.
+        self._in_flight[correlation_id] = _InFlight(future, decode)
+        self.requests_sent += 1
+        self.last_used = loop.time()
+        return future
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._answer(await self._transport.receive())
+        except CoordinatorError as error:
+            self._close(error)
+        except BaseException as error:
+            self._close(DisconnectedError(f"reading from {self.address} ended: {error!r}"))
+            raise
+
+    def _answer(self, frame: bytes) -> None:
+        waiting = self._in_flight.pop(peek_correlation_id(frame), None)
+        if waiting is None:
+            raise MalformedMessageError(f"{self.address} answered a request that was never sent")
+        if waiting.future.done():
+            return
+        try:
+            response = waiting.decode(frame)
+        except MalformedMessageError as error:
+            waiting.future.set_exception(error)
+            raise
+        waiting.future.set_result(response)
+
+    def _close(self, reason: CoordinatorError) -> None:
+        if self._closed_by is not None:
+            return
+        self._closed_by = reason
+        self._transport.close()
+        if asyncio.current_task() is not self._reader:
+            self._reader.cancel()
+        for waiting in self._in_flight.values():
+            if not waiting.future.done():
+                error = DisconnectedError(str(reason))
+                error.__cause__ = reason
+                waiting.future.set_exception(error)
+                # Nobody may be waiting any more (a cancelled caller); that is no "exception never retrieved".
+                waiting.future.exception()
+        self._in_flight.clear()
+        logger.debug("closed connection to %s: %s", self.address, reason)
+
+    async def _agree_on_versions(self, timeout_ms: int) -> None:
+        """ApiVersions (KIP-35, KIP-511): ours first; a broker that does not know it says 35, then v0 is asked."""
+        question = ApiVersionsRequest(
+            client_software_name=_SOFTWARE_NAME, client_software_version=self._software_version
+        )
+        answer = await self._api_versions(question, api_for(ApiVersionsRequest).max_version, timeout_ms)
+        if answer is None:
+            answer = await self._api_versions(ApiVersionsRequest(), 0, timeout_ms)
+        if answer is None or answer.error_code != error_codes.NONE:
+            code = error_codes.UNSUPPORTED_VERSION if answer is None else answer.error_code
+            raise UnsupportedVersionError(
+                f"{self.address} refused ApiVersions with {error_codes.error_name(code)}", code=code
+            )
+        self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+
+    async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: int) -> Any:
+        """The answer, or None for UNSUPPORTED_VERSION.
+
+        Error 35 comes with a body of v0 from Kafka and another one from librdkafka's mock, so that error code is looked
+        at alone, before the body is decoded.
+        """
+
+        def decode(frame: bytes) -> ApiVersionsResponse | None:
+            if int.from_bytes(frame[4:6], "big", signed=True) == error_codes.UNSUPPORTED_VERSION:
+                return None
+            return decode_response(ApiVersionsResponse, version, frame)[1]
+
+        future = self._send(question, version, decode)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError as error:
+            raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error

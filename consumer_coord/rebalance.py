@@ -1,0 +1,199 @@
+"""The meeting point of the protocol and the application: what the group wants a member to hold, and what it holds.
+
+The protocol publishes one immutable :class:`Target`.  The application, whenever it polls, asks for the
+:class:`Change` between what it holds and the target, carries it out (callbacks, the data plane), and reports what it
+let go of and what it took up.  Changes are never queued: a partition that was taken away and given back between two
+polls is no change at all, and one that was *lost* in between is lost and added, whatever the target says.
+
+Each uninterrupted holding of a partition has an *ownership*, a number.  Whoever commits an offset says under which
+ownership it was read; an offset read under an ownership that ended is not this member's to commit.
+
+One lock guards the few fields, because the loop and the application's thread both write them; nothing waits inside it.
+This is pure state: no I/O, no time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from consumer_coord.topic_partition import TopicPartition
+
+NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+
+
+@attrs.frozen
+class Target:
+    """What this member should hold, by the last completed sync.  ``number`` grows with every new target."""
+
+    number: int = 0
+    generation: int = -1
+    partitions: frozenset[TopicPartition] = NO_PARTITIONS
+
+
+@attrs.frozen
+class Change:
+    """What the application has to do to get to ``target``, in this order: lost, revoked, added.
+
+    A partition may be in ``lost`` and in ``added``: it was lost and won again meanwhile.  ``first`` is true for the first
+    look at a target, also when nothing changes: callbacks tell of every completed rebalance.
+    """
+
+    target: Target
+    lost: frozenset[TopicPartition]
+    revoked: frozenset[TopicPartition]
+    added: frozenset[TopicPartition]
+    first: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.first or self.lost or self.revoked or self.added)
+
+
+@attrs.define
+class _Holding:
+    ownership: int
+    lost: bool = False
+
+
+class AssignmentState:
+    """Target and holdings of one member; every method is atomic and may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._target = Target()
+        self._seen = 0
+        self._held: dict[TopicPartition, _Holding] = {}
+        self._ownerships = 0
+        self._revoke_all = False
+
+    # -- the protocol's side ----------------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> Target:
+        """The last published target."""
+        return self._target
+
+    def publish(self, generation: int, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """A sync completed.  Returns what the former target had, the new one has not, and nobody holds: it is released
+        without the application, which never knew of it."""
+        with self._lock:
+            former = self._target.partitions
+            self._target = Target(self._target.number + 1, generation, frozenset(partitions))
+            self._revoke_all = False
+            return frozenset(former - self._target.partitions - self._held.keys())
+
+    def lose(self) -> bool:
+        """The membership is gone: everything held is lost, nothing is wanted.  False if there was nothing to lose."""
+        with self._lock:
+            had = bool(self._target.partitions or self._held)
+            for holding in self._held.values():
+                holding.lost = True
+            self._target = Target(self._target.number + 1)
+            self._seen = self._target.number
+            self._revoke_all = False
+            return had
+
+    def revoke_all(self) -> bool:
+        """Eager: ask the application to let go of everything before the next join.  True when nothing is held."""
+        with self._lock:
+            # What was never taken up is given back by simply not naming it.
+            self._target = attrs.evolve(
+                self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
+            )
+            self._revoke_all = True
+            return all(holding.lost for holding in self._held.values())
+
+    def owned(self) -> frozenset[TopicPartition]:
+        """What the next JoinGroup names as owned: the target, and what is held until it is revoked; not what is lost."""
+        with self._lock:
+            if self._revoke_all:
+                return NO_PARTITIONS
+            held = frozenset(partition for partition, holding in self._held.items() if not holding.lost)
+            return held | self._target.partitions
+
+    @property
+    def to_revoke(self) -> frozenset[TopicPartition]:
+        """What is held and not lost, and wanted back by the group."""
+        with self._lock:
+            return frozenset(
+                partition
+                for partition, holding in self._held.items()
+                if not holding.lost and (self._revoke_all or partition not in self._target.partitions)
+            )
+
+    @property
+    def nothing_held(self) -> bool:
+        """True when the application holds nothing at all."""
+        with self._lock:
+            return not self._held
+
+    # -- the application's side -------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """True when there is nothing to do for the application: a cheap look before :meth:`change`."""
+        with self._lock:
+            return not self._change()
+
+    def change(self) -> Change:
+        """What to do now; falsy when there is nothing."""
+        with self._lock:
+            return self._change()
+
+    def _change(self) -> Change:
+        target = self._target
+        lost = frozenset(partition for partition, holding in self._held.items() if holding.lost)
+        current = self._held.keys() - lost
+        if self._revoke_all:
+            return Change(target, lost, frozenset(current), NO_PARTITIONS, False)
+        return Change(
+            target,
+            lost,
+            frozenset(current - target.partitions),
+            frozenset(target.partitions - current),
+            self._seen != target.number,
+        )
+
+    def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """The application gave these up, lost ones included; returns those that were not lost."""
+        with self._lock:
+            released = set()
+            for partition in partitions:
+                holding = self._held.pop(partition, None)
+                if holding is not None and not holding.lost:
+                    released.add(partition)
+            return frozenset(released)
+
+    def take_up(self, change: Change) -> frozenset[TopicPartition]:
+        """Take up what ``change`` adds, if its target still stands; what is returned is held from now on."""
+        with self._lock:
+            if change.target.number != self._target.number or self._revoke_all:
+                return NO_PARTITIONS
+            self._seen = change.target.number
+            taken = change.added - self._held.keys()
+            for partition in sorted(taken):
+                self._ownerships += 1
+                self._held[partition] = _Holding(self._ownerships)
+            return frozenset(taken)
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """What the application holds now, lost partitions not included."""
+        with self._lock:
+            return frozenset(partition for partition, holding in self._held.items() if not holding.lost)
+
+    def ownership(self, partition: TopicPartition) -> int | None:
+        """The ownership under which a partition is held, None when it is not held or was lost."""
+        with self._lock:
+            holding = self._held.get(partition)
+            return None if holding is None or holding.lost else holding.ownership
+
+    def ownerships(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        """The same for many, in one look."""
+        with self._lock:
+            return {
+                partition: None if (holding := self._held.get(partition)) is None or holding.lost else holding.ownership
+                for partition in partitions
+            }

@@ -1,0 +1,116 @@
+"""Retries: tenacity's engine over the loop's time and the environment's generator.
+
+tenacity reads ``time.monotonic`` and the global ``random`` by itself, which no simulation could replay; so wait, stop and
+sleep are handed to it as objects over ours.  The backoff is Kafka's (``ExponentialBackoff``, KIP-580): doubling from
+``retry.backoff.ms`` to ``retry.backoff.max.ms``, each with 20 % of jitter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import attrs
+import tenacity
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from consumer_coord.environment import now
+from consumer_coord.errors import RequestTimedOutError, RetriableError
+
+logger = logging.getLogger(__name__)
+
+_JITTER = 0.2
+
+
+@attrs.frozen
+class Deadline:
+    """A point in the loop's time, in seconds; every wait of this package has one."""
+
+    at: float
+
+    @classmethod
+    def after(cls, timeout_ms: float) -> Deadline:
+        """``timeout_ms`` from now."""
+        return cls(now() + timeout_ms / 1000)
+
+    @property
+    def remaining_ms(self) -> float:
+        """Milliseconds left, never negative."""
+        return max(0.0, (self.at - now()) * 1000)
+
+    @property
+    def passed(self) -> bool:
+        """True when no time is left."""
+        return now() >= self.at
+
+    def within(self, timeout_ms: float) -> float:
+        """The smaller of ``timeout_ms`` and what is left, in milliseconds."""
+        return min(timeout_ms, self.remaining_ms)
+
+
+@attrs.frozen
+class Backoff:
+    """How long to wait before the n-th retry, n from 0."""
+
+    initial_ms: float
+    max_ms: float
+    random: random.Random
+
+    def ms(self, retries: int) -> float:
+        """Milliseconds, with jitter."""
+        jitter = self.random.uniform(1 - _JITTER, 1 + _JITTER)
+        return min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30) * jitter)
+
+
+class _WaitBackoff(wait_base):
+    def __init__(self, backoff: Backoff, deadline: Deadline | None) -> None:
+        self._backoff = backoff
+        self._deadline = deadline
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        wait_ms = self._backoff.ms(retry_state.attempt_number - 1)
+        return (wait_ms if self._deadline is None else self._deadline.within(wait_ms)) / 1000
+
+
+class _StopAtDeadline(stop_base):
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return self._deadline.passed
+
+
+def retrying(
+    backoff: Backoff,
+    deadline: Deadline | None,
+    *,
+    what: str,
+    log: Callable[[str], None] | None = None,
+) -> tenacity.AsyncRetrying:
+    """Retry on :class:`RetriableError` until ``deadline`` (None: for ever); the last error is raised as it is."""
+
+    def before_sleep(state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        message = f"{what}: {state.outcome.exception()}; trying again"
+        if log is not None:
+            log(message)
+        else:
+            logger.debug("%s", message)
+
+    return tenacity.AsyncRetrying(
+        wait=_WaitBackoff(backoff, deadline),
+        stop=tenacity.stop_never if deadline is None else _StopAtDeadline(deadline),
+        retry=tenacity.retry_if_exception_type(RetriableError),
+        sleep=asyncio.sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+
+
+def timed_out(what: str, timeout_ms: float, last: BaseException | None = None) -> RequestTimedOutError:
+    """The error for a deadline that passed, with what stood in the way."""
+    because = f"; the last attempt failed with: {last}" if last is not None else ""
+    return RequestTimedOutError(f"{what} did not finish within {timeout_ms:.0f} ms{because}")
