@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.  Both make .venv by themselves.
+# make test ARGS="-k codec"        arguments for pytest
+# make demo KAFKA=host:port        the demo on a Kafka of yours
+# make PYTHON=/path/to/python ...  with that Python >= 3.11
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help env lint test demo demo-spark soak bench clean
+
+# A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
+ifeq ($(origin PYTHON), undefined)
+PYTHON := $(shell for candidate in python3.13 python3.12 python3.11 python3; do \
+	"$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$candidate"; break; }; done)
+endif
+IN_ENV := .venv/bin/python
+
+help:
+	@echo "make demo | test | env | lint | demo-spark | soak | bench | clean"
+
+env:
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python >= 3.11 is needed, and $(PYTHON) is not one" >&2; exit 1; }
+	@"$(PYTHON)" tools/make_env.py .venv
+
+lint: env
+	@$(IN_ENV) -m ruff check --quiet .
+	@$(IN_ENV) -m mypy --no-error-summary
+
+test: lint
+	@$(IN_ENV) -m pytest $(ARGS)
+
+demo: env
+	@$(IN_ENV) -m examples.demo $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)
+
+demo-spark: env
+	@$(IN_ENV) -m examples.spark_orders $(ARGS)
+
+soak: env
+	@$(IN_ENV) -m benchmarks.soak $(ARGS)
+
+bench: env
+	@$(IN_ENV) -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .venv.lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,83 @@
+"""Make the project's virtual environment from the lock file: ``make_env.py DIRECTORY``, run by any Python >= 3.11.
+
+It is done once for each state of the lock file and of ``pyproject.toml``; a run that is interrupted is repaired by the
+next, and runs at the same time wait for each other.  Only the standard library is used here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements.lock"
+
+
+def main() -> int:
+    """Make the environment if need be; one line on standard error says what went wrong."""
+    directory = Path(sys.argv[1]).absolute()
+    stamp = directory / "made-from.sha256"
+    wanted = state(directory)
+    with directory.with_name(f"{directory.name}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return 0
+        print(f"making {directory.name} from {LOCK.name}", flush=True)
+        problem = make(directory, had_been_made=stamp.is_file())
+        if problem is not None:
+            print(f"make env: {problem}", file=sys.stderr)
+            return 1
+        unfinished = stamp.with_suffix(".partial")
+        unfinished.write_text(wanted)
+        unfinished.rename(stamp)
+    return 0
+
+
+def state(directory: Path) -> str:
+    """What the environment depends on; its place is part of it, because an environment cannot be moved."""
+    digest = hashlib.sha256(str(directory).encode())
+    for file in (LOCK, ROOT / "pyproject.toml"):
+        digest.update(b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def make(directory: Path, *, had_been_made: bool) -> str | None:
+    """Install everything; returns the problem in one line, None when there was none."""
+    python = directory / "bin" / "python"
+    # What was complete once is brought up to date in place: another run may be using it.
+    if not (had_been_made and works(python)):
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            venv.create(directory, with_pip=True)
+        except subprocess.CalledProcessError:
+            return f"{sys.executable} cannot make virtual environments (on Debian: install python3-venv)"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    log = directory / "pip.log"
+    for arguments in (
+        ["--require-hashes", "--requirement", str(LOCK)],
+        ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
+    ):
+        with log.open("w") as output:
+            code = subprocess.run([*pip, *arguments], stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+        if code != 0:
+            lines = log.read_text(errors="replace").splitlines()
+            errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
+            return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"
+    return None
+
+
+def works(python: Path) -> bool:
+    """Whether an environment's Python starts: the one it was made from may be gone."""
+    try:
+        return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
