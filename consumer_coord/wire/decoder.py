@@ -1,0 +1,255 @@
+"""Turns a message's table into the source of a Python function that decodes one version of it.
+
+The source is flat: nested structures are decoded in place, and every stretch of fields of fixed size, together with
+the length of the field behind it, is one ``struct.unpack_from``.  Three rules keep it safe on any input:
+
+* A slice never raises: ``data[a:b]`` ends where the data ends, so a length cannot cost more than the input itself.
+  The position moves on by the length that was claimed, the next read then lies outside (``IndexError`` or
+  ``struct.error``), and whoever calls the function checks the last position.
+* A count is compared with the bytes that remain, divided by the smallest size of an element, before anything is made.
+* Nothing recurses, so depth is that of the table.
+
+A decoded object is filled as its *twin*, a class with the same slots but without the frozen ``__setattr__``, and then
+gets its real class: a quarter of the time that an ``__init__`` of a frozen class takes.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire.schema import (
+    BYTES,
+    RECORDS,
+    STRING,
+    UUID,
+    ZERO_UUID,
+    FieldSpec,
+    Kind,
+    Struct,
+    fields_of,
+    min_size_of_element,
+)
+from consumer_coord.wire.source import Source
+from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
+
+#: ``decoder(data, position) -> (message, position behind it)``; the position may lie behind the data: check it.
+Decoder = Callable[[bytes, int], tuple[Any, int]]
+
+#: What a decoder may raise on malformed input beside :class:`MalformedMessageError`.
+LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
+
+_TWINS: dict[type[Struct], type[Any]] = {}
+
+
+def compile_decoder(struct_class: type[Struct], version: int, flexible: bool) -> Decoder:
+    """The decoder of one version of a structure."""
+    return _DecoderSource(version, flexible).build(struct_class)
+
+
+class _DecoderSource(Source):
+    """Writes the function.  ``_pending`` are reads of fixed size that wait to be done with one call."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        super().__init__()
+        self._version = version
+        self._flexible = flexible
+        self._pending: list[tuple[str, str]] = []
+        self._level = 0
+        self.names.update(
+            read_uvarint=read_uvarint,
+            skip_tagged_fields=skip_tagged_fields,
+            check_tag_count=check_tag_count,
+            is_null=_is_null,
+            too_many=_too_many,
+            too_long=_too_long,
+            make_uuid=_make_uuid,
+            unpack_from=struct.unpack_from,
+        )
+
+    def build(self, struct_class: type[Struct]) -> Decoder:
+        with self.block("def decode(data, pos):"):
+            self.line("size = len(data)")
+            self._struct(struct_class, "message")
+            self.line("return message, pos")
+        function: Decoder = self.compile("decode", f"<decoder of {struct_class.__name__} v{self._version}>")
+        return function
+
+    def _struct(self, struct_class: type[Struct], target: str) -> None:
+        """Decode a structure into the variable ``target``."""
+        twin, real = f"Twin_{struct_class.__name__}", struct_class.__name__
+        self.names[twin] = _twin(struct_class)
+        self.names[real] = struct_class
+        self.line(f"{target} = {twin}()")
+        tagged = []
+        for spec in fields_of(struct_class):
+            place = f"{target}.{spec.name}"
+            if self._version not in spec.versions:
+                self.line(f"{place} = {self.constant(spec.default)}")
+            elif spec.tag is not None:
+                self.line(f"{place} = {self.constant(spec.default)}")
+                tagged.append(spec)
+            else:
+                self._value(spec.kind, place, nullable=self._version in spec.nullable)
+        if self._flexible:
+            self._tags(target, tagged)
+        self._flush()
+        self.line(f"{target}.__class__ = {real}")
+
+    def _tags(self, target: str, tagged: list[FieldSpec]) -> None:
+        self._read("B", "tags")
+        self._flush()
+        with self.block("if tags:"):
+            if not tagged:
+                self.line("pos = skip_tagged_fields(data, pos - 1)")
+                return
+            tags = f"tags{self._level}"
+            self.line(f"{tags}, pos = read_uvarint(data, pos - 1)")
+            self.line(f"check_tag_count({tags}, data, pos)")
+            end = f"end{self._level}"
+            with self.block(f"for _ in range({tags}):"):
+                self.line("tag, pos = read_uvarint(data, pos)")
+                self.line("n, pos = read_uvarint(data, pos)")
+                self.line(f"{end} = pos + n")
+                keyword = "if"
+                for spec in tagged:
+                    with self.block(f"{keyword} tag == {spec.tag}:"):
+                        self._level += 1
+                        self._value(spec.kind, f"{target}.{spec.name}", nullable=self._version in spec.nullable)
+                        self._flush()
+                        self._level -= 1
+                    keyword = "elif"
+                self.line(f"if pos > {end}: raise too_long({target}, tag, pos, {end})")
+                self.line(f"pos = {end}")
+
+    def _value(self, kind: Kind[Any], place: str, *, nullable: bool) -> None:
+        """Decode one value into ``place``, a variable or an attribute."""
+        if kind is UUID:
+            self._read("16s", "raw")
+            self._flush()
+            self.line(f"{place} = make_uuid(raw)")
+        elif kind.format:
+            self._read(kind.format, place)
+        elif kind in (STRING, BYTES, RECORDS):
+            self._length("h" if kind is STRING else "i")
+            with self._null_check(place, nullable):
+                self.line("start = pos")
+                self.line("pos += n - 1" if self._flexible else "pos += n")
+                self.line(f"{place} = data[start:pos]" + (".decode()" if kind is STRING else ""))
+        elif kind.struct is not None:
+            self._nested_struct(kind.struct, place, nullable)
+        else:
+            assert kind.element is not None
+            self._length("i")
+            with self._null_check(place, nullable):
+                self._array(kind.element, place)
+
+    def _nested_struct(self, struct_class: type[Struct], place: str, nullable: bool) -> None:
+        self._level += 1
+        inner = f"struct{self._level}"
+        if nullable:
+            self._read("b", "present")
+            self._flush()
+            with self.block("if present < 0:"):
+                self.line(f"{place} = None")
+            with self.block("else:"):
+                self._struct(struct_class, inner)
+                self.line(f"{place} = {inner}")
+        else:
+            self._struct(struct_class, inner)
+            self.line(f"{place} = {inner}")
+        self._level -= 1
+
+    def _array(self, element: Kind[Any], place: str) -> None:
+        """Decode the elements of an array whose count (in the flexible encoding plus one) is in ``n``."""
+        if self._flexible:
+            self.line("n -= 1")
+        size = min_size_of_element(element, self._version, self._flexible)
+        remaining = "size - pos" if size == 1 else f"(size - pos) // {size}"
+        self.line(f"if n > {remaining}: raise too_many({place!r}, n, pos, size)")
+        if element.format and element is not UUID:
+            self.line(f"{place} = unpack_from(f'>{{n}}{element.format}', data, pos)")
+            self.line(f"pos += n * {size}")
+            return
+        self._level += 1
+        items, item = f"items{self._level}", f"item{self._level}"
+        self.line(f"{items} = []")
+        with self.block("for _ in range(n):"):
+            if element.struct is not None:
+                self._struct(element.struct, item)
+            else:
+                self._value(element, item, nullable=False)
+                self._flush()
+            self.line(f"{items}.append({item})")
+        self.line(f"{place} = tuple({items})")
+        self._level -= 1
+
+    def _length(self, classic: str) -> None:
+        """Read a length into ``n``: of the flexible encoding as it is (null is 0), else null is negative."""
+        self._read("B" if self._flexible else classic, "n")
+        self._flush()
+        if self._flexible:
+            with self.block("if n > 127:"):
+                self.line("n, pos = read_uvarint(data, pos - 1)")
+
+    def _null_check(self, place: str, nullable: bool) -> Any:
+        null = "not n" if self._flexible else "n < 0"
+        if not nullable:
+            self.line(f"if {null}: raise is_null({place!r}, pos)")
+            return self.same_block()
+        self.line(f"if {null}: {place} = None")
+        return self.block("else:")
+
+    def _read(self, fmt: str, target: str) -> None:
+        self._pending.append((fmt, target))
+
+    def _flush(self) -> None:
+        """Emit the pending reads as one."""
+        if not self._pending:
+            return
+        fmt = "".join(f for f, _ in self._pending)
+        targets = ", ".join(target for _, target in self._pending)
+        self._pending.clear()
+        if fmt == "B":
+            self.line(f"{targets} = data[pos]")
+            self.line("pos += 1")
+            return
+        layout = struct.Struct(">" + fmt)
+        name = "unpack_" + fmt.replace("?", "o")
+        self.names[name] = layout.unpack_from
+        self.line(f"{targets}{'' if ',' in targets else ','} = {name}(data, pos)")
+        self.line(f"pos += {layout.size}")
+
+
+def _twin(struct_class: type[Struct]) -> type[Any]:
+    """A class with the slots of ``struct_class`` whose instances can be filled and then given that class."""
+    twin = _TWINS.get(struct_class)
+    if twin is None:
+        slots = tuple(spec.name for spec in fields_of(struct_class))
+        twin = _TWINS[struct_class] = type(struct_class.__name__, (Struct,), {"__slots__": slots})
+    return twin
+
+
+def _make_uuid(raw: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=raw) if any(raw) else ZERO_UUID
+
+
+def _is_null(place: str, position: int) -> MalformedMessageError:
+    return MalformedMessageError(f"{_field(place)} is null before byte {position}, and must not be")
+
+
+def _too_many(place: str, count: int, position: int, size: int) -> MalformedMessageError:
+    return MalformedMessageError(f"{count} elements of {_field(place)} cannot follow: {size - position} bytes are left")
+
+
+def _too_long(message: object, tag: int, position: int, end: int) -> MalformedMessageError:
+    return MalformedMessageError(
+        f"tagged field {tag} of {type(message).__name__} ends at byte {position} and was announced to end at {end}"
+    )
+
+
+def _field(place: str) -> str:
+    return place.rpartition(".")[2]

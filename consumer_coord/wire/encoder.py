@@ -1,0 +1,233 @@
+"""Turns a message's table into the source of a Python function that encodes one version of it.
+
+The function appends pieces to a list that the caller joins.  Every stretch of fields of fixed size, together with the
+length of the field behind it, is one ``struct.pack``.  What Kafka's generated ``write`` refuses is refused here: a value
+other than the default in a version without that field (unless the field is ignorable), and null where a version has none.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from consumer_coord.errors import UnsupportedVersionError
+from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
+from consumer_coord.wire.source import Source
+from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvarint
+
+#: ``encoder(message, append)`` hands the pieces of the encoding to ``append``, in order.
+Encoder = Callable[[Any, Callable[[bytes], object]], None]
+
+_MAX_STRING_BYTES = 0x7FFF
+
+
+def compile_encoder(struct_class: type[Struct], version: int, flexible: bool) -> Encoder:
+    """The encoder of one version of a structure."""
+    return _EncoderSource(version, flexible).build(struct_class)
+
+
+class _EncoderSource(Source):
+    """Writes the function.  ``_pending`` are values of fixed size that wait to be packed with one call."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        super().__init__()
+        self._version = version
+        self._flexible = flexible
+        self._pending: list[tuple[str, str]] = []
+        self._level = 0
+        self._write = "write"
+        self.names.update(
+            write_uvarint=write_uvarint,
+            write_tagged_fields=write_tagged_fields,
+            ONE_BYTE=ONE_BYTE,
+            pack=struct.pack,
+            no_such_field=_no_such_field,
+            not_nullable=_not_nullable,
+            string_too_long=_string_too_long,
+        )
+
+    def build(self, struct_class: type[Struct]) -> Encoder:
+        with self.block("def encode(message, write):"):
+            self._struct(struct_class, "message")
+            self._flush()
+            self.line("return None")
+        function: Encoder = self.compile("encode", f"<encoder of {struct_class.__name__} v{self._version}>")
+        return function
+
+    def _struct(self, struct_class: type[Struct], source: str) -> None:
+        """Encode the structure in the variable ``source``; its last fields may still be pending."""
+        owner = struct_class.__name__
+        tagged = []
+        for spec in fields_of(struct_class):
+            value = f"{source}.{spec.name}"
+            if self._version not in spec.versions:
+                if not spec.ignorable:
+                    self._refuse_unless_default(spec, value, owner)
+            elif spec.tag is not None:
+                tagged.append(spec)
+            else:
+                self._value(spec.kind, value, f"{owner}.{spec.name}", self._nullability(spec))
+        if not self._flexible:
+            return
+        if tagged:
+            self._tags(tagged, source, owner)
+        else:
+            self._pending.append(("x", ""))
+
+    def _nullability(self, spec: FieldSpec) -> bool | None:
+        """True: may be null; False: not in this version; None: never (a type error of the caller)."""
+        if self._version in spec.nullable:
+            return True
+        return None if spec.nullable.first > spec.nullable.last else False
+
+    def _refuse_unless_default(self, spec: FieldSpec, value: str, owner: str) -> None:
+        if spec.default is None:
+            unset = f"{value} is not None"
+        elif spec.kind.element is not None:
+            unset = f"{value} is None or len({value})"
+        else:
+            unset = f"{value} != {self.constant(spec.default)}"
+        self.line(f"if {unset}: raise no_such_field({f'{owner}.{spec.name}'!r}, {self._version})")
+
+    def _tags(self, tagged: list[FieldSpec], source: str, owner: str) -> None:
+        self._flush()
+        fields = f"tagged{self._level}"
+        self.line(f"{fields} = []")
+        for spec in sorted(tagged, key=lambda s: s.tag or 0):
+            value = f"{source}.{spec.name}"
+            if spec.default is None:
+                condition = f"{value} is not None"
+            elif spec.kind.element is not None:
+                condition = f"{value} is None or len({value})"
+            else:
+                condition = f"{value} != {self.constant(spec.default)}"
+            with self.block(f"if {condition}:"):
+                self._level += 1
+                outer, self._write = self._write, f"parts{self._level}.append"
+                self.line(f"parts{self._level} = []")
+                self._value(spec.kind, value, f"{owner}.{spec.name}", self._nullability(spec))
+                self._flush()
+                parts, self._write = f"parts{self._level}", outer
+                self._level -= 1
+                self.line(f"{fields}.append(({spec.tag}, b''.join({parts})))")
+        self.line(f"{self._write}(write_tagged_fields({fields}))")
+
+    def _value(self, kind: Kind[Any], value: str, name: str, nullable: bool | None) -> None:
+        if kind is UUID:
+            self._pending.append(("16s", f"{value}.bytes"))
+        elif kind.format:
+            self._pending.append((kind.format, value))
+        elif kind in (STRING, BYTES, RECORDS):
+            encode = ".encode()" if kind is STRING else ""
+            length = "len(raw) + 1" if self._flexible else "len(raw)"
+            if nullable is None:
+                self.line(f"raw = {value}{encode}")
+                self.line(f"n = {length}")
+            else:
+                self.line(f"raw = {value}")
+                with self.block("if raw is None:"):
+                    self._null(name, nullable)
+                    self.line("raw = b''")
+                with self.block("else:"):
+                    if encode:
+                        self.line("raw = raw.encode()")
+                    self.line(f"n = {length}")
+            self._flush_length("h" if kind is STRING else "i", name)
+            self.line(f"{self._write}(raw)")
+        elif kind.struct is not None:
+            self._nested_struct(kind.struct, value, nullable)
+        else:
+            assert kind.element is not None
+            self._array(kind.element, value, name, nullable)
+
+    def _null(self, name: str, nullable: bool) -> None:
+        if nullable:
+            self.line("n = 0" if self._flexible else "n = -1")
+        else:
+            self.line(f"raise not_nullable({name!r}, {self._version})")
+
+    def _nested_struct(self, struct_class: type[Struct], value: str, nullable: bool | None) -> None:
+        self._level += 1
+        inner = f"struct{self._level}"
+        self.line(f"{inner} = {value}")
+        if nullable:
+            self._flush()
+            with self.block(f"if {inner} is None:"):
+                self.line(f"{self._write}(b'\\xff')")
+            with self.block("else:"):
+                self._pending.append(("b", "1"))
+                self._struct(struct_class, inner)
+                self._flush()
+        else:
+            self._struct(struct_class, inner)
+        self._level -= 1
+
+    def _array(self, element: Kind[Any], value: str, name: str, nullable: bool | None) -> None:
+        self._level += 1
+        items, item = f"items{self._level}", f"item{self._level}"
+        self.line(f"{items} = {value}")
+        length = f"len({items}) + 1" if self._flexible else f"len({items})"
+        if nullable is None:
+            self.line(f"n = {length}")
+        else:
+            with self.block(f"if {items} is None:"):
+                self._null(name, nullable)
+                self.line(f"{items} = ()")
+            with self.block("else:"):
+                self.line(f"n = {length}")
+        self._flush_length("i", name)
+        if element.format and element is not UUID:
+            self.line(f"{self._write}(pack(f'>{{len({items})}}{element.format}', *{items}))")
+        else:
+            with self.block(f"for {item} in {items}:"):
+                if element.struct is not None:
+                    self._struct(element.struct, item)
+                else:
+                    self._value(element, item, name, None)
+                self._flush()
+        self._level -= 1
+
+    def _flush_length(self, classic: str, name: str) -> None:
+        """Pack what is pending together with the length in ``n``."""
+        if not self._flexible:
+            self._pending.append((classic, "n"))
+            self._flush()
+            return
+        pending = list(self._pending)
+        with self.block("if n < 128:"):
+            self._pending.append(("B", "n"))
+            self._flush()
+        with self.block("else:"):
+            if classic == "h":
+                self.line(f"if n > {_MAX_STRING_BYTES + 1}: raise string_too_long({name!r}, n - 1)")
+            self._pending = pending
+            self._flush()
+            self.line(f"{self._write}(write_uvarint(n))")
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        fmt = "".join(f for f, _ in self._pending)
+        values = ", ".join(value for f, value in self._pending if f != "x")
+        self._pending = []
+        if fmt == "x":
+            self.line(f"{self._write}(b'\\0')")
+        elif fmt == "B":
+            self.line(f"{self._write}(ONE_BYTE[{values}])")
+        else:
+            name = "pack_" + fmt.replace("?", "o")
+            self.names[name] = struct.Struct(">" + fmt).pack
+            self.line(f"{self._write}({name}({values}))")
+
+
+def _no_such_field(name: str, version: int) -> UnsupportedVersionError:
+    return UnsupportedVersionError(f"version {version} has no {name}, and its value is not the default")
+
+
+def _not_nullable(name: str, version: int) -> UnsupportedVersionError:
+    return UnsupportedVersionError(f"{name} may not be null in version {version}")
+
+
+def _string_too_long(name: str, length: int) -> ValueError:
+    return ValueError(f"{name} takes {length} bytes as UTF-8; Kafka allows {_MAX_STRING_BYTES}")

@@ -1,0 +1,224 @@
+"""Messages that create, change and describe topics and configurations."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
+
+
+@attrs.frozen
+class CreatableReplicaAssignment(Struct):
+    """One of ``CreatableTopic.assignments``."""
+
+    partition_index: int = field(INT32)
+    broker_ids: Sequence[int] = field(array(INT32))
+
+
+@attrs.frozen
+class CreatableTopicConfig(Struct):
+    """One of ``CreatableTopic.configs``."""
+
+    name: str = field(STRING)
+    value: str | None = field(STRING, nullable="0+")
+
+
+@attrs.frozen
+class CreatableTopic(Struct):
+    """One of ``CreateTopicsRequest.topics``."""
+
+    name: str = field(STRING)
+    num_partitions: int = field(INT32)
+    replication_factor: int = field(INT16)
+    assignments: Sequence[CreatableReplicaAssignment] = field(array(CreatableReplicaAssignment))
+    configs: Sequence[CreatableTopicConfig] = field(array(CreatableTopicConfig))
+
+
+@message("2-7", flexible="5+")
+@attrs.frozen
+class CreateTopicsRequest(Struct):
+    """Creates topics."""
+
+    topics: Sequence[CreatableTopic] = field(array(CreatableTopic))
+    timeout_ms: int = field(INT32, default=60000)
+    validate_only: bool = field(BOOL)
+
+
+@attrs.frozen
+class CreatableTopicConfigs(Struct):
+    """One of ``CreatableTopicResult.configs``."""
+
+    name: str = field(STRING, "5+")
+    value: str | None = field(STRING, "5+", nullable="5+")
+    read_only: bool = field(BOOL, "5+")
+    config_source: int = field(INT8, "5+", default=-1, ignorable=True)
+    is_sensitive: bool = field(BOOL, "5+")
+
+
+@attrs.frozen
+class CreatableTopicResult(Struct):
+    """One of ``CreateTopicsResponse.topics``."""
+
+    name: str = field(STRING)
+    topic_id: uuid.UUID = field(UUID, "7+", ignorable=True)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", ignorable=True)
+    topic_config_error_code: int = field(INT16, "5+", tag=0, ignorable=True)
+    num_partitions: int = field(INT32, "5+", default=-1, ignorable=True)
+    replication_factor: int = field(INT16, "5+", default=-1, ignorable=True)
+    configs: Sequence[CreatableTopicConfigs] | None = field(array(CreatableTopicConfigs), "5+", nullable="5+", ignorable=True)
+
+
+@message("2-7", flexible="5+")
+@attrs.frozen
+class CreateTopicsResponse(Struct):
+    """What became of each topic."""
+
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    topics: Sequence[CreatableTopicResult] = field(array(CreatableTopicResult))
+
+
+@attrs.frozen
+class DeleteTopicState(Struct):
+    """One of ``DeleteTopicsRequest.topics``."""
+
+    name: str | None = field(STRING, "6+", nullable="6+", default=None)
+    topic_id: uuid.UUID = field(UUID, "6+")
+
+
+@message("1-6", flexible="4+")
+@attrs.frozen
+class DeleteTopicsRequest(Struct):
+    """Deletes topics, by name, and from version 6 on by name or id."""
+
+    topics: Sequence[DeleteTopicState] = field(array(DeleteTopicState), "6+")
+    topic_names: Sequence[str] = field(array(STRING), "0-5", ignorable=True)
+    timeout_ms: int = field(INT32)
+
+
+@attrs.frozen
+class DeletableTopicResult(Struct):
+    """One of ``DeleteTopicsResponse.responses``."""
+
+    name: str | None = field(STRING, nullable="6+")
+    topic_id: uuid.UUID = field(UUID, "6+", ignorable=True)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+
+
+@message("1-6", flexible="4+")
+@attrs.frozen
+class DeleteTopicsResponse(Struct):
+    """What became of each topic."""
+
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    responses: Sequence[DeletableTopicResult] = field(array(DeletableTopicResult))
+
+
+@attrs.frozen
+class CreatePartitionsAssignment(Struct):
+    """One of ``CreatePartitionsTopic.assignments``."""
+
+    broker_ids: Sequence[int] = field(array(INT32))
+
+
+@attrs.frozen
+class CreatePartitionsTopic(Struct):
+    """One of ``CreatePartitionsRequest.topics``."""
+
+    name: str = field(STRING)
+    count: int = field(INT32)
+    assignments: Sequence[CreatePartitionsAssignment] | None = field(array(CreatePartitionsAssignment), nullable="0+")
+
+
+@message("0-3", flexible="2+")
+@attrs.frozen
+class CreatePartitionsRequest(Struct):
+    """Raises the number of partitions of topics."""
+
+    topics: Sequence[CreatePartitionsTopic] = field(array(CreatePartitionsTopic))
+    timeout_ms: int = field(INT32)
+    validate_only: bool = field(BOOL)
+
+
+@attrs.frozen
+class CreatePartitionsTopicResult(Struct):
+    """One of ``CreatePartitionsResponse.results``."""
+
+    name: str = field(STRING)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", default=None)
+
+
+@message("0-3", flexible="2+")
+@attrs.frozen
+class CreatePartitionsResponse(Struct):
+    """What became of each topic."""
+
+    throttle_time_ms: int = field(INT32)
+    results: Sequence[CreatePartitionsTopicResult] = field(array(CreatePartitionsTopicResult))
+
+
+@attrs.frozen
+class DescribeConfigsResource(Struct):
+    """One of ``DescribeConfigsRequest.resources``."""
+
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+    configuration_keys: Sequence[str] | None = field(array(STRING), nullable="0+")
+
+
+@message("1-4", flexible="4+")
+@attrs.frozen
+class DescribeConfigsRequest(Struct):
+    """Asks for the configuration of topics, brokers or groups."""
+
+    resources: Sequence[DescribeConfigsResource] = field(array(DescribeConfigsResource))
+    include_synonyms: bool = field(BOOL)
+    include_documentation: bool = field(BOOL, "3+")
+
+
+@attrs.frozen
+class DescribeConfigsSynonym(Struct):
+    """One of ``DescribeConfigsResourceResult.synonyms``."""
+
+    name: str = field(STRING)
+    value: str | None = field(STRING, nullable="0+")
+    source: int = field(INT8)
+
+
+@attrs.frozen
+class DescribeConfigsResourceResult(Struct):
+    """One of ``DescribeConfigsResult.configs``."""
+
+    name: str = field(STRING)
+    value: str | None = field(STRING, nullable="0+")
+    read_only: bool = field(BOOL)
+    config_source: int = field(INT8, default=-1, ignorable=True)
+    is_sensitive: bool = field(BOOL)
+    synonyms: Sequence[DescribeConfigsSynonym] = field(array(DescribeConfigsSynonym), ignorable=True)
+    config_type: int = field(INT8, "3+", ignorable=True)
+    documentation: str | None = field(STRING, "3+", nullable="0+", ignorable=True)
+
+
+@attrs.frozen
+class DescribeConfigsResult(Struct):
+    """One of ``DescribeConfigsResponse.results``."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+")
+    resource_type: int = field(INT8)
+    resource_name: str = field(STRING)
+    configs: Sequence[DescribeConfigsResourceResult] = field(array(DescribeConfigsResourceResult))
+
+
+@message("1-4", flexible="4+")
+@attrs.frozen
+class DescribeConfigsResponse(Struct):
+    """The configuration of each resource."""
+
+    throttle_time_ms: int = field(INT32)
+    results: Sequence[DescribeConfigsResult] = field(array(DescribeConfigsResult))

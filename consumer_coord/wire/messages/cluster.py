@@ -1,0 +1,164 @@
+"""Messages about the cluster: what its brokers speak, who they are, and which topics there are."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
+
+
+@message("0-4", flexible="3+")
+@attrs.frozen
+class ApiVersionsRequest(Struct):
+    """Asks which versions of which requests a broker serves, and says who asks (KIP-511)."""
+
+    client_software_name: str = field(STRING, "3+", ignorable=True)
+    client_software_version: str = field(STRING, "3+", ignorable=True)
+
+
+@attrs.frozen
+class ApiVersion(Struct):
+    """One of ``ApiVersionsResponse.api_keys``."""
+
+    api_key: int = field(INT16)
+    min_version: int = field(INT16)
+    max_version: int = field(INT16)
+
+
+@attrs.frozen
+class SupportedFeatureKey(Struct):
+    """One of ``ApiVersionsResponse.supported_features``."""
+
+    name: str = field(STRING, "3+")
+    min_version: int = field(INT16, "3+")
+    max_version: int = field(INT16, "3+")
+
+
+@attrs.frozen
+class FinalizedFeatureKey(Struct):
+    """One of ``ApiVersionsResponse.finalized_features``."""
+
+    name: str = field(STRING, "3+")
+    max_version_level: int = field(INT16, "3+")
+    min_version_level: int = field(INT16, "3+")
+
+
+@message("0-4", flexible="3+")
+@attrs.frozen
+class ApiVersionsResponse(Struct):
+    """The versions that a broker serves.  Its header is always version 0."""
+
+    error_code: int = field(INT16)
+    api_keys: Sequence[ApiVersion] = field(array(ApiVersion))
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    supported_features: Sequence[SupportedFeatureKey] = field(array(SupportedFeatureKey), "3+", tag=0, ignorable=True)
+    finalized_features_epoch: int = field(INT64, "3+", tag=1, default=-1, ignorable=True)
+    finalized_features: Sequence[FinalizedFeatureKey] = field(array(FinalizedFeatureKey), "3+", tag=2, ignorable=True)
+    zk_migration_ready: bool = field(BOOL, "3+", tag=3, ignorable=True)
+
+
+@attrs.frozen
+class MetadataRequestTopic(Struct):
+    """One of ``MetadataRequest.topics``."""
+
+    topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
+    name: str | None = field(STRING, nullable="10+")
+
+
+@message("0-13", flexible="9+")
+@attrs.frozen
+class MetadataRequest(Struct):
+    """Asks for brokers and topics.  ``topics`` None: all of them; empty: none (version 0: all)."""
+
+    topics: Sequence[MetadataRequestTopic] | None = field(array(MetadataRequestTopic), nullable="1+")
+    allow_auto_topic_creation: bool = field(BOOL, "4+", default=True)
+    include_cluster_authorized_operations: bool = field(BOOL, "8-10")
+    include_topic_authorized_operations: bool = field(BOOL, "8+")
+
+
+@attrs.frozen
+class MetadataResponseBroker(Struct):
+    """One of ``MetadataResponse.brokers``."""
+
+    node_id: int = field(INT32)
+    host: str = field(STRING)
+    port: int = field(INT32)
+    rack: str | None = field(STRING, "1+", nullable="1+", default=None, ignorable=True)
+
+
+@attrs.frozen
+class MetadataResponsePartition(Struct):
+    """One of ``MetadataResponseTopic.partitions``."""
+
+    error_code: int = field(INT16)
+    partition_index: int = field(INT32)
+    leader_id: int = field(INT32)
+    leader_epoch: int = field(INT32, "7+", default=-1, ignorable=True)
+    replica_nodes: Sequence[int] = field(array(INT32))
+    isr_nodes: Sequence[int] = field(array(INT32))
+    offline_replicas: Sequence[int] = field(array(INT32), "5+", ignorable=True)
+
+
+@attrs.frozen
+class MetadataResponseTopic(Struct):
+    """One of ``MetadataResponse.topics``."""
+
+    error_code: int = field(INT16)
+    name: str | None = field(STRING, nullable="12+")
+    topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
+    is_internal: bool = field(BOOL, "1+", ignorable=True)
+    partitions: Sequence[MetadataResponsePartition] = field(array(MetadataResponsePartition))
+    topic_authorized_operations: int = field(INT32, "8+", default=-2147483648)
+
+
+@message("0-13", flexible="9+")
+@attrs.frozen
+class MetadataResponse(Struct):
+    """Brokers, controller and topics of the cluster."""
+
+    throttle_time_ms: int = field(INT32, "3+", ignorable=True)
+    brokers: Sequence[MetadataResponseBroker] = field(array(MetadataResponseBroker))
+    cluster_id: str | None = field(STRING, "2+", nullable="2+", default=None, ignorable=True)
+    controller_id: int = field(INT32, "1+", default=-1, ignorable=True)
+    topics: Sequence[MetadataResponseTopic] = field(array(MetadataResponseTopic))
+    cluster_authorized_operations: int = field(INT32, "8-10", default=-2147483648)
+    error_code: int = field(INT16, "13+", ignorable=True)
+
+
+@message("0-2", flexible="0+")
+@attrs.frozen
+class DescribeClusterRequest(Struct):
+    """Asks for the brokers or controllers of the cluster (KIP-700, KIP-919)."""
+
+    include_cluster_authorized_operations: bool = field(BOOL)
+    endpoint_type: int = field(INT8, "1+", default=1)
+    include_fenced_brokers: bool = field(BOOL, "2+")
+
+
+@attrs.frozen
+class DescribeClusterBroker(Struct):
+    """One of ``DescribeClusterResponse.brokers``."""
+
+    broker_id: int = field(INT32)
+    host: str = field(STRING)
+    port: int = field(INT32)
+    rack: str | None = field(STRING, nullable="0+", default=None)
+    is_fenced: bool = field(BOOL, "2+")
+
+
+@message("0-2", flexible="0+")
+@attrs.frozen
+class DescribeClusterResponse(Struct):
+    """The nodes of the cluster."""
+
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", default=None)
+    endpoint_type: int = field(INT8, "1+", default=1)
+    cluster_id: str = field(STRING)
+    controller_id: int = field(INT32, default=-1)
+    brokers: Sequence[DescribeClusterBroker] = field(array(DescribeClusterBroker))
+    cluster_authorized_operations: int = field(INT32, default=-2147483648)

@@ -1,0 +1,342 @@
+"""Messages of consumer groups: their coordinator, membership, and administration."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
+
+
+@message("0-6", flexible="3+")
+@attrs.frozen
+class FindCoordinatorRequest(Struct):
+    """Asks which broker coordinates a group or a transactional id; from version 4 on, several at once (KIP-699)."""
+
+    key: str = field(STRING, "0-3")
+    key_type: int = field(INT8, "1+")
+    coordinator_keys: Sequence[str] = field(array(STRING), "4+")
+
+
+@attrs.frozen
+class Coordinator(Struct):
+    """One of ``FindCoordinatorResponse.coordinators``."""
+
+    key: str = field(STRING, "4+")
+    node_id: int = field(INT32, "4+")
+    host: str = field(STRING, "4+")
+    port: int = field(INT32, "4+")
+    error_code: int = field(INT16, "4+")
+    error_message: str | None = field(STRING, "4+", nullable="4+", ignorable=True)
+
+
+@message("0-6", flexible="3+")
+@attrs.frozen
+class FindCoordinatorResponse(Struct):
+    """Up to version 3 one coordinator in the message itself, from version 4 on ``coordinators``."""
+
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    error_code: int = field(INT16, "0-3")
+    error_message: str | None = field(STRING, "1-3", nullable="1-3", ignorable=True)
+    node_id: int = field(INT32, "0-3")
+    host: str = field(STRING, "0-3")
+    port: int = field(INT32, "0-3")
+    coordinators: Sequence[Coordinator] = field(array(Coordinator), "4+")
+
+
+@attrs.frozen
+class JoinGroupRequestProtocol(Struct):
+    """One of ``JoinGroupRequest.protocols``."""
+
+    name: str = field(STRING)
+    metadata: bytes = field(BYTES)
+
+
+@message("0-9", flexible="6+")
+@attrs.frozen
+class JoinGroupRequest(Struct):
+    """Asks to be a member of the group's next generation.  ``reason`` is for the broker's log (KIP-800)."""
+
+    group_id: str = field(STRING)
+    session_timeout_ms: int = field(INT32)
+    rebalance_timeout_ms: int = field(INT32, "1+", default=-1, ignorable=True)
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(STRING, "5+", nullable="5+", default=None)
+    protocol_type: str = field(STRING)
+    protocols: Sequence[JoinGroupRequestProtocol] = field(array(JoinGroupRequestProtocol))
+    reason: str | None = field(STRING, "8+", nullable="8+", default=None, ignorable=True)
+
+
+@attrs.frozen
+class JoinGroupResponseMember(Struct):
+    """One of ``JoinGroupResponse.members``."""
+
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+    metadata: bytes = field(BYTES)
+
+
+@message("0-9", flexible="6+")
+@attrs.frozen
+class JoinGroupResponse(Struct):
+    """The generation that was formed; only the leader gets ``members`` (and see ``skip_assignment``, KIP-814)."""
+
+    throttle_time_ms: int = field(INT32, "2+", ignorable=True)
+    error_code: int = field(INT16)
+    generation_id: int = field(INT32, default=-1)
+    protocol_type: str | None = field(STRING, "7+", nullable="7+", default=None, ignorable=True)
+    protocol_name: str | None = field(STRING, nullable="7+")
+    leader: str = field(STRING)
+    skip_assignment: bool = field(BOOL, "9+")
+    member_id: str = field(STRING)
+    members: Sequence[JoinGroupResponseMember] = field(array(JoinGroupResponseMember))
+
+
+@attrs.frozen
+class SyncGroupRequestAssignment(Struct):
+    """One of ``SyncGroupRequest.assignments``."""
+
+    member_id: str = field(STRING)
+    assignment: bytes = field(BYTES)
+
+
+@message("0-5", flexible="4+")
+@attrs.frozen
+class SyncGroupRequest(Struct):
+    """The leader brings the assignment, the others ask for theirs."""
+
+    group_id: str = field(STRING)
+    generation_id: int = field(INT32)
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None)
+    protocol_type: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+    protocol_name: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+    assignments: Sequence[SyncGroupRequestAssignment] = field(array(SyncGroupRequestAssignment))
+
+
+@message("0-5", flexible="4+")
+@attrs.frozen
+class SyncGroupResponse(Struct):
+    """This member's assignment."""
+
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    error_code: int = field(INT16)
+    protocol_type: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+    protocol_name: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+    assignment: bytes = field(BYTES)
+
+
+@message("0-4", flexible="4+")
+@attrs.frozen
+class HeartbeatRequest(Struct):
+    """Keeps a member's session alive."""
+
+    group_id: str = field(STRING)
+    generation_id: int = field(INT32)
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None)
+
+
+@message("0-4", flexible="4+")
+@attrs.frozen
+class HeartbeatResponse(Struct):
+    """Tells a member, by its error code, whether it must rejoin."""
+
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    error_code: int = field(INT16)
+
+
+@attrs.frozen
+class MemberIdentity(Struct):
+    """One of ``LeaveGroupRequest.members``."""
+
+    member_id: str = field(STRING, "3+")
+    group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None)
+    reason: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+
+
+@message("0-5", flexible="4+")
+@attrs.frozen
+class LeaveGroupRequest(Struct):
+    """Takes one member out of its group; from version 3 on several, also by instance id (KIP-345)."""
+
+    group_id: str = field(STRING)
+    member_id: str = field(STRING, "0-2")
+    members: Sequence[MemberIdentity] = field(array(MemberIdentity), "3+")
+
+
+@attrs.frozen
+class MemberResponse(Struct):
+    """One of ``LeaveGroupResponse.members``."""
+
+    member_id: str = field(STRING, "3+")
+    group_instance_id: str | None = field(STRING, "3+", nullable="3+")
+    error_code: int = field(INT16, "3+")
+
+
+@message("0-5", flexible="4+")
+@attrs.frozen
+class LeaveGroupResponse(Struct):
+    """What became of each leaving member."""
+
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    error_code: int = field(INT16)
+    members: Sequence[MemberResponse] = field(array(MemberResponse), "3+")
+
+
+@message("0-6", flexible="5+")
+@attrs.frozen
+class DescribeGroupsRequest(Struct):
+    """Asks for the state and the members of groups."""
+
+    groups: Sequence[str] = field(array(STRING))
+    include_authorized_operations: bool = field(BOOL, "3+")
+
+
+@attrs.frozen
+class DescribedGroupMember(Struct):
+    """One of ``DescribedGroup.members``."""
+
+    member_id: str = field(STRING)
+    group_instance_id: str | None = field(STRING, "4+", nullable="4+", default=None, ignorable=True)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    member_metadata: bytes = field(BYTES)
+    member_assignment: bytes = field(BYTES)
+
+
+@attrs.frozen
+class DescribedGroup(Struct):
+    """One of ``DescribeGroupsResponse.groups``."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, "6+", nullable="6+", default=None)
+    group_id: str = field(STRING)
+    group_state: str = field(STRING)
+    protocol_type: str = field(STRING)
+    protocol_data: str = field(STRING)
+    members: Sequence[DescribedGroupMember] = field(array(DescribedGroupMember))
+    authorized_operations: int = field(INT32, "3+", default=-2147483648)
+
+
+@message("0-6", flexible="5+")
+@attrs.frozen
+class DescribeGroupsResponse(Struct):
+    """One :class:`DescribedGroup` per group that was asked for."""
+
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    groups: Sequence[DescribedGroup] = field(array(DescribedGroup))
+
+
+@message("0-5", flexible="3+")
+@attrs.frozen
+class ListGroupsRequest(Struct):
+    """Asks a broker for the groups it coordinates, of some states (KIP-518) or types (KIP-848) only."""
+
+    states_filter: Sequence[str] = field(array(STRING), "4+")
+    types_filter: Sequence[str] = field(array(STRING), "5+")
+
+
+@attrs.frozen
+class ListedGroup(Struct):
+    """One of ``ListGroupsResponse.groups``."""
+
+    group_id: str = field(STRING)
+    protocol_type: str = field(STRING)
+    group_state: str = field(STRING, "4+", ignorable=True)
+    group_type: str = field(STRING, "5+", ignorable=True)
+
+
+@message("0-5", flexible="3+")
+@attrs.frozen
+class ListGroupsResponse(Struct):
+    """The groups that one broker coordinates."""
+
+    throttle_time_ms: int = field(INT32, "1+", ignorable=True)
+    error_code: int = field(INT16)
+    groups: Sequence[ListedGroup] = field(array(ListedGroup))
+
+
+@message("0-2", flexible="2+")
+@attrs.frozen
+class DeleteGroupsRequest(Struct):
+    """Deletes empty groups with their offsets (KIP-229)."""
+
+    groups_names: Sequence[str] = field(array(STRING))
+
+
+@attrs.frozen
+class DeletableGroupResult(Struct):
+    """One of ``DeleteGroupsResponse.results``."""
+
+    group_id: str = field(STRING)
+    error_code: int = field(INT16)
+
+
+@message("0-2", flexible="2+")
+@attrs.frozen
+class DeleteGroupsResponse(Struct):
+    """What became of each group."""
+
+    throttle_time_ms: int = field(INT32)
+    results: Sequence[DeletableGroupResult] = field(array(DeletableGroupResult))
+
+
+@attrs.frozen
+class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
+    """One of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
+
+    topic_id: uuid.UUID = field(UUID)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@message("0-1", flexible="0+")
+@attrs.frozen
+class ConsumerGroupHeartbeatRequest(Struct):
+    """Joins, stays in and leaves a group of the new protocol (KIP-848); None means unchanged."""
+
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+    member_epoch: int = field(INT32)
+    instance_id: str | None = field(STRING, nullable="0+", default=None)
+    rack_id: str | None = field(STRING, nullable="0+", default=None)
+    rebalance_timeout_ms: int = field(INT32, default=-1)
+    subscribed_topic_names: Sequence[str] | None = field(array(STRING), nullable="0+", default=None)
+    subscribed_topic_regex: str | None = field(STRING, "1+", nullable="1+", default=None)
+    server_assignor: str | None = field(STRING, nullable="0+", default=None)
+    topic_partitions: Sequence[ConsumerGroupHeartbeatRequestTopicPartitions] | None = field(
+        array(ConsumerGroupHeartbeatRequestTopicPartitions), nullable="0+", default=None
+    )
+
+
+@attrs.frozen
+class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
+    """One of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
+
+    topic_id: uuid.UUID = field(UUID)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@attrs.frozen
+class ConsumerGroupHeartbeatAssignment(Struct):
+    """``ConsumerGroupHeartbeatResponse.assignment``."""
+
+    topic_partitions: Sequence[ConsumerGroupHeartbeatResponseTopicPartitions] = field(
+        array(ConsumerGroupHeartbeatResponseTopicPartitions)
+    )
+
+
+@message("0-1", flexible="0+")
+@attrs.frozen
+class ConsumerGroupHeartbeatResponse(Struct):
+    """The member's epoch and, when it changed, its target assignment."""
+
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", default=None)
+    member_id: str | None = field(STRING, nullable="0+", default=None)
+    member_epoch: int = field(INT32)
+    heartbeat_interval_ms: int = field(INT32)
+    assignment: ConsumerGroupHeartbeatAssignment | None = field(ConsumerGroupHeartbeatAssignment, nullable="0+", default=None)

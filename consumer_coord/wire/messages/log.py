@@ -1,0 +1,394 @@
+"""Messages that write, read and trim the logs of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, Struct, array, field, message
+
+
+@attrs.frozen
+class PartitionProduceData(Struct):
+    """One of ``TopicProduceData.partition_data``."""
+
+    index: int = field(INT32)
+    records: bytes | None = field(RECORDS, nullable="0+")
+
+
+@attrs.frozen
+class TopicProduceData(Struct):
+    """One of ``ProduceRequest.topic_data``."""
+
+    name: str = field(STRING, ignorable=True)
+    partition_data: Sequence[PartitionProduceData] = field(array(PartitionProduceData))
+
+
+@message("3-12", flexible="9+")
+@attrs.frozen
+class ProduceRequest(Struct):
+    """Appends record batches.  With ``acks`` 0 there is no response."""
+
+    transactional_id: str | None = field(STRING, nullable="3+", default=None)
+    acks: int = field(INT16)
+    timeout_ms: int = field(INT32)
+    topic_data: Sequence[TopicProduceData] = field(array(TopicProduceData))
+
+
+@attrs.frozen
+class BatchIndexAndErrorMessage(Struct):
+    """One of ``PartitionProduceResponse.record_errors``."""
+
+    batch_index: int = field(INT32, "8+")
+    batch_index_error_message: str | None = field(STRING, "8+", nullable="8+", default=None)
+
+
+@attrs.frozen
+class ProduceLeaderIdAndEpoch(Struct):
+    """``PartitionProduceResponse.current_leader``."""
+
+    leader_id: int = field(INT32, "10+", default=-1)
+    leader_epoch: int = field(INT32, "10+", default=-1)
+
+
+@attrs.frozen
+class PartitionProduceResponse(Struct):
+    """One of ``TopicProduceResponse.partition_responses``."""
+
+    index: int = field(INT32)
+    error_code: int = field(INT16)
+    base_offset: int = field(INT64)
+    log_append_time_ms: int = field(INT64, default=-1, ignorable=True)
+    log_start_offset: int = field(INT64, "5+", default=-1, ignorable=True)
+    record_errors: Sequence[BatchIndexAndErrorMessage] = field(array(BatchIndexAndErrorMessage), "8+", ignorable=True)
+    error_message: str | None = field(STRING, "8+", nullable="8+", default=None, ignorable=True)
+    current_leader: ProduceLeaderIdAndEpoch = field(ProduceLeaderIdAndEpoch, "10+", tag=0)
+
+
+@attrs.frozen
+class TopicProduceResponse(Struct):
+    """One of ``ProduceResponse.responses``."""
+
+    name: str = field(STRING, ignorable=True)
+    partition_responses: Sequence[PartitionProduceResponse] = field(array(PartitionProduceResponse))
+
+
+@attrs.frozen
+class ProduceNodeEndpoint(Struct):
+    """One of ``ProduceResponse.node_endpoints``."""
+
+    node_id: int = field(INT32, "10+")
+    host: str = field(STRING, "10+")
+    port: int = field(INT32, "10+")
+    rack: str | None = field(STRING, "10+", nullable="10+", default=None)
+
+
+@message("3-12", flexible="9+")
+@attrs.frozen
+class ProduceResponse(Struct):
+    """Where the batches went."""
+
+    responses: Sequence[TopicProduceResponse] = field(array(TopicProduceResponse))
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    node_endpoints: Sequence[ProduceNodeEndpoint] = field(array(ProduceNodeEndpoint), "10+", tag=0)
+
+
+@attrs.frozen
+class FetchPartition(Struct):
+    """One of ``FetchTopic.partitions``."""
+
+    partition: int = field(INT32)
+    current_leader_epoch: int = field(INT32, "9+", default=-1, ignorable=True)
+    fetch_offset: int = field(INT64)
+    last_fetched_epoch: int = field(INT32, "12+", default=-1)
+    log_start_offset: int = field(INT64, "5+", default=-1, ignorable=True)
+    partition_max_bytes: int = field(INT32)
+
+
+@attrs.frozen
+class FetchTopic(Struct):
+    """One of ``FetchRequest.topics``."""
+
+    topic: str = field(STRING, ignorable=True)
+    partitions: Sequence[FetchPartition] = field(array(FetchPartition))
+
+
+@attrs.frozen
+class ForgottenTopic(Struct):
+    """One of ``FetchRequest.forgotten_topics_data``."""
+
+    topic: str = field(STRING, "7-12", ignorable=True)
+    partitions: Sequence[int] = field(array(INT32), "7+")
+
+
+@message("4-12", flexible="12+")
+@attrs.frozen
+class FetchRequest(Struct):
+    """Reads record batches from offsets on, waiting up to ``max_wait_ms`` for ``min_bytes``."""
+
+    cluster_id: str | None = field(STRING, "12+", nullable="12+", tag=0, default=None, ignorable=True)
+    replica_id: int = field(INT32, default=-1)
+    max_wait_ms: int = field(INT32)
+    min_bytes: int = field(INT32)
+    max_bytes: int = field(INT32, default=2147483647, ignorable=True)
+    isolation_level: int = field(INT8, ignorable=True)
+    session_id: int = field(INT32, "7+", ignorable=True)
+    session_epoch: int = field(INT32, "7+", default=-1, ignorable=True)
+    topics: Sequence[FetchTopic] = field(array(FetchTopic))
+    forgotten_topics_data: Sequence[ForgottenTopic] = field(array(ForgottenTopic), "7+")
+    rack_id: str = field(STRING, "11+", default="", ignorable=True)
+
+
+@attrs.frozen
+class FetchEpochEndOffset(Struct):
+    """``PartitionData.diverging_epoch``."""
+
+    epoch: int = field(INT32, "12+", default=-1)
+    end_offset: int = field(INT64, "12+", default=-1)
+
+
+@attrs.frozen
+class FetchLeaderIdAndEpoch(Struct):
+    """``PartitionData.current_leader``."""
+
+    leader_id: int = field(INT32, "12+", default=-1)
+    leader_epoch: int = field(INT32, "12+", default=-1)
+
+
+@attrs.frozen
+class SnapshotId(Struct):
+    """``PartitionData.snapshot_id``."""
+
+    end_offset: int = field(INT64, default=-1)
+    epoch: int = field(INT32, default=-1)
+
+
+@attrs.frozen
+class AbortedTransaction(Struct):
+    """One of ``PartitionData.aborted_transactions``."""
+
+    producer_id: int = field(INT64)
+    first_offset: int = field(INT64)
+
+
+@attrs.frozen
+class PartitionData(Struct):
+    """One of ``FetchableTopicResponse.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    high_watermark: int = field(INT64)
+    last_stable_offset: int = field(INT64, default=-1, ignorable=True)
+    log_start_offset: int = field(INT64, "5+", default=-1, ignorable=True)
+    diverging_epoch: FetchEpochEndOffset = field(FetchEpochEndOffset, "12+", tag=0)
+    current_leader: FetchLeaderIdAndEpoch = field(FetchLeaderIdAndEpoch, "12+", tag=1)
+    snapshot_id: SnapshotId = field(SnapshotId, "12+", tag=2)
+    aborted_transactions: Sequence[AbortedTransaction] | None = field(array(AbortedTransaction), nullable="4+", ignorable=True)
+    preferred_read_replica: int = field(INT32, "11+", default=-1)
+    records: bytes | None = field(RECORDS, nullable="0+")
+
+
+@attrs.frozen
+class FetchableTopicResponse(Struct):
+    """One of ``FetchResponse.responses``."""
+
+    topic: str = field(STRING, ignorable=True)
+    partitions: Sequence[PartitionData] = field(array(PartitionData))
+
+
+@message("4-12", flexible="12+")
+@attrs.frozen
+class FetchResponse(Struct):
+    """Record batches per partition; the last one may be cut off."""
+
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    error_code: int = field(INT16, "7+", ignorable=True)
+    session_id: int = field(INT32, "7+")
+    responses: Sequence[FetchableTopicResponse] = field(array(FetchableTopicResponse))
+
+
+@attrs.frozen
+class ListOffsetsPartition(Struct):
+    """One of ``ListOffsetsTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+    current_leader_epoch: int = field(INT32, "4+", default=-1, ignorable=True)
+    timestamp: int = field(INT64)
+
+
+@attrs.frozen
+class ListOffsetsTopic(Struct):
+    """One of ``ListOffsetsRequest.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[ListOffsetsPartition] = field(array(ListOffsetsPartition))
+
+
+@message("1-10", flexible="6+")
+@attrs.frozen
+class ListOffsetsRequest(Struct):
+    """Asks for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
+
+    replica_id: int = field(INT32)
+    isolation_level: int = field(INT8, "2+")
+    topics: Sequence[ListOffsetsTopic] = field(array(ListOffsetsTopic))
+    timeout_ms: int = field(INT32, "10+", ignorable=True)
+
+
+@attrs.frozen
+class ListOffsetsPartitionResponse(Struct):
+    """One of ``ListOffsetsTopicResponse.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    timestamp: int = field(INT64, default=-1)
+    offset: int = field(INT64, default=-1)
+    leader_epoch: int = field(INT32, "4+", default=-1)
+
+
+@attrs.frozen
+class ListOffsetsTopicResponse(Struct):
+    """One of ``ListOffsetsResponse.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))
+
+
+@message("1-10", flexible="6+")
+@attrs.frozen
+class ListOffsetsResponse(Struct):
+    """An offset per partition."""
+
+    throttle_time_ms: int = field(INT32, "2+", ignorable=True)
+    topics: Sequence[ListOffsetsTopicResponse] = field(array(ListOffsetsTopicResponse))
+
+
+@attrs.frozen
+class OffsetForLeaderPartition(Struct):
+    """One of ``OffsetForLeaderTopic.partitions``."""
+
+    partition: int = field(INT32)
+    current_leader_epoch: int = field(INT32, default=-1, ignorable=True)
+    leader_epoch: int = field(INT32)
+
+
+@attrs.frozen
+class OffsetForLeaderTopic(Struct):
+    """One of ``OffsetForLeaderEpochRequest.topics``."""
+
+    topic: str = field(STRING)
+    partitions: Sequence[OffsetForLeaderPartition] = field(array(OffsetForLeaderPartition))
+
+
+@message("2-4", flexible="4+")
+@attrs.frozen
+class OffsetForLeaderEpochRequest(Struct):
+    """Asks where leader epochs ended, to find a truncated log (KIP-320)."""
+
+    replica_id: int = field(INT32, "3+", default=-2, ignorable=True)
+    topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
+
+
+@attrs.frozen
+class EpochEndOffset(Struct):
+    """One of ``OffsetForLeaderTopicResult.partitions``."""
+
+    error_code: int = field(INT16)
+    partition: int = field(INT32)
+    leader_epoch: int = field(INT32, default=-1, ignorable=True)
+    end_offset: int = field(INT64, default=-1)
+
+
+@attrs.frozen
+class OffsetForLeaderTopicResult(Struct):
+    """One of ``OffsetForLeaderEpochResponse.topics``."""
+
+    topic: str = field(STRING)
+    partitions: Sequence[EpochEndOffset] = field(array(EpochEndOffset))
+
+
+@message("2-4", flexible="4+")
+@attrs.frozen
+class OffsetForLeaderEpochResponse(Struct):
+    """The end offset of each epoch that was asked for."""
+
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
+
+
+@attrs.frozen
+class DeleteRecordsPartition(Struct):
+    """One of ``DeleteRecordsTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+    offset: int = field(INT64)
+
+
+@attrs.frozen
+class DeleteRecordsTopic(Struct):
+    """One of ``DeleteRecordsRequest.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[DeleteRecordsPartition] = field(array(DeleteRecordsPartition))
+
+
+@message("0-2", flexible="2+")
+@attrs.frozen
+class DeleteRecordsRequest(Struct):
+    """Deletes the records before an offset (KIP-107)."""
+
+    topics: Sequence[DeleteRecordsTopic] = field(array(DeleteRecordsTopic))
+    timeout_ms: int = field(INT32)
+
+
+@attrs.frozen
+class DeleteRecordsPartitionResult(Struct):
+    """One of ``DeleteRecordsTopicResult.partitions``."""
+
+    partition_index: int = field(INT32)
+    low_watermark: int = field(INT64)
+    error_code: int = field(INT16)
+
+
+@attrs.frozen
+class DeleteRecordsTopicResult(Struct):
+    """One of ``DeleteRecordsResponse.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[DeleteRecordsPartitionResult] = field(array(DeleteRecordsPartitionResult))
+
+
+@message("0-2", flexible="2+")
+@attrs.frozen
+class DeleteRecordsResponse(Struct):
+    """The new first offset per partition."""
+
+    throttle_time_ms: int = field(INT32)
+    topics: Sequence[DeleteRecordsTopicResult] = field(array(DeleteRecordsTopicResult))
+
+
+@message("0-6", flexible="2+")
+@attrs.frozen
+class InitProducerIdRequest(Struct):
+    """Asks for a producer id, for idempotent or transactional producing."""
+
+    transactional_id: str | None = field(STRING, nullable="0+")
+    transaction_timeout_ms: int = field(INT32)
+    producer_id: int = field(INT64, "3+", default=-1)
+    producer_epoch: int = field(INT16, "3+", default=-1)
+    enable2_pc: bool = field(BOOL, "6+")
+    keep_prepared_txn: bool = field(BOOL, "6+")
+
+
+@message("0-6", flexible="2+")
+@attrs.frozen
+class InitProducerIdResponse(Struct):
+    """A producer id and its epoch."""
+
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    error_code: int = field(INT16)
+    producer_id: int = field(INT64, default=-1)
+    producer_epoch: int = field(INT16)
+    ongoing_txn_producer_id: int = field(INT64, "6+", default=-1)
+    ongoing_txn_producer_epoch: int = field(INT16, "6+", default=-1)

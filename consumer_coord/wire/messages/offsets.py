@@ -1,0 +1,210 @@
+"""Messages that commit, fetch and delete a group's offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, Struct, array, field, message
+
+
+@attrs.frozen
+class OffsetCommitRequestPartition(Struct):
+    """One of ``OffsetCommitRequestTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+    committed_offset: int = field(INT64)
+    committed_leader_epoch: int = field(INT32, "6+", default=-1, ignorable=True)
+    committed_metadata: str | None = field(STRING, nullable="0+")
+
+
+@attrs.frozen
+class OffsetCommitRequestTopic(Struct):
+    """One of ``OffsetCommitRequest.topics``."""
+
+    name: str = field(STRING, ignorable=True)
+    partitions: Sequence[OffsetCommitRequestPartition] = field(array(OffsetCommitRequestPartition))
+
+
+@message("2-9", flexible="8+")
+@attrs.frozen
+class OffsetCommitRequest(Struct):
+    """Commits offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
+
+    group_id: str = field(STRING)
+    generation_id_or_member_epoch: int = field(INT32, default=-1, ignorable=True)
+    member_id: str = field(STRING, ignorable=True)
+    group_instance_id: str | None = field(STRING, "7+", nullable="7+", default=None)
+    retention_time_ms: int = field(INT64, "2-4", default=-1, ignorable=True)
+    topics: Sequence[OffsetCommitRequestTopic] = field(array(OffsetCommitRequestTopic))
+
+
+@attrs.frozen
+class OffsetCommitResponsePartition(Struct):
+    """One of ``OffsetCommitResponseTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+@attrs.frozen
+class OffsetCommitResponseTopic(Struct):
+    """One of ``OffsetCommitResponse.topics``."""
+
+    name: str = field(STRING, ignorable=True)
+    partitions: Sequence[OffsetCommitResponsePartition] = field(array(OffsetCommitResponsePartition))
+
+
+@message("2-9", flexible="8+")
+@attrs.frozen
+class OffsetCommitResponse(Struct):
+    """An error code per partition."""
+
+    throttle_time_ms: int = field(INT32, "3+", ignorable=True)
+    topics: Sequence[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))
+
+
+@attrs.frozen
+class OffsetFetchRequestTopic(Struct):
+    """One of ``OffsetFetchRequest.topics``."""
+
+    name: str = field(STRING, "0-7")
+    partition_indexes: Sequence[int] = field(array(INT32), "0-7")
+
+
+@attrs.frozen
+class OffsetFetchRequestTopics(Struct):
+    """One of ``OffsetFetchRequestGroup.topics``."""
+
+    name: str = field(STRING, "8-9", ignorable=True)
+    partition_indexes: Sequence[int] = field(array(INT32), "8+")
+
+
+@attrs.frozen
+class OffsetFetchRequestGroup(Struct):
+    """One of ``OffsetFetchRequest.groups``."""
+
+    group_id: str = field(STRING, "8+")
+    member_id: str | None = field(STRING, "9+", nullable="9+", default=None, ignorable=True)
+    member_epoch: int = field(INT32, "9+", default=-1, ignorable=True)
+    topics: Sequence[OffsetFetchRequestTopics] | None = field(array(OffsetFetchRequestTopics), "8+", nullable="8+")
+
+
+@message("1-9", flexible="6+")
+@attrs.frozen
+class OffsetFetchRequest(Struct):
+    """Asks for committed offsets; up to version 7 of one group, from version 8 on of several (KIP-709)."""
+
+    group_id: str = field(STRING, "0-7")
+    topics: Sequence[OffsetFetchRequestTopic] | None = field(array(OffsetFetchRequestTopic), "0-7", nullable="2-7")
+    groups: Sequence[OffsetFetchRequestGroup] = field(array(OffsetFetchRequestGroup), "8+")
+    require_stable: bool = field(BOOL, "7+")
+
+
+@attrs.frozen
+class OffsetFetchResponsePartition(Struct):
+    """One of ``OffsetFetchResponseTopic.partitions``."""
+
+    partition_index: int = field(INT32, "0-7")
+    committed_offset: int = field(INT64, "0-7")
+    committed_leader_epoch: int = field(INT32, "5-7", default=-1, ignorable=True)
+    metadata: str | None = field(STRING, "0-7", nullable="0-7")
+    error_code: int = field(INT16, "0-7")
+
+
+@attrs.frozen
+class OffsetFetchResponseTopic(Struct):
+    """One of ``OffsetFetchResponse.topics``."""
+
+    name: str = field(STRING, "0-7")
+    partitions: Sequence[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition), "0-7")
+
+
+@attrs.frozen
+class OffsetFetchResponsePartitions(Struct):
+    """One of ``OffsetFetchResponseTopics.partitions``."""
+
+    partition_index: int = field(INT32, "8+")
+    committed_offset: int = field(INT64, "8+")
+    committed_leader_epoch: int = field(INT32, "8+", default=-1, ignorable=True)
+    metadata: str | None = field(STRING, "8+", nullable="8+")
+    error_code: int = field(INT16, "8+")
+
+
+@attrs.frozen
+class OffsetFetchResponseTopics(Struct):
+    """One of ``OffsetFetchResponseGroup.topics``."""
+
+    name: str = field(STRING, "8-9", ignorable=True)
+    partitions: Sequence[OffsetFetchResponsePartitions] = field(array(OffsetFetchResponsePartitions), "8+")
+
+
+@attrs.frozen
+class OffsetFetchResponseGroup(Struct):
+    """One of ``OffsetFetchResponse.groups``."""
+
+    group_id: str = field(STRING, "8+")
+    topics: Sequence[OffsetFetchResponseTopics] = field(array(OffsetFetchResponseTopics), "8+")
+    error_code: int = field(INT16, "8+")
+
+
+@message("1-9", flexible="6+")
+@attrs.frozen
+class OffsetFetchResponse(Struct):
+    """Up to version 7 one group's offsets in the message itself, from version 8 on ``groups``."""
+
+    throttle_time_ms: int = field(INT32, "3+", ignorable=True)
+    topics: Sequence[OffsetFetchResponseTopic] = field(array(OffsetFetchResponseTopic), "0-7")
+    error_code: int = field(INT16, "2-7", ignorable=True)
+    groups: Sequence[OffsetFetchResponseGroup] = field(array(OffsetFetchResponseGroup), "8+")
+
+
+@attrs.frozen
+class OffsetDeleteRequestPartition(Struct):
+    """One of ``OffsetDeleteRequestTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+
+
+@attrs.frozen
+class OffsetDeleteRequestTopic(Struct):
+    """One of ``OffsetDeleteRequest.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[OffsetDeleteRequestPartition] = field(array(OffsetDeleteRequestPartition))
+
+
+@message("0")
+@attrs.frozen
+class OffsetDeleteRequest(Struct):
+    """Deletes committed offsets of topics that the group does not consume (KIP-496)."""
+
+    group_id: str = field(STRING)
+    topics: Sequence[OffsetDeleteRequestTopic] = field(array(OffsetDeleteRequestTopic))
+
+
+@attrs.frozen
+class OffsetDeleteResponsePartition(Struct):
+    """One of ``OffsetDeleteResponseTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+
+
+@attrs.frozen
+class OffsetDeleteResponseTopic(Struct):
+    """One of ``OffsetDeleteResponse.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[OffsetDeleteResponsePartition] = field(array(OffsetDeleteResponsePartition))
+
+
+@message("0")
+@attrs.frozen
+class OffsetDeleteResponse(Struct):
+    """An error code per partition."""
+
+    error_code: int = field(INT16)
+    throttle_time_ms: int = field(INT32, ignorable=True)
+    topics: Sequence[OffsetDeleteResponseTopic] = field(array(OffsetDeleteResponseTopic))

@@ -1,0 +1,45 @@
+"""Messages of SASL authentication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, array, field, message
+
+
+@message("0-1")
+@attrs.frozen
+class SaslHandshakeRequest(Struct):
+    """Names the SASL mechanism that the client will use."""
+
+    mechanism: str = field(STRING)
+
+
+@message("0-1")
+@attrs.frozen
+class SaslHandshakeResponse(Struct):
+    """Whether the mechanism is enabled, and which are."""
+
+    error_code: int = field(INT16)
+    mechanisms: Sequence[str] = field(array(STRING))
+
+
+@message("0-2", flexible="2+")
+@attrs.frozen
+class SaslAuthenticateRequest(Struct):
+    """One token of the client's side of the SASL exchange (KIP-152)."""
+
+    auth_bytes: bytes = field(BYTES)
+
+
+@message("0-2", flexible="2+")
+@attrs.frozen
+class SaslAuthenticateResponse(Struct):
+    """One token of the broker's side."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+")
+    auth_bytes: bytes = field(BYTES)
+    session_lifetime_ms: int = field(INT64, "1+", ignorable=True)

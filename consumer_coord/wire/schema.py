@@ -1,0 +1,220 @@
+"""The vocabulary in which ``consumer_coord.wire.messages`` writes down Kafka's message schemas.
+
+A message is a frozen attrs class that derives from :class:`Struct`; each field says what the JSON schema of Kafka
+(``clients/src/main/resources/common/message``) says about it, in the same words: type, versions, nullable versions,
+tag, default, ignorable.  Nothing here reads or writes bytes: :mod:`.decoder` and :mod:`.encoder` turn a table into
+Python source, once per message and version.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast, overload
+
+import attrs
+
+T = TypeVar("T")
+S = TypeVar("S", bound="type[Struct]")
+
+_SPEC = "consumer_coord.wire"
+
+ZERO_UUID = uuid.UUID(int=0)
+
+
+class Struct:
+    """Base of all messages and of the structures inside them.
+
+    It holds the weak reference slot, so that a class and the mutable twin the decoder fills have the same layout.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+@attrs.frozen
+class Versions:
+    """A range of versions, written as Kafka does: ``"3"``, ``"3-7"``, ``"3+"`` or ``"none"``."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """Read Kafka's notation."""
+        if text == "none":
+            return cls(1, 0)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), 0x7FFF)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+    def __iter__(self) -> Any:
+        return iter(range(self.first, self.last + 1))
+
+
+@attrs.frozen(eq=False)
+class Kind(Generic[T]):
+    """A type of Kafka's schema language.
+
+    ``format`` is the :mod:`struct` character of a type of fixed size; ``element`` is set for arrays, ``struct`` for
+    structures.
+    """
+
+    name: str
+    default: Any
+    format: str = ""
+    element: Kind[Any] | None = None
+    struct: type[Struct] | None = None
+
+
+BOOL: Kind[bool] = Kind("bool", False, "?")
+INT8: Kind[int] = Kind("int8", 0, "b")
+INT16: Kind[int] = Kind("int16", 0, "h")
+UINT16: Kind[int] = Kind("uint16", 0, "H")
+INT32: Kind[int] = Kind("int32", 0, "i")
+UINT32: Kind[int] = Kind("uint32", 0, "I")
+INT64: Kind[int] = Kind("int64", 0, "q")
+FLOAT64: Kind[float] = Kind("float64", 0.0, "d")
+UUID: Kind[uuid.UUID] = Kind("uuid", ZERO_UUID, "16s")
+STRING: Kind[str] = Kind("string", "")
+BYTES: Kind[bytes] = Kind("bytes", b"")
+RECORDS: Kind[bytes] = Kind("records", None)
+
+
+def kind_of(what: Kind[T] | type[T]) -> Kind[T]:
+    """A kind as it is; for a structure's class, the kind of that structure."""
+    if isinstance(what, Kind):
+        return what
+    return Kind(what.__name__, attrs.NOTHING, struct=cast("type[Struct]", what))
+
+
+def array(element: Kind[T] | type[T]) -> Kind[Sequence[T]]:
+    """The kind of an array; it decodes to a tuple, and any sequence can be encoded."""
+    inner = kind_of(element)
+    return Kind(f"[]{inner.name}", (), element=inner)
+
+
+@attrs.frozen(eq=False)
+class FieldSpec:
+    """What a table says about one field."""
+
+    name: str
+    kind: Kind[Any]
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    ignorable: bool
+    default: Any
+
+
+@overload
+def field(
+    kind: Kind[T] | type[T],
+    versions: str = ...,
+    *,
+    default: T = ...,
+    tag: int | None = ...,
+    ignorable: bool = ...,
+) -> T: ...
+
+
+@overload
+def field(
+    kind: Kind[T] | type[T],
+    versions: str = ...,
+    *,
+    nullable: str,
+    default: T | None = ...,
+    tag: int | None = ...,
+    ignorable: bool = ...,
+) -> T | None: ...
+
+
+def field(
+    kind: Kind[Any] | type[Any],
+    versions: str = "0+",
+    *,
+    nullable: str = "none",
+    default: Any = attrs.NOTHING,
+    tag: int | None = None,
+    ignorable: bool = False,
+) -> Any:
+    """One field of a table.
+
+    ``versions`` are those that have the field, ``nullable`` those in which it may be None.  A field with a ``tag`` is a
+    tagged one (KIP-482) in all its versions.  In a version without the field a decoded message holds the default, and
+    encoding any other value is refused unless the field is ``ignorable``.
+    """
+    the_kind = kind_of(kind)
+    if default is attrs.NOTHING:
+        default = the_kind.default
+    spec = (the_kind, Versions.parse(versions), Versions.parse(nullable), tag, ignorable)
+    if default is attrs.NOTHING:
+        assert the_kind.struct is not None
+        return attrs.field(factory=the_kind.struct, metadata={_SPEC: spec})
+    return attrs.field(default=default, metadata={_SPEC: spec})
+
+
+def fields_of(struct: type[Struct]) -> Sequence[FieldSpec]:
+    """The table of a structure, in the order of the wire."""
+    specs = []
+    for attribute in attrs.fields(cast("type[attrs.AttrsInstance]", struct)):
+        kind, versions, nullable, tag, ignorable = attribute.metadata[_SPEC]
+        default = attribute.default
+        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # attrs types its class as a function
+            default = kind.struct()
+        specs.append(FieldSpec(attribute.name, kind, versions, nullable, tag, ignorable, default))
+    return specs
+
+
+@attrs.frozen
+class MessageSpec:
+    """The versions of a message that its table covers, and those of them that are flexible (KIP-482)."""
+
+    versions: Versions
+    flexible: Versions
+
+
+_MESSAGES: dict[type[Struct], MessageSpec] = {}
+
+
+def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
+    """Class decorator of a message: the versions it is valid for, and the flexible ones."""
+
+    def register(struct: S) -> S:
+        _MESSAGES[struct] = MessageSpec(Versions.parse(versions), Versions.parse(flexible))
+        return struct
+
+    return register
+
+
+def message_spec(struct: type[Struct]) -> MessageSpec:
+    """The versions of a message; :class:`KeyError` for a class that is only a part of one."""
+    return _MESSAGES[struct]
+
+
+def min_size(struct: type[Struct], version: int, flexible: bool) -> int:
+    """The fewest bytes that a structure can take on the wire: the bound for the count of an array of them."""
+    size = 1 if flexible else 0
+    for spec in fields_of(struct):
+        if version in spec.versions and spec.tag is None:
+            size += _min_size_of(spec.kind, version, flexible, version in spec.nullable)
+    return size
+
+
+def min_size_of_element(kind: Kind[Any], version: int, flexible: bool) -> int:
+    """The fewest bytes of one element of an array."""
+    return _min_size_of(kind, version, flexible, False)
+
+
+def _min_size_of(kind: Kind[Any], version: int, flexible: bool, nullable: bool) -> int:
+    if kind.format:
+        return 16 if kind is UUID else {"?": 1, "b": 1, "h": 2, "H": 2, "i": 4, "I": 4}.get(kind.format, 8)
+    if kind.struct is not None:
+        return 1 if nullable else min_size(kind.struct, version, flexible)
+    if flexible:
+        return 1
+    return 2 if kind is STRING else 4

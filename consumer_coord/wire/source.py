@@ -1,0 +1,50 @@
+"""Writing, compiling and keeping generated Python source."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Source:
+    """Lines of a function in the making, and the names it will see as globals."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {}
+        self._lines: list[str] = []
+        self._indent = 0
+
+    def line(self, text: str) -> None:
+        """Add one line at the present depth."""
+        self._lines.append("    " * self._indent + text)
+
+    @contextlib.contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """A compound statement: the lines added inside are its body."""
+        self.line(head)
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    @contextlib.contextmanager
+    def same_block(self) -> Iterator[None]:
+        """Stands in for :meth:`block` where a condition is not needed."""
+        yield
+
+    def constant(self, value: object) -> str:
+        """An expression for ``value``: a literal, or a global that holds it."""
+        if value is None or isinstance(value, (bool, int, str, bytes)) or value == ():
+            return repr(value)
+        name = f"constant{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def compile(self, function: str, filename: str) -> Callable[..., Any]:
+        """Compile the source and return its function; tracebacks can show the lines."""
+        text = "\n".join(self._lines) + "\n"
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        exec(compile(text, filename, "exec"), self.names)
+        result: Callable[..., Any] = self.names[function]
+        return result
