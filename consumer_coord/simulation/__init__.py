@@ -1,0 +1,14 @@
+"""Groups in virtual time: the production client and the broker's half on one simulated clock and network.
+
+``loop``        an asyncio event loop whose time jumps to the next timer
+``network``     connections that delay, break and split, from one seeded generator
+``faults``      what goes wrong and when, as data
+``cluster``     brokers of the simulation, each the production group coordinator
+``application`` members that read, process, commit, crash, hang and come back
+``checkers``    what must hold at every step
+``scenario``    one history from one seed
+``command``     ``python -m consumer_coord simulate``
+``report``      what a rolling deploy does to a group, as one HTML page
+
+Nothing of production imports this package.
+"""

@@ -1,0 +1,325 @@
+"""An asyncio event loop in virtual time.
+
+Nothing waits: when no callback is ready, the clock jumps to the next timer.  A minute of heartbeats takes milliseconds,
+and the same program takes the same steps in the same order each time:
+
+* callbacks run in the order in which they were scheduled, timers of one moment in the order in which they were set;
+* tasks and futures hash by their number, not by their address, so that even a set of tasks has one order;
+* there are no threads and no sockets.  ``run_in_executor`` and ``asyncio.to_thread`` run inline.
+
+What can only be a mistake ends the run: nothing is ready and no timer is set (:class:`DeadlockError`), callbacks that keep
+each other busy without letting time pass, or more steps or time than allowed (:class:`LimitError`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+import threading
+from asyncio import base_events, events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+import attrs
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: So many callbacks in one moment of virtual time are taken for a loop that spins.
+MAX_STEPS_PER_MOMENT = 2_000_000
+
+#: Cancelled timers are swept out of the heap when there are more than this, and more than live ones.
+_SWEEP_AT = 100
+
+
+class SimulationError(Exception):
+    """Base of what a simulation raises about itself."""
+
+
+class DeadlockError(SimulationError):
+    """The main coroutine waits for something that can never happen: nothing is ready and no timer is set."""
+
+
+class LimitError(SimulationError):
+    """The run took more steps or more virtual time than it was allowed."""
+
+
+class LeakError(SimulationError):
+    """The main coroutine ended and left tasks or timers behind."""
+
+
+@attrs.frozen
+class Leaks:
+    """What is left on a loop, as text: unfinished tasks and where they wait, and timers that would still fire."""
+
+    tasks: tuple[str, ...]
+    timers: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks or self.timers)
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"task {task}" for task in self.tasks), *(f"timer {timer}" for timer in self.timers)])
+
+
+class _Future(asyncio.Future[Any]):
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Task(asyncio.Task[Any]):
+    # A class attribute, because the base class hashes the task while it is being made.
+    number = 0
+
+    def __init__(self, number: int, coroutine: Any, *, loop: asyncio.AbstractEventLoop, name: str, context: Any) -> None:
+        self.number = number
+        super().__init__(coroutine, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ()
+    _callback: Any
+    _cancelled: bool
+    #: True while it stands in the heap: ``cancel()`` then tells the loop.
+    _scheduled: bool
+
+
+class VirtualTimeLoop(base_events.BaseEventLoop):
+    """The loop.  ``time()`` is virtual, in seconds, and starts at 0.
+
+    ``max_time_s`` and ``max_steps`` end a run that goes on too long with :class:`LimitError`.  ``random`` is a generator
+    of the seed for the program's use; the loop itself draws nothing from it.
+    """
+
+    # The base class's own.
+    _closed: bool
+    _stopping: bool
+    _thread_id: int | None
+
+    def __init__(
+        self, *, seed: int | None = None, max_time_s: float = float("inf"), max_steps: int | None = None
+    ) -> None:
+        super().__init__()
+        self.random = random.Random(0 if seed is None else seed)
+        self.steps = 0
+        self.max_time_s = max_time_s
+        self.max_steps = max_steps
+        #: What a callback or a task that nobody awaited raised, as the exception handler got it.
+        self.errors: list[dict[str, Any]] = []
+        self._now = 0.0
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._cancelled_timers = 0
+        self._numbers = 0
+        self._moment_began_at_step = 0
+        self._queue: deque[asyncio.Handle] = deque()
+
+    # -- time and scheduling ----------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's; not for other threads."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = asyncio.Handle(callback, args, self, context)
+        self._queue.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """The same as :meth:`call_soon`; a simulation has one thread, and a second one is refused."""
+        if self._thread_id not in (None, threading.get_ident()):
+            raise RuntimeError("a VirtualTimeLoop belongs to one thread: what happens when would depend on chance")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's; timers of one moment fire in the order in which they were set."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        timer = _Timer(when, callback, args, self, context)
+        timer._scheduled = True
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._cancelled_timers += 1
+        if self._cancelled_timers > _SWEEP_AT and self._cancelled_timers * 2 > len(self._timers):
+            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def _run_once(self) -> None:
+        """Run what is ready, or jump to the next timer; called by ``run_forever`` until :meth:`stop`."""
+        queue = self._queue
+        if not queue:
+            self._jump()
+        for _ in range(len(queue)):
+            handle = queue.popleft()
+            self.steps += 1
+            if not handle._cancelled:
+                handle._run()
+        if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
+            raise LimitError(
+                f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self._now:.3f} s without time passing:\n{self.leaks()}"
+            )
+        if self.max_steps is not None and self.steps > self.max_steps:
+            raise LimitError(f"more than {self.max_steps} steps at {self._now:.3f} s")
+
+    def _jump(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if not timers:
+            if self._stopping:
+                return
+            raise DeadlockError(f"at {self._now:.3f} s nothing is ready and no timer is set:\n{self.leaks()}")
+        moment = timers[0][0]
+        if moment > self._now:
+            if moment > self.max_time_s:
+                raise LimitError(f"virtual time passed {self.max_time_s:.0f} s:\n{self.leaks()}")
+            self._now = moment
+            self._moment_began_at_step = self.steps
+        while timers and timers[0][0] <= self._now:
+            handle = heapq.heappop(timers)[2]
+            handle._scheduled = False
+            if handle._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                self._queue.append(handle)
+
+    # -- tasks and futures ------------------------------------------------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future that hashes by its number."""
+        future = _Future(loop=self)
+        self._numbers += 1
+        future.number = self._numbers
+        return future
+
+    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+        """A task that hashes by its number, and is named by it unless named otherwise."""
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        self._numbers += 1
+        label = f"Task-{self._numbers}" if name is None else str(name)
+        return _Task(self._numbers, coro, loop=self, name=label, context=context)
+
+    # -- what a simulation does not have ----------------------------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
+        """Run ``func`` inline: it takes no virtual time."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - the future carries it
+            future.set_exception(error)
+        return future
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: there is no network here but the simulated one."""
+        raise SimulationError("a VirtualTimeLoop has no sockets: hand a simulated connector in")
+
+    async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused, as :meth:`getaddrinfo`."""
+        raise SimulationError("a VirtualTimeLoop has no sockets: hand a simulated connector in")
+
+    # -- mistakes ---------------------------------------------------------------------------------------------------
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Kept in :attr:`errors`: an exception that nobody awaited is a finding of the run, not a log line."""
+        self.errors.append(context)
+
+    def leaks(self) -> Leaks:
+        """What is unfinished now, the running task left out."""
+        current = asyncio.current_task(self) if self.is_running() else None
+        tasks = sorted((task for task in asyncio.all_tasks(self) if task is not current), key=hash)
+        timers = sorted(entry for entry in self._timers if not entry[2]._cancelled)
+        return Leaks(
+            tuple(f"{task.get_name()} {_waits_at(task)}" for task in tasks),
+            tuple(f"at {when:.3f} s: {_name(timer)}" for when, _, timer in timers),
+        )
+
+
+def _waits_at(task: asyncio.Task[Any]) -> str:
+    """Where a task stands: its innermost line, through everything it awaits."""
+    places: list[str] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            code = frame.f_code
+            places.append(f"{code.co_name} ({code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno})")
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return "in " + " > ".join(places) if places else "finished"
+
+
+def _name(timer: _Timer) -> str:
+    return str(getattr(timer._callback, "__qualname__", timer._callback))
+
+
+def run(
+    main: Coroutine[Any, Any, T],
+    *,
+    seed: int | None = None,
+    max_time_s: float = float("inf"),
+    max_steps: int | None = None,
+    strict: bool = False,
+) -> T:
+    """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real one.
+
+    Tasks left behind are cancelled; with ``strict`` they, timers that would still fire, and exceptions that nobody
+    awaited, raise :class:`LeakError` instead of passing.  Raises :class:`DeadlockError` and :class:`LimitError`.
+    """
+    if events._get_running_loop() is not None:
+        raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")
+    loop = VirtualTimeLoop(seed=seed, max_time_s=max_time_s, max_steps=max_steps)
+    try:
+        result = loop.run_until_complete(main)
+        left = loop.leaks() if strict else None
+    finally:
+        _end(loop)
+    if left:
+        raise LeakError(str(left))
+    if strict and loop.errors:
+        raise LeakError("\n".join(f"{error.get('message')}: {error.get('exception')!r}" for error in loop.errors))
+    return result
+
+
+def _end(loop: VirtualTimeLoop) -> None:
+    """Cancel what is left, and close."""
+    left = sorted(asyncio.all_tasks(loop), key=hash)
+    loop.max_time_s, loop.max_steps = float("inf"), None
+    try:
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except SimulationError:
+        # A task that does not let itself be cancelled: the run's own error says more than this one would.
+        loop.errors.append({"message": f"these did not end when cancelled:\n{loop.leaks()}"})
+    finally:
+        loop.close()
