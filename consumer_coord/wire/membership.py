@@ -1,0 +1,160 @@
+"""The consumer protocol: what members put into JoinGroup and what the leader puts into SyncGroup, versions 0 to 3.
+
+Byte for byte what Java's ``ConsumerProtocol`` writes: topics and owned partitions of a subscription are sorted, an
+assignment keeps the order it was given, and a topic without partitions is left out.  A version later than 3 is read as 3,
+since later versions only append fields (KIP-429 owned partitions in 1, KIP-792 generation in 2, KIP-881 rack in 3).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import attrs
+
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire.codec import decode_at, encode
+from consumer_coord.wire.schema import BYTES, INT32, STRING, Struct, array, field, message
+
+#: The protocol type of consumer groups in JoinGroup.
+PROTOCOL_TYPE = "consumer"
+
+LATEST_VERSION = 3
+
+_VERSION = struct.Struct(">h")
+
+_NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
+
+
+@attrs.frozen
+class Subscription:
+    """What a member subscribes to and owns.
+
+    ``owned_partitions`` is topic -> partitions and was received in generation ``generation_id`` (-1: unknown);
+    ``user_data`` belongs to the assignor.
+    """
+
+    topics: Sequence[str]
+    user_data: bytes | None = None
+    owned_partitions: Mapping[str, Sequence[int]] = _NOTHING
+    generation_id: int = -1
+    rack_id: str | None = None
+
+
+@attrs.frozen
+class Assignment:
+    """What a member is assigned, topic -> partitions, and what its assignor wants to tell it."""
+
+    partitions: Mapping[str, Sequence[int]]
+    user_data: bytes | None = None
+
+
+@attrs.frozen
+class ConsumerProtocolTopicPartition(Struct):
+    """One topic of either schema."""
+
+    topic: str = field(STRING)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@message("0-3")
+@attrs.frozen
+class ConsumerProtocolSubscription(Struct):
+    """Kafka's schema of that name, behind the version."""
+
+    topics: Sequence[str] = field(array(STRING))
+    user_data: bytes | None = field(BYTES, nullable="0+", default=None)
+    owned_partitions: Sequence[ConsumerProtocolTopicPartition] = field(
+        array(ConsumerProtocolTopicPartition), "1+", ignorable=True
+    )
+    generation_id: int = field(INT32, "2+", default=-1, ignorable=True)
+    rack_id: str | None = field(STRING, "3+", nullable="3+", default=None, ignorable=True)
+
+
+@message("0-3")
+@attrs.frozen
+class ConsumerProtocolAssignment(Struct):
+    """Kafka's schema of that name, behind the version."""
+
+    assigned_partitions: Sequence[ConsumerProtocolTopicPartition] = field(array(ConsumerProtocolTopicPartition))
+    user_data: bytes | None = field(BYTES, nullable="0+", default=None)
+
+
+def encode_subscription(subscription: Subscription, version: int = LATEST_VERSION) -> bytes:
+    """A subscription as Java writes it in ``version`` (one later than 3 counts as 3)."""
+    owned = subscription.owned_partitions
+    data = ConsumerProtocolSubscription(
+        topics=_java_sorted(subscription.topics),
+        user_data=subscription.user_data,
+        owned_partitions=[
+            ConsumerProtocolTopicPartition(topic, sorted(owned[topic])) for topic in _java_sorted(owned) if owned[topic]
+        ],
+        generation_id=subscription.generation_id,
+        rack_id=subscription.rack_id,
+    )
+    version = min(version, LATEST_VERSION)
+    return _VERSION.pack(version) + encode(data, version)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """A subscription of any version; an empty rack counts as none, as in Java.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    """
+    decoded, _ = decode_at(ConsumerProtocolSubscription, _version(data), data, 2)
+    return Subscription(
+        topics=decoded.topics,
+        user_data=decoded.user_data,
+        owned_partitions=_by_topic(decoded.owned_partitions),
+        generation_id=decoded.generation_id,
+        rack_id=decoded.rack_id or None,
+    )
+
+
+def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> bytes:
+    """An assignment as Java writes it in ``version`` (one later than 3 counts as 3)."""
+    data = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolTopicPartition(topic, numbers) for topic, numbers in assignment.partitions.items() if numbers
+        ],
+        user_data=assignment.user_data,
+    )
+    version = min(version, LATEST_VERSION)
+    return _VERSION.pack(version) + encode(data, version)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """An assignment of any version.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError`, also for the empty bytes that a coordinator gives to a
+    member which the leader left out.
+    """
+    decoded, _ = decode_at(ConsumerProtocolAssignment, _version(data), data, 2)
+    return Assignment(_by_topic(decoded.assigned_partitions), decoded.user_data)
+
+
+def _version(data: bytes) -> int:
+    """The version at the start, at most the latest one."""
+    if len(data) < 2:
+        raise MalformedMessageError(f"{len(data)} bytes are too few for the consumer protocol's version")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise MalformedMessageError(f"the consumer protocol has no version {version}")
+    return min(version, LATEST_VERSION)
+
+
+def _by_topic(entries: Sequence[ConsumerProtocolTopicPartition]) -> Mapping[str, Sequence[int]]:
+    by_topic: dict[str, Sequence[int]] = {}
+    for entry in entries:
+        earlier = by_topic.get(entry.topic)
+        by_topic[entry.topic] = entry.partitions if earlier is None else (*earlier, *entry.partitions)
+    return by_topic
+
+
+def _java_sorted(names: Iterable[str]) -> list[str]:
+    """In the order of Java's strings, which is that of UTF-16 code units."""
+    names = list(names)
+    if all(map(str.isascii, names)):
+        return sorted(names)
+    return sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
