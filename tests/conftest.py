@@ -9,8 +9,23 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka_jars
+from tests.support.behaviours import BehaviourTable
 from tests.support.members import Members
 from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of this test suite."""
+    parser.addoption(
+        "--behaviours",
+        action="store_true",
+        help="print which numbered behaviours (docs/behaviours.md) have a passing test, and which have none",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The table of behaviours watches every run."""
+    config.pluginmanager.register(BehaviourTable(config))
 
 
 def unavailable(reason: str) -> None:

@@ -28,7 +28,7 @@ def main() -> int:
         if stamp.is_file() and stamp.read_text() == wanted:
             return 0
         print(f"making {directory.name} from {LOCK.name}", flush=True)
-        problem = make(directory, had_been_made=stamp.is_file())
+        problem = make(directory, lock=held.fileno(), had_been_made=stamp.is_file())
         if problem is not None:
             print(f"make env: {problem}", file=sys.stderr)
             return 1
@@ -46,8 +46,11 @@ def state(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def make(directory: Path, *, had_been_made: bool) -> str | None:
-    """Install everything; returns the problem in one line, None when there was none."""
+def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
+    """Install everything; returns the problem in one line, None when there was none.
+
+    pip inherits the lock: should this process be killed, the next run waits for the pip it left behind.
+    """
     python = directory / "bin" / "python"
     # What was complete once is brought up to date in place: another run may be using it.
     if not (had_been_made and works(python)):
@@ -63,8 +66,10 @@ def make(directory: Path, *, had_been_made: bool) -> str | None:
         ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
     ):
         with log.open("w") as output:
-            code = subprocess.run([*pip, *arguments], stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-        if code != 0:
+            ran = subprocess.run(
+                [*pip, *arguments], stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock], check=False
+            )
+        if ran.returncode != 0:
             lines = log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
             return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"

@@ -1,0 +1,220 @@
+"""The rules that the tree keeps: who may import whom, and what no file may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MOST_LINES = 600
+
+#: Pure modules and the wire: below them there are only `assignors` and each other.
+PURE = (
+    "consumer_coord.errors",
+    "consumer_coord.topic_partition",
+    "consumer_coord.rebalance",
+    "consumer_coord.subscription",
+    "consumer_coord.config",
+    "consumer_coord.metadata",
+    "consumer_coord.wire",
+)
+#: What stands above the core.  Everything else runs in three homes (thread, loop, simulation) and knows of none.
+ABOVE_CORE = (
+    "consumer_coord.consumer",
+    "consumer_coord.aio",
+    "consumer_coord.runtime",
+    "consumer_coord.spark",
+    "consumer_coord.cli",
+    "consumer_coord.simulation",
+    "consumer_coord.broker",
+)
+#: What belongs to the client, of which the broker knows nothing: it has the wire, the errors and the environment.
+BROKER_MAY_IMPORT = (
+    "consumer_coord.broker",
+    "consumer_coord.wire",
+    "consumer_coord.errors",
+    "consumer_coord.topic_partition",
+    "consumer_coord.environment",
+    "consumer_coord.net.transport",
+)
+#: Clock, randomness and connections are handed in.
+HANDED_IN = ("time", "random", "socket")
+#: Where the real ones are made.
+REAL_THINGS = {"consumer_coord.environment", "consumer_coord.net.tcp", "consumer_coord.broker.server"}
+
+
+def tracked_files() -> Sequence[Path]:
+    """Every file that git knows or would take up."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [ROOT / name for name in listed if (ROOT / name).is_file()]
+
+
+def module_name(file: Path) -> str:
+    """``consumer_coord/net/tcp.py`` -> ``consumer_coord.net.tcp``."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules_below(package: str) -> Iterator[tuple[str, Path]]:
+    """The modules of one package of the root."""
+    for file in sorted((ROOT / package).rglob("*.py")):
+        yield module_name(file), file
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside functions; ``from a import b`` counts as ``a`` and as ``a.b``."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = node.module or ""
+            if node.level:
+                parents = module_name(file).split(".")
+                keep = len(parents) - node.level + (file.name == "__init__.py")
+                package = ".".join([*parents[:keep], *([node.module] if node.module else [])])
+            yield package
+            yield from (f"{package}.{one.name}" for one in node.names)
+
+
+def within(module: str, packages: Sequence[str]) -> bool:
+    """Whether a module is one of these or inside one of them."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def ours(module: str) -> bool:
+    """Whether a module belongs to the project."""
+    return within(module, ("consumer_coord", "assignors", "examples", "tests", "benchmarks"))
+
+
+def is_core(module: str) -> bool:
+    """Whether a module of ``consumer_coord`` belongs to the core, the pure modules and the wire included."""
+    return module != "consumer_coord" and not within(module, ABOVE_CORE)
+
+
+def shadowed(tree: ast.AST, name: str) -> set[int]:
+    """The nodes inside functions that have a parameter of that name: there it is not the module."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            arguments = node.args
+            if name in {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}:
+                found.update(map(id, ast.walk(node)))
+    return found
+
+
+def module_calls(file: Path, modules: Sequence[str]) -> set[str]:
+    """Calls such as ``time.monotonic`` of functions of these modules."""
+    tree = ast.parse(file.read_text())
+    hidden = {module: shadowed(tree, module) for module in modules}
+    return {
+        ast.unparse(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in modules
+        and id(node) not in hidden[node.func.value.id]
+    }
+
+
+def test_assignors_import_only_the_standard_library_and_attrs() -> None:
+    for name, file in modules_below("assignors"):
+        allowed = {*sys.stdlib_module_names, "assignors", "attr", "attrs"}
+        if name == "assignors.testing":
+            allowed.add("hypothesis")
+        foreign = {one for one in imports_of(file) if one.partition(".")[0] not in allowed}
+        assert not foreign, f"{name} imports {foreign}"
+
+
+def test_pure_modules_and_the_wire_import_nothing_above_them() -> None:
+    for name, file in modules_below("consumer_coord"):
+        if within(name, PURE):
+            above = {one for one in imports_of(file) if ours(one) and not within(one, (*PURE, "assignors"))}
+            above -= {"consumer_coord"}  # the package itself, of `from consumer_coord import errors`
+            assert not above, f"{name} imports {above}"
+
+
+def test_the_core_imports_nothing_that_stands_above_it() -> None:
+    for name, file in modules_below("consumer_coord"):
+        if is_core(name):
+            above = {one for one in imports_of(file) if within(one, (*ABOVE_CORE, "confluent_kafka", "pyspark"))}
+            assert not above, f"{name} imports {above}"
+
+
+def test_the_broker_imports_the_wire_and_nothing_of_the_client() -> None:
+    for name, file in modules_below("consumer_coord/broker"):
+        client = {one for one in imports_of(file) if ours(one) and not within(one, BROKER_MAY_IMPORT)}
+        client -= {"consumer_coord", "consumer_coord.net"}
+        assert not client, f"{name} imports {client}"
+
+
+def test_nothing_of_production_imports_the_simulation_or_the_tests() -> None:
+    for package in ("assignors", "consumer_coord"):
+        for name, file in modules_below(package):
+            if not within(name, ("consumer_coord.simulation",)):
+                found = {one for one in imports_of(file) if within(one, ("consumer_coord.simulation", "tests"))}
+                assert not found, f"{name} imports {found}"
+
+
+def test_clock_randomness_and_connections_are_handed_to_core_and_broker() -> None:
+    for name, file in modules_below("consumer_coord"):
+        if name not in REAL_THINGS and (is_core(name) or within(name, ("consumer_coord.broker",))):
+            calls = module_calls(file, HANDED_IN) - {"random.Random"}  # the type, or one with a given seed
+            assert not calls, f"{name} calls {calls}"
+
+
+def test_no_file_is_longer_than_a_reader_bears() -> None:
+    code = [file for file in tracked_files() if file.suffix in {".py", ".java"}]
+    lengths = {file: len(file.read_text().splitlines()) for file in code}
+    too_long = {str(file.relative_to(ROOT)): lines for file, lines in lengths.items() if lines > MOST_LINES}
+    assert not too_long
+
+
+def test_every_directory_of_tests_is_a_package() -> None:
+    """So that two test files may share a name, and ``tests/kafka`` never hides kafka-python."""
+    directories = {file.parent for file in (ROOT / "tests").rglob("*.py")}
+    assert not [str(one.relative_to(ROOT)) for one in directories if not (one / "__init__.py").exists()]
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        # Assembled here, so that this file does not hold what it forbids.
+        ("a package registry's host", "|".join(("pypi" + r"\.org", "pythonhosted" + r"\.", "repo1" + r"\.maven"))),
+        ("a package registry's host", "|".join(("crates" + r"\.io", "npmjs" + r"\.", "proxy" + r"\.golang"))),
+        ("a path of one machine", "|".join((r"(?<![\w.])/work" + "/", "/root" + "/", "/home" + r"/\w", "/Users" + "/"))),
+        ("work left undone", "|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bXX" + r"X\b"))),
+    ],
+)
+def test_no_file_holds(what: str, pattern: str) -> None:
+    forbidden = re.compile(pattern)
+    found = []
+    for file in tracked_files():
+        try:
+            text = file.read_text()
+        except UnicodeDecodeError:
+            continue  # a picture, say
+        for number, line in enumerate(text.splitlines(), 1):
+            if forbidden.search(line):
+                found.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert not found, f"{what}:\n" + "\n".join(found)
+
+
+def test_exceptions_are_not_swallowed() -> None:
+    """``except …: pass`` for everything hides what cannot be handled; `contextlib.suppress` of a named one is fine."""
+    found = []
+    for package in ("assignors", "consumer_coord", "examples", "benchmarks", "tests"):
+        for _, file in modules_below(package):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ExceptHandler) and all(isinstance(one, ast.Pass) for one in node.body):
+                    caught = ast.unparse(node.type) if node.type is not None else "everything"
+                    if caught in {"everything", "Exception", "BaseException"}:
+                        found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert not found
