@@ -20,10 +20,13 @@ import random
 import threading
 from asyncio import base_events, events
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 import attrs
+
+if TYPE_CHECKING:
+    from consumer_coord.simulation.process import Process
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -88,6 +91,7 @@ class _Timer(asyncio.TimerHandle):
     __slots__ = ()
     _callback: Any
     _cancelled: bool
+    _loop: asyncio.AbstractEventLoop
     #: True while it stands in the heap: ``cancel()`` then tells the loop.
     _scheduled: bool
 
@@ -119,7 +123,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._cancelled_timers = 0
         self._numbers = 0
         self._moment_began_at_step = 0
-        self._queue: deque[asyncio.Handle] = deque()
+        self._queue: deque[Any] = deque()
+        #: Loops that share this one's clock: see :mod:`consumer_coord.simulation.process`.
+        self.processes: list[Process] = []
 
     # -- time and scheduling ----------------------------------------------------------------------------------------
 
@@ -133,7 +139,13 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """As asyncio's; not for other threads."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        handle = asyncio.Handle(callback, args, self, context)
+        return self.soon(self, callback, args, context)
+
+    def soon(
+        self, home: asyncio.AbstractEventLoop, callback: Callable[..., object], args: Any, context: contextvars.Context | None
+    ) -> asyncio.Handle:
+        """Put a callback of this loop, or of a process on it, in the queue."""
+        handle = asyncio.Handle(callback, args, home, context)
         self._queue.append(handle)
         return handle
 
@@ -151,7 +163,18 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """As asyncio's; timers of one moment fire in the order in which they were set."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        timer = _Timer(when, callback, args, self, context)
+        return self.at(self, when, callback, args, context)
+
+    def at(
+        self,
+        home: asyncio.AbstractEventLoop,
+        when: float,
+        callback: Callable[..., object],
+        args: Any,
+        context: contextvars.Context | None,
+    ) -> asyncio.TimerHandle:
+        """Set a timer of this loop, or of a process on it."""
+        timer = _Timer(when, callback, args, home, context)
         timer._scheduled = True
         self._numbers += 1
         heapq.heappush(self._timers, (when, self._numbers, timer))
@@ -162,6 +185,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
         return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def requeue(self, handles: Sequence[asyncio.Handle]) -> None:
+        """What a process put off while it stood still is ready now, in the order in which it became so."""
+        self._queue.extend(handles)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._cancelled_timers += 1
@@ -175,11 +202,23 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         queue = self._queue
         if not queue:
             self._jump()
-        for _ in range(len(queue)):
-            handle = queue.popleft()
-            self.steps += 1
-            if not handle._cancelled:
-                handle._run()
+        running: Any = self
+        self.steps += len(queue)
+        try:
+            for _ in range(len(queue)):
+                handle = queue.popleft()
+                home = handle._loop
+                if home is not running:
+                    if home is not self and home.halted:
+                        home.put_off(handle)
+                        continue
+                    events._set_running_loop(home)
+                    running = home
+                if not handle._cancelled:
+                    handle._run()
+        finally:
+            if running is not self:
+                events._set_running_loop(self)
         if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
             raise LimitError(
                 f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self._now:.3f} s without time passing:\n{self.leaks()}"
@@ -214,7 +253,11 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future that hashes by its number."""
-        future = _Future(loop=self)
+        return self.future_of(self)
+
+    def future_of(self, home: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+        """A future of this loop, or of a process on it."""
+        future = _Future(loop=home)
         self._numbers += 1
         future.number = self._numbers
         return future
@@ -223,15 +266,25 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """A task that hashes by its number, and is named by it unless named otherwise."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
+        return self.task_of(self, coro, name, context)
+
+    def task_of(
+        self, home: asyncio.AbstractEventLoop, coro: Any, name: object, context: contextvars.Context | None
+    ) -> asyncio.Task[Any]:
+        """A task of this loop, or of a process on it."""
         self._numbers += 1
         label = f"Task-{self._numbers}" if name is None else str(name)
-        return _Task(self._numbers, coro, loop=self, name=label, context=context)
+        return _Task(self._numbers, coro, loop=home, name=label, context=context)
 
     # -- what a simulation does not have ----------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """Run ``func`` inline: it takes no virtual time."""
-        future = self.create_future()
+        return self.inline(self, func, args)
+
+    def inline(self, home: asyncio.AbstractEventLoop, func: Callable[..., T], args: Any) -> asyncio.Future[T]:
+        """Run ``func`` now; its result is in a future of this loop, or of a process on it."""
+        future = self.future_of(home)
         try:
             future.set_result(func(*args))
         except Exception as error:  # noqa: BLE001 - the future carries it
@@ -255,8 +308,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def leaks(self) -> Leaks:
         """What is unfinished now, the running task left out."""
         current = asyncio.current_task(self) if self.is_running() else None
-        tasks = sorted((task for task in asyncio.all_tasks(self) if task is not current), key=hash)
-        timers = sorted(entry for entry in self._timers if not entry[2]._cancelled)
+        loops = [self, *(process for process in self.processes if not process.dead)]
+        tasks = sorted((task for loop in loops for task in asyncio.all_tasks(loop) if task is not current), key=hash)
+        timers = sorted(entry for entry in self._timers if not entry[2]._cancelled and entry[2]._loop in loops)
         return Leaks(
             tuple(f"{task.get_name()} {_waits_at(task)}" for task in tasks),
             tuple(f"at {when:.3f} s: {_name(timer)}" for when, _, timer in timers),
@@ -311,6 +365,8 @@ def run(
 def _end(loop: VirtualTimeLoop) -> None:
     """Cancel what is left, and close."""
     left = sorted(asyncio.all_tasks(loop), key=hash)
+    for process in loop.processes:
+        process.kill()
     loop.max_time_s, loop.max_steps = float("inf"), None
     try:
         for task in left:

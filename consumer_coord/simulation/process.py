@@ -1,0 +1,135 @@
+"""Processes on one virtual clock: each can be stopped, continued and killed, as SIGSTOP, SIGCONT and SIGKILL do.
+
+A :class:`Process` is an event loop to the code that runs in it, and a name for a share of a
+:class:`~consumer_coord.simulation.loop.VirtualTimeLoop` to the simulation.  While it stands still none of its callbacks
+run: timers that came up and data that arrived wait, and all of it happens at once when it goes on, which is what a member
+meets that was hung past its session.  A killed one runs no ``finally`` and sends no farewell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Process(asyncio.AbstractEventLoop):
+    """One process of the simulation, made by :meth:`on`; start its program with :meth:`create_task`."""
+
+    def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
+        self.loop = loop
+        self.name = name
+        self.frozen = False
+        self.dead = False
+        #: Read by the loop: none of this process's callbacks run.
+        self.halted = False
+        self._put_off: list[asyncio.Handle] = []
+        #: The tasks of a killed process stay referenced, or collecting them would run their ``finally``.
+        self._remains: list[asyncio.Task[Any]] = []
+        loop.processes.append(self)
+
+    @classmethod
+    def on(cls, loop: VirtualTimeLoop, name: str) -> Process:
+        """A process on ``loop``.  What an event loop does with sockets and signals stays unimplemented."""
+        return cls(loop, name)
+
+    # -- stopped, continued, killed ---------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stand still (SIGSTOP, a long garbage collection, a suspended machine)."""
+        self.frozen = self.halted = True
+
+    def thaw(self) -> None:
+        """Go on: everything that came up meanwhile happens now, in its order."""
+        if self.frozen and not self.dead:
+            self.frozen = self.halted = False
+            self.loop.requeue(self._put_off)
+            self._put_off = []
+
+    def kill(self) -> None:
+        """End at once (SIGKILL)."""
+        if self.dead:
+            return
+        self.dead = self.halted = True
+        self._put_off = []
+        self._remains = sorted(asyncio.all_tasks(self), key=hash)
+        for task in self._remains:
+            # asyncio would warn that they were destroyed while pending; a killed process does just that.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def put_off(self, handle: asyncio.Handle) -> None:
+        """Called by the loop for a callback that came up while this process stood still."""
+        if not self.dead:
+            self._put_off.append(handle)
+
+    # -- an event loop ----------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """The loop's virtual time in seconds."""
+        return self.loop.time()
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's."""
+        return self.loop.soon(self, callback, args, context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's; there is one thread."""
+        return self.loop.soon(self, callback, args, context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        return self.loop.at(self, when, callback, args, context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        return self.loop.at(self, self.loop.time() + delay, callback, args, context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self.loop._timer_handle_cancelled(handle)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """As asyncio's."""
+        return self.loop.future_of(self)
+
+    def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+        """As asyncio's; also from outside the process, to start its program."""
+        return self.loop.task_of(self, coro, name, context)
+
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
+        """Run ``func`` inline: it takes no virtual time."""
+        return self.loop.inline(self, func, args)
+
+    def get_debug(self) -> bool:
+        """Never in debug mode."""
+        return False
+
+    def is_running(self) -> bool:
+        """True until it is killed."""
+        return not self.dead
+
+    def is_closed(self) -> bool:
+        """True once it is killed."""
+        return self.dead
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Kept by the loop, with the name of the process; a killed process has nothing to say."""
+        if not self.dead:
+            self.loop.errors.append({**context, "message": f"{self.name}: {context.get('message')}"})
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: there is no network here but the simulated one."""
+        raise SimulationError("a simulated process has no sockets: hand a simulated connector in")

@@ -1,0 +1,75 @@
+"""Processes on one clock: stopped, continued, killed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from consumer_coord.simulation.loop import VirtualTimeLoop, run
+from consumer_coord.simulation.process import Process
+
+
+def _loop() -> VirtualTimeLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return loop
+
+
+def test_the_code_in_a_process_runs_on_that_process() -> None:
+    async def program(seen: list[object]) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(10):
+            await asyncio.sleep(1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(1))
+        seen.append((loop, await asyncio.to_thread(asyncio.get_running_loop), loop.time()))
+
+    async def main() -> None:
+        seen: list[object] = []
+        process = Process.on(_loop(), "one")
+        process.create_task(program(seen))
+        await asyncio.sleep(5)
+        assert asyncio.get_running_loop() is process.loop
+        assert seen == [(process, process, 2.0)]
+
+    run(main(), strict=True)
+
+
+def test_a_frozen_process_does_everything_at_once_when_it_goes_on() -> None:
+    async def program(seen: list[float]) -> None:
+        loop = asyncio.get_running_loop()
+        for moment in (1, 2, 3, 9):
+            loop.call_at(moment, lambda: seen.append(loop.time()))
+
+    async def main() -> list[float]:
+        seen: list[float] = []
+        process = Process.on(_loop(), "one")
+        process.create_task(program(seen))
+        await asyncio.sleep(1.5)
+        process.freeze()
+        await asyncio.sleep(4)
+        process.thaw()
+        await asyncio.sleep(10)
+        return seen
+
+    assert run(main(), strict=True) == [1, 5.5, 5.5, 9]
+
+
+def test_a_killed_process_runs_no_finally_and_leaves_nothing() -> None:
+    async def program(seen: list[str]) -> None:
+        try:
+            await asyncio.sleep(2)
+            seen.append("went on")
+        finally:
+            seen.append("finally")
+
+    async def main() -> list[str]:
+        seen: list[str] = []
+        process = Process.on(_loop(), "one")
+        process.create_task(program(seen))
+        await asyncio.sleep(1)
+        process.kill()
+        await asyncio.sleep(10)
+        assert not _loop().leaks()
+        return seen
+
+    assert run(main(), strict=True) == []
