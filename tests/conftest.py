@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
+from tests.support.leaks import left_behind
 from tests.support.members import Members
+from tests.support.processes import children
 from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
 
 
@@ -26,6 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The table of behaviours watches every run."""
     config.pluginmanager.register(BehaviourTable(config))
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    """A test fails when threads that would keep the interpreter alive, or child processes, outlive it."""
+    threads, processes = set(threading.enumerate()), set(children())
+    yield
+    found = left_behind(threads, processes)
+    assert not found, "the test left behind:\n" + "\n".join(found)
 
 
 def unavailable(reason: str) -> None:

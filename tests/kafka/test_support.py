@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
+from tests.support.admin import await_group, committed_offsets, delete_group, log_offsets
 from tests.support.members import Client, Members, await_shared
 from tests.support.real_kafka import NewTopicFactory, RealKafka
 
@@ -54,3 +55,24 @@ def test_a_killed_broker_comes_back_with_its_topics(kafka3: RealKafka) -> None:
     kafka3.kill(2)
     kafka3.restart(2)
     produce(kafka3, name, 3, 1)
+
+
+def test_the_broker_tells_of_groups_and_logs(
+    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+) -> None:
+    name = topic(2)
+    produce(kafka, name, 2, 10)
+    member = members.start("confluent-kafka", group, [name], instance_id="one", config={"client.id": "teller"})
+    described = await_group(kafka.admin, group, members=1)
+    assert (described.assignor, described.coordinator) == ("range", 1)
+    (only,) = described.members.values()
+    assert (only.client_id, only.instance_id, only.assignment) == ("teller", "one", {name: (0, 1)})
+    member.wait_until(lambda: member.total == 20, "20 records")
+    member.command("commit")
+    everything = {(name, 0): 10, (name, 1): 10}
+    assert committed_offsets(kafka.admin, group) == everything
+    assert log_offsets(kafka.admin, name, 2) == everything
+    member.leave()
+    await_group(kafka.admin, group, state="EMPTY")
+    delete_group(kafka.admin, group)
+    assert committed_offsets(kafka.admin, group) == {}

@@ -35,24 +35,41 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start ``command`` in a session of its own, on a leash: it is killed when this process ends, however it ends.
 
-    Ctrl-C in the terminal does not reach it: whoever started it ends it.
+    Ctrl-C in the terminal does not reach it: whoever started it ends it.  Raises FileNotFoundError when the command
+    cannot be run.
     """
-    result: Future[subprocess.Popen[bytes]] = Future()
+    result: Future[tuple[subprocess.Popen[bytes], int]] = Future()
 
     def start() -> None:
+        reading, writing = os.pipe()
         try:
-            leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid())]
+            leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), str(writing)]
             process = subprocess.Popen(
-                [*leash, *command], stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=True
+                [*leash, *command],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                env=env,
+                pass_fds=[writing],
+                start_new_session=True,
             )
         except BaseException as error:  # noqa: BLE001 - handed to the caller, who waits for it
+            os.close(reading)
             result.set_exception(error)
         else:
-            result.set_result(process)
+            result.set_result((process, reading))
+        finally:
+            os.close(writing)
 
     _start_spawner()
     _spawns.put(start)
-    process = result.result()
+    process, reading = result.result()
+    with os.fdopen(reading, "rb") as started:
+        problem = started.read().decode()  # returns when the command runs, so it can be stopped or killed at once
+    if problem:
+        process.wait()
+        raise FileNotFoundError(problem)
     if outlives_test:
         lasting.add(process.pid)
     return process

@@ -1,0 +1,103 @@
+"""What the broker itself says about groups and logs: the oracle for what members say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from tests.support.processes import wait_until
+
+_DEADLINE_S = 30.0
+#: (topic, partition) -> offset
+Offsets: TypeAlias = Mapping[tuple[str, int], int]
+
+
+@attrs.frozen
+class MemberDescription:
+    """One member as the coordinator knows it; ``assignment``: topic -> partition numbers."""
+
+    member_id: str
+    client_id: str
+    instance_id: str | None
+    assignment: Mapping[str, tuple[int, ...]]
+
+
+@attrs.frozen
+class GroupDescription:
+    """A group as its coordinator knows it; ``state`` in Kafka's spelling (``STABLE``), ``assignor`` may be empty."""
+
+    group: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: Mapping[str, MemberDescription]
+
+
+def describe_group(admin: AdminClient, group: str) -> GroupDescription:
+    """Ask the group's coordinator."""
+    described = admin.describe_consumer_groups([group], request_timeout=_DEADLINE_S)[group].result(_DEADLINE_S)
+    members = {}
+    for member in described.members:
+        assignment: dict[str, list[int]] = {}
+        if member.assignment is not None:
+            for one in member.assignment.topic_partitions:
+                assignment.setdefault(one.topic, []).append(one.partition)
+        members[member.member_id] = MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.group_instance_id,
+            {topic: tuple(sorted(numbers)) for topic, numbers in assignment.items()},
+        )
+    coordinator = described.coordinator.id
+    return GroupDescription(group, described.state.name, described.partition_assignor, coordinator, members)
+
+
+def await_group(
+    admin: AdminClient, group: str, *, state: str = "STABLE", members: int | None = None, deadline_s: float = 60.0
+) -> GroupDescription:
+    """Wait until a group is in a state (and has so many members), and return its description."""
+    if state not in ConsumerGroupState.__members__:
+        raise ValueError(f"{state} is no state of a group: {', '.join(ConsumerGroupState.__members__)}")
+    last: list[GroupDescription] = []
+
+    def reached() -> bool:
+        try:
+            last[:] = [describe_group(admin, group)]
+        except KafkaException as error:
+            if error.args[0].retriable():
+                return False  # the coordinator is moving, or loading the group
+            raise
+        return last[0].state == state and members in (None, len(last[0].members))
+
+    try:
+        wait_until(reached, deadline_s, f"group {group} in state {state} with {members} members")
+    except TimeoutError as error:
+        raise AssertionError(f"{error}: it is {last}") from error
+    return last[0]
+
+
+def committed_offsets(admin: AdminClient, group: str) -> Offsets:
+    """All offsets that the group has committed."""
+    request = [ConsumerGroupTopicPartitions(group)]
+    answer = admin.list_consumer_group_offsets(request, request_timeout=_DEADLINE_S)[group].result(_DEADLINE_S)
+    for one in answer.topic_partitions:
+        if one.error is not None:
+            raise KafkaException(one.error)
+    return {(one.topic, one.partition): one.offset for one in answer.topic_partitions if one.offset >= 0}
+
+
+def log_offsets(admin: AdminClient, topic: str, partitions: int, *, at: OffsetSpec | None = None) -> Offsets:
+    """The end of each partition's log, or another place of it (``OffsetSpec.earliest()``)."""
+    place = OffsetSpec.latest() if at is None else at
+    request = {TopicPartition(topic, number): place for number in range(partitions)}
+    answers = admin.list_offsets(request, request_timeout=_DEADLINE_S)
+    return {(one.topic, one.partition): future.result(_DEADLINE_S).offset for one, future in answers.items()}
+
+
+def delete_group(admin: AdminClient, group: str) -> None:
+    """Delete an empty group with its offsets."""
+    admin.delete_consumer_groups([group], request_timeout=_DEADLINE_S)[group].result(_DEADLINE_S)

@@ -1,0 +1,56 @@
+"""No secret in a log line, an exception or a ``repr``: whatever the suite prints is searched for those it made up."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Generator, Iterator
+
+import pytest
+
+#: secret -> what it is.
+_made_up: dict[str, str] = {}
+
+
+def made_up(what: str) -> str:
+    """A password, key or token for a test.  It must never turn up in anything that is printed."""
+    value = f"{what}-{secrets.token_hex(12)}"
+    keep_secret(value, what)
+    return value
+
+
+def keep_secret(value: str, what: str) -> None:
+    """Watch for a secret that was made in another way, a token or a private key."""
+    _made_up[value] = what
+
+
+def _spellings(value: str) -> Iterator[str]:
+    yield value
+    yield base64.b64encode(value.encode()).decode().rstrip("=")
+    yield repr(value)[1:-1]
+
+
+def found_in(text: str) -> list[str]:
+    """What each secret is that occurs in ``text``."""
+    return [what for value, what in _made_up.items() if any(spelling in text for spelling in _spellings(value))]
+
+
+class SecretWatch:
+    """A plugin that fails a test whose output, log or exception shows a secret."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """After each phase of a test."""
+        report = yield
+        printed = {name: content for name, content in report.sections if not name.startswith("secret")}
+        printed["what pytest tells of the failure"] = report.longreprtext
+        for where, text in printed.items():
+            for what in found_in(text):
+                report.outcome = "failed"
+                # What was printed is not shown once more.
+                report.longrepr = f"{item.nodeid} printed a secret, the {what}, in: {where}"
+                report.sections = []
+                return report
+        return report

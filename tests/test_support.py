@@ -1,0 +1,102 @@
+"""The tests' own footing, as far as it needs no broker."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support import kafka_jars
+from tests.support.leaks import left_behind
+from tests.support.line_process import LineProcess, LineProcessError
+from tests.support.processes import children, end, spawn, wait_until
+
+ECHO = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
+
+
+def test_a_line_process_answers_and_ends_with_its_input() -> None:
+    process = LineProcess([sys.executable, "-c", ECHO], name="echo")
+    assert process.request("drawer") == "reward"
+    process.close()
+    assert process.process.returncode == 0
+
+
+def test_a_line_process_that_dies_says_its_last_words() -> None:
+    with LineProcess([sys.executable, "-c", "raise SystemExit('no Kafka here')"], name="sick") as process:
+        process.process.wait(30)
+        with pytest.raises(LineProcessError, match="sick has closed its output; it ended with code 1:\nno Kafka here"):
+            process.receive()
+
+
+def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Also when that one is killed, and also a child that is stopped."""
+    script = "import sys, os, signal\nfrom tests.support.processes import spawn\n"
+    script += "child = spawn([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    script += "os.kill(child.pid, signal.SIGSTOP)\nprint(child.pid, flush=True)\nsys.stdin.read()"
+    with LineProcess([sys.executable, "-c", script], name="parent") as parent:
+        child = int(parent.receive())
+        assert Path(f"/proc/{child}").exists()
+        parent.kill()
+        wait_until(lambda: not is_running(child), 30, f"the end of {child}")
+
+
+def is_running(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_a_test_leaves_behind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.leaks._GRACE_S", 0)
+    threads, processes = set(threading.enumerate()), set(children())
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="forgotten")
+    thread.start()
+    process = spawn([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        found = left_behind(threads, processes)
+    finally:
+        stop.set()
+        thread.join()
+        end(process)
+    assert found[0] == "thread forgotten"
+    assert found[1].startswith(f"process {process.pid}: ")
+    assert left_behind(threads, processes) == []
+
+
+def test_a_command_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-command"):
+        spawn(["no-such-command"])
+
+
+def test_end_asks_first_and_kills_what_does_not_listen() -> None:
+    deaf = "import signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('', flush=True)\ntime.sleep(600)"
+    process = spawn([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as ready:
+        ready.readline()
+        assert end(process, grace_s=0.2) == -signal.SIGKILL
+
+
+def test_a_jar_that_is_damaged_missing_or_strange_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.jar").write_bytes(b"a")
+    expected = {"a.jar": hashlib.sha256(b"a").hexdigest()}
+    assert kafka_jars._mismatch(tmp_path, expected) is None
+    assert kafka_jars._mismatch(tmp_path, {**expected, "b.jar": "00"}) == "b.jar is missing"
+    assert kafka_jars._mismatch(tmp_path, {}) == "a.jar is not expected"
+    (tmp_path / "a.jar").write_bytes(b"b")
+    assert "a.jar has SHA-256" in (kafka_jars._mismatch(tmp_path, expected) or "")
+
+
+def test_without_java_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(kafka_jars.UnavailableError, match="Java >= 17 is needed"):
+        kafka_jars.java_executable()
