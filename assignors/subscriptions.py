@@ -27,15 +27,14 @@ class Subscriptions:
 
     ``members``: member ids in Kafka's order (see :func:`members_in_order`); everything else refers to
     positions in it.  ``class_of``: for each member its class.  ``classes``: for each class its members' positions,
-    ascending.  ``topics_of``: for each class the topics it subscribes to that exist and have partitions, in Java's
-    order of strings, without repetition.  ``topics``: all of those, in Java's order.  ``subscribers``: topic -> its
-    classes, ascending.
+    ascending.  ``topic_sets``: for each class the topics it subscribes to, those that exist and have partitions.
+    ``topics``: all of those, in Java's order of strings.  ``subscribers``: topic -> its classes, ascending.
     """
 
     members: Sequence[str]
     class_of: Sequence[int]
     classes: Sequence[Sequence[int]]
-    topics_of: Sequence[Sequence[str]]
+    topic_sets: Sequence[frozenset[str]]
     topics: Sequence[str]
     subscribers: Mapping[str, Sequence[int]]
 
@@ -60,13 +59,11 @@ class Subscriptions:
             class_of.append(number)
             classes[number].append(position)
         topics = in_java_order(frozenset().union(*class_of_set))
-        rank = {topic: place for place, topic in enumerate(topics)}
-        topics_of = [sorted(topic_set, key=rank.__getitem__) for topic_set in class_of_set]
         subscribers: dict[str, list[int]] = {topic: [] for topic in topics}
-        for number, class_topics in enumerate(topics_of):
-            for topic in class_topics:
+        for number, topic_set in enumerate(class_of_set):
+            for topic in topic_set:
                 subscribers[topic].append(number)
-        return cls(order, class_of, classes, topics_of, topics, subscribers)
+        return cls(order, class_of, classes, list(class_of_set), topics, subscribers)
 
 
 def check(cluster: Cluster, members: Mapping[str, Member]) -> None:

@@ -1,0 +1,133 @@
+"""Who owns what, out of what the members claim.
+
+A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest one on a partition wins, two of one
+generation cost both.  What nobody sane would claim (a deleted topic, a partition that does not exist) is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from assignors.base import Cluster, Member
+from assignors.subscriptions import Subscriptions
+
+#: One member's claims: topic -> partitions, and the generation in which it was given them.
+MemberClaims = tuple[Mapping[str, Sequence[int]], int]
+
+
+@attrs.frozen
+class Claims:
+    """The claims of a group after everything doubtful was settled.
+
+    ``kept``: for each member (by its position) what it owns, of topics that it subscribes to.  ``free``: topic -> the
+    partitions that nobody owns, ascending; topics without any are absent.  ``bound``: topic -> those of the free ones
+    that some member may still be reading, because two claim them or the owner no longer subscribes: in the cooperative
+    protocol nobody may be given them yet.
+    """
+
+    kept: list[Mapping[str, Sequence[int]]]
+    free: dict[str, Sequence[int]]
+    bound: dict[str, set[int]]
+
+
+@attrs.frozen
+class _Claim:
+    generation: int
+    position: int
+    partitions: Sequence[int]
+    subscribed: bool
+
+
+def settle(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]) -> Claims:
+    """Settle who owns what; ``claims`` has an entry per member, in the order of ``subscriptions.members``."""
+    kept: list[Mapping[str, Sequence[int]]] = [{} for _ in subscriptions.members]
+    claimed: dict[str, list[Sequence[int]]] = {topic: [] for topic in subscriptions.topics}
+    odd_topics: set[str] = set()
+    foreign: dict[str, list[_Claim]] = {}
+    for position, (owned, generation) in enumerate(claims):
+        if not owned:
+            continue
+        own_topics = subscriptions.topic_sets[subscriptions.class_of[position]]
+        if owned.keys() <= own_topics:
+            kept[position] = owned
+            for topic, partitions in owned.items():
+                claimed[topic].append(partitions)
+            continue
+        kept[position] = {topic: partitions for topic, partitions in owned.items() if topic in own_topics}
+        for topic, partitions in owned.items():
+            if topic in own_topics:
+                claimed[topic].append(partitions)
+            elif topic in claimed:
+                foreign.setdefault(topic, []).append(_Claim(generation, position, partitions, False))
+                odd_topics.add(topic)
+    free: dict[str, Sequence[int]] = {}
+    for topic, shares in claimed.items():
+        count = cluster.partitions[topic]
+        if not shares:
+            free[topic] = range(count)
+            continue
+        union = set().union(*shares)
+        total = sum(map(len, shares))
+        if len(union) != total or (union and (min(union) < 0 or max(union) >= count)):
+            odd_topics.add(topic)
+        elif total < count:
+            free[topic] = sorted(set(range(count)) - union)
+    bound: dict[str, set[int]] = {}
+    for topic in odd_topics:
+        disputed = [
+            _Claim(claims[position][1], position, owned[topic], True)
+            for position, owned in enumerate(kept)
+            if topic in owned
+        ]
+        _settle_topic(topic, cluster.partitions[topic], disputed + foreign.get(topic, []), kept, free, bound)
+    return Claims(kept, free, bound)
+
+
+def _settle_topic(
+    topic: str,
+    count: int,
+    claims: Sequence[_Claim],
+    kept: list[Mapping[str, Sequence[int]]],
+    free: dict[str, Sequence[int]],
+    bound: dict[str, set[int]],
+) -> None:
+    """Work out the owners of one topic's partitions one by one."""
+    newest: dict[int, int] = {}
+    owner: dict[int, _Claim | None] = {}
+    for claim in claims:
+        for partition in set(claim.partitions):
+            if not 0 <= partition < count:
+                continue
+            known = newest.get(partition)
+            if known is None or claim.generation > known:
+                newest[partition] = claim.generation
+                owner[partition] = claim
+            elif claim.generation == known:
+                owner[partition] = None
+    owned: dict[int, list[int]] = {}
+    lost: set[int] = set()
+    for partition, holder in owner.items():
+        if holder is not None and holder.subscribed:
+            owned.setdefault(holder.position, []).append(partition)
+        else:
+            lost.add(partition)
+    for claim in claims:
+        if claim.subscribed:
+            others = dict(kept[claim.position])
+            del others[topic]
+            if claim.position in owned:
+                others[topic] = sorted(owned[claim.position])
+            kept[claim.position] = others
+    free.pop(topic, None)
+    left = sorted(set(range(count)).difference(*owned.values()))
+    if left:
+        free[topic] = left
+    if lost:
+        bound[topic] = lost
+
+
+def claims_of_owned(member: Member) -> MemberClaims:
+    """What a member says it holds, with the generation that its subscription carries (KIP-792)."""
+    return member.owned, member.generation

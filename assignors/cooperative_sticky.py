@@ -1,0 +1,45 @@
+"""Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
+
+A partition that has to move is left out of the plan while its owner still holds it.  The owner sees that it is no longer
+its own, gives it up and joins again, and in that second round the partition goes where it was meant to go.  Because the
+sticky plan has the fewest moves possible, the second round moves nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from assignors import sticky_user_data
+from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
+from assignors.claims import MemberClaims
+from assignors.sticky_plan import draft
+
+
+class CooperativeStickyAssignor(Assignor):
+    """Sticky in the cooperative protocol; in a list with eager assignors it works in theirs (a live upgrade)."""
+
+    name = "cooperative-sticky"
+    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+
+    def __init__(self) -> None:
+        self._generation = sticky_user_data.NO_GENERATION
+
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        """One round: member id -> topic -> partition numbers, without those whose owners have to let go first."""
+        claims = {member_id: claims_of(member) for member_id, member in members.items()}
+        return draft(cluster, members, claims).plan_without_hand_over()
+
+    def user_data(self, topics: Sequence[str]) -> bytes | None:
+        """The generation of the last assignment, for leaders older than KIP-792."""
+        return sticky_user_data.encode_generation(self._generation)
+
+    def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
+        """Remember the generation."""
+        self._generation = generation
+
+
+def claims_of(member: Member) -> MemberClaims:
+    """What a member holds, with the generation of its subscription or, from older members, of its user data."""
+    if member.generation != sticky_user_data.NO_GENERATION:
+        return member.owned, member.generation
+    return member.owned, sticky_user_data.decode_generation(member.user_data)

@@ -1,0 +1,124 @@
+"""Dealing partitions that nobody owns to the members that want some.
+
+How many each member gets is settled before; here it is about which.  Each topic is spread over as many members as
+possible, so that a busy topic does not end up with one of them.  Two limits to that: a plan travels in one SyncGroup
+request, where every (member, topic) pair costs the topic's name, so beyond ``MOST_ENTRIES`` pairs the partitions
+are dealt in longer runs; and runs are contiguous, so that they are ``range`` objects and cost no memory each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+
+#: About how many (member, topic) pairs a dealt plan may have before topics are spread over fewer members.
+MOST_ENTRIES = 40_000
+
+Gains = MutableMapping[str, Sequence[int]]
+
+
+def deal(
+    partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, int]], gains: Sequence[Gains]
+) -> None:
+    """Deal ``partitions`` (topic -> numbers) to members.
+
+    ``wanted``: (member, how many) pairs that sum up to the number of partitions.  What member m is given is added to
+    ``gains[m]``, topic -> numbers.
+    """
+    wanted = [(member, number) for member, number in wanted if number]
+    if len(wanted) == 1:
+        [(member, _)] = wanted
+        for topic, numbers in partitions.items():
+            if numbers:
+                add(gains[member], topic, numbers)
+        return
+    total = sum([number for _, number in wanted])
+    run = max(1, -(-total // MOST_ENTRIES))
+    start_of = dict.fromkeys(partitions, 0)
+    least = min([number for _, number in wanted], default=0)
+    if wanted and max([number for _, number in wanted]) <= least + 1:
+        dealt = _deal_blocks(partitions, [member for member, _ in wanted], run, least, start_of, gains)
+        wanted = [(member, number - dealt) for member, number in wanted]
+    turns = _turns(wanted, run)
+    member, hand = -1, 0
+    for topic, numbers in partitions.items():
+        start, end = start_of[topic], len(numbers)
+        while start < end:
+            if not hand:
+                member, hand = next(turns)
+            stop = start + hand
+            if stop > end:
+                stop = end
+            hand -= stop - start
+            own = gains[member]
+            if topic in own:
+                add(own, topic, numbers[start:stop])
+            else:
+                own[topic] = numbers[start:stop]
+            start = stop
+
+
+def _deal_blocks(
+    partitions: Mapping[str, Sequence[int]],
+    takers: Sequence[int],
+    run: int,
+    most: int,
+    start_of: dict[str, int],
+    gains: Sequence[Gains],
+) -> int:
+    """Of each topic that is large enough give everybody a block of one size; returns how many each one got.
+
+    ``start_of`` is moved behind the blocks that were dealt.
+    """
+    dealt = 0
+    for topic, numbers in partitions.items():
+        size = min(len(numbers) // len(takers), most - dealt)
+        if size < run:
+            continue
+        start = 0
+        for member in takers:
+            stop = start + size
+            add(gains[member], topic, numbers[start:stop])
+            start = stop
+        start_of[topic] = start
+        dealt += size
+    return dealt
+
+
+def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:
+    """(member, how many) in the order of dealing: everybody who still wants some gets ``run`` of them, in a circle."""
+    while wanted:
+        left = []
+        for member, number in wanted:
+            if number > run:
+                yield member, run
+                left.append((member, number - run))
+            elif number:
+                yield member, number
+        wanted = left
+
+
+def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
+    """Add partitions of a topic to what a member is given."""
+    before = own.get(topic)
+    if before is None:
+        own[topic] = numbers
+    elif isinstance(before, range) and isinstance(numbers, range) and before.stop == numbers.start:
+        own[topic] = range(before.start, numbers.stop)
+    else:
+        own[topic] = (*before, *numbers)
+
+
+def level(sizes: Sequence[int], keep: int) -> tuple[int, int]:
+    """The level ``h`` and the rest ``r`` at which cutting every size to ``h``, and ``r`` of the larger ones to
+    ``h + 1``, keeps exactly ``keep`` of all; ``keep`` is less than their sum."""
+    left = keep
+    below = 0
+    ascending = sorted(sizes)
+    for place, size in enumerate(ascending):
+        remaining = len(ascending) - place
+        if (size - below) * remaining > left:
+            more, rest = divmod(left, remaining)
+            return below + more, rest
+        left -= (size - below) * remaining
+        below = size
+    return below, 0

@@ -1,0 +1,269 @@
+"""How many partitions each member should have: the most even loads that the subscriptions allow.
+
+Seen are *lots* (sets of partitions that are alike: one or several topics with the same subscribers) and classes of
+members with equal subscriptions, as a flow: so many partitions of this lot to that class.  A flow is *balanced* when no
+partition can go from a member to one that has two less or fewer, not even along a chain of members that each
+pass one on.  All balanced flows of a group have the same loads, apart from members that may swap n for n + 1.
+
+The way there is that of the dense decomposition: take a set of classes and its mean load L, push partitions from those
+above L to those below (a maximum flow), and where the push gets stuck the set falls into a fuller and an emptier part
+that have nothing to say to each other any more.  Classes are bits of an integer, so that a step of the search is an
+intersection of two sets and not a walk along a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
+
+
+@attrs.define
+class Flow:
+    """Partitions of lots given to classes.
+
+    ``supply``: how many partitions each lot has; ``subscribers``: for each lot the set of classes that may have
+    some; ``sizes``: how many members each class has.  ``given``: for each lot, class -> number of partitions;
+    ``loads``: for each class the number of partitions its members have together.
+    """
+
+    supply: Sequence[int]
+    subscribers: Sequence[int]
+    sizes: Sequence[int]
+    given: list[dict[int, int]]
+    loads: list[int]
+    _owners: list[int] = attrs.field(init=False, factory=list)  # for each lot the classes that have some of it
+    _held: list[int] = attrs.field(init=False, factory=list)  # for each class the lots that it has some of
+
+    @classmethod
+    def empty(cls, supply: Sequence[int], subscribers: Sequence[int], sizes: Sequence[int]) -> Flow:
+        """Nothing given yet."""
+        return cls(supply, subscribers, sizes, [{} for _ in supply], [0] * len(sizes))
+
+    def fill(self) -> None:
+        """Give what is left of each lot to its subscribers, always to the ones with the fewest partitions."""
+        heights = [load / size for load, size in zip(self.loads, self.sizes, strict=True)]
+        for lot, supply in enumerate(self.supply):
+            left = supply - sum(self.given[lot].values())
+            if left:
+                self._fill_lot(lot, left, heights)
+
+    def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
+        loads, sizes, given = self.loads, self.sizes, self.given[lot]
+        takers = sorted(numbers_in(self.subscribers[lot]), key=heights.__getitem__)
+        # As water would: raise the emptiest ones to one height, and whom that height reaches, too.
+        members = sizes[takers[0]]
+        volume = left + loads[takers[0]]
+        reached = 1
+        for taker in takers[1:]:
+            if heights[taker] * members >= volume:
+                break
+            members += sizes[taker]
+            volume += loads[taker]
+            reached += 1
+        height = volume // members
+        for taker in takers[:reached]:
+            number = height * sizes[taker] - loads[taker]
+            if number > 0:
+                given[taker] = given.get(taker, 0) + number
+                loads[taker] += number
+                heights[taker] = float(height)
+                left -= number
+        for taker in takers[:reached]:
+            if not left:
+                break
+            number = min(left, (height + 1) * sizes[taker] - loads[taker])
+            if number > 0:
+                given[taker] = given.get(taker, 0) + number
+                loads[taker] += number
+                heights[taker] = loads[taker] / sizes[taker]
+                left -= number
+
+    def balance(self) -> None:
+        """Move partitions until the flow is balanced."""
+        pending = [self._everybody()]
+        while pending:
+            part = pending.pop()
+            if not part:
+                continue
+            inside = list(numbers_in(part))
+            mean = sum([self.loads[c] for c in inside]) // sum([self.sizes[c] for c in inside])
+            if not self._above(inside, mean + 1) and not self._below(inside, mean):
+                continue
+            self._index()
+            for height in (mean, mean + 1):
+                self._push(part, inside, height)
+                stuck = self._above(inside, height)
+                if stuck and (height > mean or self._below(inside, height)):
+                    fuller = self._reach(part, stuck)
+                    pending += [fuller, part & ~fuller]
+                    break
+
+    def least_loads(self) -> list[int]:
+        """Of a balanced flow, for each class the least number of partitions that one of its members can have.
+
+        In every balanced flow each member has this number or one more.  It is the smallest load that partitions of the
+        class could reach, handed on from member to member.
+        """
+        floors = [load // size for load, size in zip(self.loads, self.sizes, strict=True)]
+        least = list(floors)
+        everybody = self._everybody()
+        inside = list(numbers_in(everybody))
+        if len({floors[c] for c in inside}) <= 1:
+            return least
+        self._index()
+        unlabelled = everybody
+        lots = (1 << len(self.supply)) - 1
+        for floor in sorted({floors[c] for c in inside}):
+            fresh = bit_set([c for c in inside if floors[c] == floor], len(floors)) & unlabelled
+            while fresh:
+                unlabelled &= ~fresh
+                for c in numbers_in(fresh):
+                    least[c] = floor
+                givers = 0
+                for lot in numbers_in(lots):
+                    if self.subscribers[lot] & fresh:
+                        lots &= ~(1 << lot)
+                        givers |= self._owners[lot]
+                fresh = givers & unlabelled
+        return least
+
+    def _everybody(self) -> int:
+        """The classes that may have anything at all."""
+        everybody = 0
+        for subscribers in self.subscribers:
+            everybody |= subscribers
+        return everybody
+
+    def _above(self, inside: Sequence[int], height: int) -> int:
+        loads, sizes = self.loads, self.sizes
+        return bit_set([c for c in inside if loads[c] > sizes[c] * height], len(loads))
+
+    def _below(self, inside: Sequence[int], height: int) -> int:
+        loads, sizes = self.loads, self.sizes
+        return bit_set([c for c in inside if loads[c] < sizes[c] * height], len(loads))
+
+    def _index(self) -> None:
+        """Work out who has some of what, once, for the searches."""
+        if self._owners:
+            return
+        rows = [bytearray(len(self.loads)) for _ in self.supply]
+        columns = [bytearray(len(self.supply)) for _ in self.loads]
+        for lot, given in enumerate(self.given):
+            row = rows[lot]
+            for c, number in given.items():
+                if number:
+                    row[c] = 1
+                    columns[c][lot] = 1
+        self._owners = [from_flags(row) for row in rows]
+        self._held = [from_flags(column) for column in columns]
+
+    def _reach(self, part: int, start: int) -> int:
+        """The classes in ``part`` to which partitions of those in ``start`` can go, handed on from one to the next."""
+        reached = start
+        fresh = start
+        seen_lots = 0
+        while fresh:
+            lots = 0
+            for c in numbers_in(fresh):
+                lots |= self._held[c]
+            lots &= ~seen_lots
+            seen_lots |= lots
+            targets = 0
+            for lot in numbers_in(lots):
+                targets |= self.subscribers[lot]
+            fresh = targets & part & ~reached
+            reached |= fresh
+        return reached
+
+    def _push(self, part: int, inside: Sequence[int], height: int) -> None:
+        """Push as much as possible from classes above a height to classes below it (Dinic's algorithm)."""
+        while True:
+            sources, sinks = self._above(inside, height), self._below(inside, height)
+            layers = self._layers(part, sources, sinks)
+            if layers is None:
+                return
+            classes, lots = layers
+            for source in numbers_in(classes[-1] & sources):
+                while self.loads[source] > self.sizes[source] * height:
+                    path = self._path(source, classes, lots)
+                    if path is None:
+                        break
+                    sink = path[-1][1]
+                    self._hand_on(source, path, height)
+                    if self.loads[sink] >= self.sizes[sink] * height:
+                        classes[0] &= ~(1 << sink)
+
+    def _layers(self, part: int, sources: int, sinks: int) -> tuple[list[int], list[int]] | None:
+        """Classes and lots by their distance from a sink, up to the distance of the nearest source.
+
+        ``classes[k]`` are k steps away; ``lots[k]`` lead from ``classes[k]`` to ``classes[k - 1]``.
+        """
+        classes, lots = [sinks], [0]
+        unseen = part & ~sinks
+        unseen_lots = (1 << len(self.supply)) - 1
+        while not classes[-1] & sources:
+            layer = givers = 0
+            for lot in numbers_in(unseen_lots):
+                if self.subscribers[lot] & classes[-1]:
+                    layer |= 1 << lot
+                    givers |= self._owners[lot]
+            unseen_lots &= ~layer
+            givers &= unseen
+            if not givers:
+                return None
+            unseen &= ~givers
+            classes.append(givers)
+            lots.append(layer)
+        return classes, lots
+
+    def _path(self, source: int, classes: list[int], lots: list[int]) -> list[tuple[int, int]] | None:
+        """A way from a source down the layers to a sink, as (lot, to class) steps; dead ends leave the layers."""
+        path: list[tuple[int, int]] = []
+        at = source
+        while len(path) < len(classes) - 1:
+            layer = len(classes) - 1 - len(path)
+            candidates = self._held[at] & lots[layer]
+            while candidates:
+                lot = lowest_in(candidates)
+                targets = self.subscribers[lot] & classes[layer - 1]
+                if targets:
+                    break
+                candidates ^= 1 << lot
+                lots[layer] ^= 1 << lot
+            if candidates:
+                at = lowest_in(targets)
+                path.append((lot, at))
+                continue
+            classes[layer] &= ~(1 << at)
+            if not path:
+                return None
+            path.pop()
+            at = path[-1][1] if path else source
+        return path
+
+    def _hand_on(self, source: int, path: Sequence[tuple[int, int]], height: int) -> None:
+        """Send as many partitions along a path as it takes."""
+        sink = path[-1][1]
+        number = min(
+            self.loads[source] - self.sizes[source] * height, self.sizes[sink] * height - self.loads[sink]
+        )
+        giver = source
+        for lot, taker in path:
+            number = min(number, self.given[lot][giver])
+            giver = taker
+        giver = source
+        for lot, taker in path:
+            given = self.given[lot]
+            given[giver] -= number
+            if not given[giver]:
+                self._owners[lot] &= ~(1 << giver)
+                self._held[giver] &= ~(1 << lot)
+            given[taker] = given.get(taker, 0) + number
+            self._owners[lot] |= 1 << taker
+            self._held[taker] |= 1 << lot
+            giver = taker
+        self.loads[source] -= number
+        self.loads[sink] += number

@@ -1,0 +1,263 @@
+"""The plan of the sticky assignors: even loads first, then racks, then as few moves as possible.
+
+Three steps, each in a module of its own: who owns what (``claims``), how many each member should have (``levels``; a
+division when all subscribe alike), and which of their partitions the members keep (``least_moves``; arithmetic when all
+subscribe alike and racks do not matter).  What is then without an owner is dealt out (``dealing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from assignors.base import Cluster, Member, Plan
+from assignors.bits import bit_set
+from assignors.claims import Claims, MemberClaims, settle
+from assignors.dealing import add, deal, level
+from assignors.least_moves import LeastMoves
+from assignors.levels import Flow
+from assignors.lots import Lots, racks_of_members
+from assignors.subscriptions import Subscriptions
+
+
+@attrs.frozen
+class Draft:
+    """A plan in two halves.
+
+    ``kept``: for each member, topic -> the partitions that it owns already and keeps; ``gains``: topic -> those
+    that are new to it.  ``let_go``: topic -> partitions that a member of the group has to give up, or that several claim.
+    """
+
+    members: Sequence[str]
+    kept: list[Mapping[str, Sequence[int]]]
+    gains: list[dict[str, Sequence[int]]]
+    let_go: dict[str, set[int]]
+
+    def plan(self) -> Plan:
+        """Everybody gets all that is meant for them."""
+        return {
+            member_id: _join(kept, gains) if gains else kept
+            for member_id, kept, gains in zip(self.members, self.kept, self.gains, strict=True)
+        }
+
+    def plan_without_hand_over(self) -> Plan:
+        """The plan of a cooperative round: what is still held by somebody goes to nobody yet (KIP-429)."""
+        if self.let_go:
+            for gains in self.gains:
+                for topic in [topic for topic in gains if topic in self.let_go]:
+                    held = self.let_go[topic]
+                    if not held.isdisjoint(gains[topic]):
+                        gains[topic] = [partition for partition in gains[topic] if partition not in held]
+                        if not gains[topic]:
+                            del gains[topic]
+        return self.plan()
+
+
+def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping[str, MemberClaims]) -> Draft:
+    """Work out the plan; ``claims_by_id``: for each member id what it claims to own.
+
+    Raises :class:`assignors.subscriptions.InvalidInputError`.
+    """
+    subscriptions = Subscriptions.of(cluster, members)
+    claims = settle(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
+    rack_of = racks_of_members(cluster, subscriptions, members)
+    takers = [positions for positions, topics in _classes(subscriptions) if topics]
+    gains: list[dict[str, Sequence[int]]] = [{} for _ in subscriptions.members]
+    result = Draft(subscriptions.members, claims.kept, gains, claims.bound)
+    if not takers:
+        return result
+    if rack_of is not None:
+        _plan_by_flow(result, subscriptions, Lots.by_rack(cluster, subscriptions, claims, rack_of))
+    elif len(takers) == 1:
+        _plan_alike(result, claims, takers[0])
+    elif any(claims.kept):
+        _plan_by_flow(result, subscriptions, Lots.by_topic(cluster, subscriptions, claims))
+    else:
+        _plan_afresh(result, subscriptions, Lots.by_topic(cluster, subscriptions, claims))
+    return result
+
+
+def _classes(subscriptions: Subscriptions) -> list[tuple[Sequence[int], frozenset[str]]]:
+    return list(zip(subscriptions.classes, subscriptions.topic_sets, strict=True))
+
+
+def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
+    """All subscribe alike: everybody keeps up to a quota, which is one higher for those who lose less by it."""
+    loads = {member: sum(map(len, result.kept[member].values())) for member in takers}
+    free = claims.free
+    total = sum(loads.values()) + sum(map(len, free.values()))
+    quota, over = divmod(total, len(takers))
+    fuller = [member for member in takers if loads[member] > quota][:over]
+    if len(fuller) < over:
+        chosen = set(fuller)
+        fuller += [member for member in takers if member not in chosen][: over - len(fuller)]
+    quotas = dict.fromkeys(takers, quota) | dict.fromkeys(fuller, quota + 1)
+    given_up: dict[str, list[int]] = {}
+    wanted = []
+    for place, (member, load) in enumerate(loads.items()):
+        if load > quotas[member]:
+            _cut(result, member, quotas[member], place, given_up)
+        elif load < quotas[member]:
+            wanted.append((member, quotas[member] - load))
+    for topic, partitions in given_up.items():
+        result.let_go.setdefault(topic, set()).update(partitions)
+        free[topic] = sorted([*free.get(topic, ()), *partitions])
+    deal({topic: free[topic] for topic in sorted(free)} if given_up else free, wanted, result.gains)
+
+
+def _cut(result: Draft, member: int, keep: int, place: int, given_up: dict[str, list[int]]) -> None:
+    """Have a member keep only so many partitions, by taking from the topics of which it has most."""
+    kept = result.kept[member]
+    height, rest = level([len(partitions) for partitions in kept.values()], keep)
+    topics = sorted(kept)
+    larger = [topic for topic in topics if len(kept[topic]) > height]
+    # Who keeps the odd ones differs from member to member, so that they do not all give up the same topic.
+    first = place * rest % len(larger)
+    lucky = set((larger[first:] + larger[:first])[:rest])
+    left: dict[str, Sequence[int]] = {}
+    for topic in topics:
+        partitions = kept[topic]
+        stop = height + (topic in lucky)
+        if len(partitions) > stop:
+            if not isinstance(partitions, range):
+                partitions = sorted(partitions)
+            given_up.setdefault(topic, []).extend(partitions[stop:])
+            partitions = partitions[:stop]
+        if partitions:
+            left[topic] = partitions
+    result.kept[member] = left
+
+
+def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
+    """Nobody owns anything: balanced loads, each topic spread over as many members as that allows."""
+    groups = _Groups.of(subscriptions, lots)
+    flow = groups.flow(subscriptions, lots)
+    flow.fill()
+    flow.balance()
+    shares: list[dict[str, Sequence[int]]] = [{} for _ in subscriptions.classes]
+    for given, inside in zip(flow.given, groups.lots, strict=True):
+        supply = iter(inside)
+        topic, left = "", lots.free[0][:0]
+        for number, wanted in given.items():
+            share = shares[number]
+            while wanted:
+                if not left:
+                    lot = next(supply)
+                    topic, left = lots.topics[lot], lots.free[lot]
+                share[topic] = left[:wanted]
+                wanted -= len(share[topic])
+                left = left[len(share[topic]) :]
+    for positions, share, load in zip(subscriptions.classes, shares, flow.loads, strict=True):
+        quota, over = divmod(load, len(positions))
+        deal(share, [(member, quota + (place < over)) for place, member in enumerate(positions)], result.gains)
+
+
+def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
+    """Mixed subscriptions, or racks: the balanced loads, and then the fewest moves that lead there."""
+    groups = _Groups.of(subscriptions, lots)
+    flow = groups.flow(subscriptions, lots)
+    owned = [{lot: len(partitions) for lot, partitions in of_member.items()} for of_member in lots.owned]
+    for member, of_member in enumerate(owned):
+        number = subscriptions.class_of[member]
+        for lot, count in of_member.items():
+            given = flow.given[groups.group_of[lot]]
+            given[number] = given.get(number, 0) + count
+        flow.loads[number] += sum(of_member.values())
+    flow.fill()
+    flow.balance()
+    least_of_class = flow.least_loads()
+    size = len(subscriptions.members)
+    members_of = [bit_set(positions, size) for positions in subscriptions.classes]
+    allowed = []
+    for classes in groups.classes:
+        least = min([least_of_class[number] for number in classes])
+        allowed.append(sum([members_of[number] for number in classes if least_of_class[number] == least]))
+    search = LeastMoves(
+        lots.supply,
+        [allowed[group] for group in groups.group_of],
+        [least_of_class[number] for number in subscriptions.class_of],
+        owned,
+        lots.nearness,
+    )
+    search.run()
+    _apply(result, lots, search.changes)
+
+
+def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> None:
+    """Turn numbers into partitions: the highest ones are given up, the lowest ones without an owner are taken."""
+    given_up: dict[tuple[int, str], set[int]] = {}
+    for lot, of_lot in enumerate(changes):
+        topic, free = lots.topics[lot], lots.free[lot]
+        dropped: list[int] = []
+        for member, change in of_lot.items():
+            if change < 0:
+                partitions = sorted(lots.owned[member][lot])[change:]
+                dropped += partitions
+                given_up.setdefault((member, topic), set()).update(partitions)
+        if dropped:
+            result.let_go.setdefault(topic, set()).update(dropped)
+            free = sorted([*free, *dropped])
+        start = 0
+        for member in sorted(of_lot):
+            if of_lot[member] > 0:
+                add(result.gains[member], topic, free[start : start + of_lot[member]])
+                start += of_lot[member]
+    for (member, topic), gone in given_up.items():
+        kept = dict(result.kept[member])
+        left = sorted(set(kept[topic]) - gone)
+        if left:
+            kept[topic] = left
+        else:
+            del kept[topic]
+        result.kept[member] = kept
+
+
+def _join(kept: Mapping[str, Sequence[int]], gains: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[int]]:
+    if not kept:
+        return gains
+    joined = dict(kept)
+    for topic, partitions in gains.items():
+        before = joined.get(topic)
+        if before is None:
+            joined[topic] = partitions
+        elif isinstance(before, range) and isinstance(partitions, range) and before.stop == partitions.start:
+            joined[topic] = range(before.start, partitions.stop)
+        else:
+            joined[topic] = sorted([*before, *partitions])
+    return joined
+
+
+@attrs.frozen
+class _Groups:
+    """Lots with the same subscribers count as one while loads are worked out.
+
+    ``group_of``: for each lot its group; ``lots``: for each group its lots; ``classes``: for each group the classes
+    of members that subscribe.
+    """
+
+    group_of: Sequence[int]
+    lots: Sequence[Sequence[int]]
+    classes: Sequence[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, subscriptions: Subscriptions, lots: Lots) -> _Groups:
+        """Group the lots."""
+        number_of: dict[tuple[int, ...], int] = {}
+        group_of_topic = {
+            topic: number_of.setdefault(tuple(classes), len(number_of))
+            for topic, classes in subscriptions.subscribers.items()
+        }
+        group_of = [group_of_topic[topic] for topic in lots.topics]
+        inside: list[list[int]] = [[] for _ in number_of]
+        for lot, group in enumerate(group_of):
+            inside[group].append(lot)
+        return cls(group_of, inside, list(number_of))
+
+    def flow(self, subscriptions: Subscriptions, lots: Lots) -> Flow:
+        """A flow from these groups to the classes, empty as yet."""
+        return Flow.empty(
+            [sum([lots.supply[lot] for lot in inside]) for inside in self.lots],
+            [bit_set(classes, len(subscriptions.classes)) for classes in self.classes],
+            list(map(len, subscriptions.classes)),
+        )
