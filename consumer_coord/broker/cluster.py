@@ -1,0 +1,221 @@
+"""The brokers of one embedded cluster and what they share: topics, leaders, the calendar, chance, faults.
+
+Everything runs on one event loop, the production one or a virtual one; no socket is involved here. A TCP server or a
+simulated network hands frames to :meth:`~consumer_coord.broker.node.BrokerNode.handle`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.faults import Faults
+from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
+from consumer_coord.broker.java_hash import partition_for
+from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.node import BrokerNode
+from consumer_coord.broker.topics import NO_LEADER, LogFactory, Partition, Topic, Topics
+from consumer_coord.wire import error_codes
+
+#: Producer ids are handed out from here, as in Kafka in blocks per broker, here from one counter.
+_FIRST_PRODUCER_ID = 1000
+
+
+class BrokerCluster:
+    """One or more brokers. Use it on one running event loop, from :meth:`start_all` to :meth:`close`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        topics: Mapping[str, int] | None = None,
+        brokers: int = 1,
+        *,
+        random: Random,
+        wall_clock_ms: Callable[[], int],
+        racks: Sequence[str | None] = (),
+        faults: Faults | None = None,
+        hooks: StoreHooks | None = None,
+        new_log: LogFactory | None = None,
+    ) -> None:
+        self.config = config or BrokerConfig()
+        self.random = random
+        self.wall_clock_ms = wall_clock_ms
+        self.faults = faults or Faults()
+        self.hooks = hooks or StoreHooks()
+        self.cluster_id = _short_id(random)
+        ids = tuple(range(1, brokers + 1))
+        self.topics = Topics(self.config, ids, new_log or _memory_log)
+        self.nodes = tuple(
+            BrokerNode(self, broker_id, racks[broker_id - 1] if broker_id <= len(racks) else None) for broker_id in ids
+        )
+        self._next_producer_id = _FIRST_PRODUCER_ID
+        for name, partitions in (topics or {}).items():
+            self.create_topic(name, partitions)
+        self.create_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions, internal=True)
+
+    # -- brokers
+
+    def node(self, broker_id: int) -> BrokerNode:
+        """A broker by its id; they are numbered from 1."""
+        return self.nodes[broker_id - 1]
+
+    def start_all(self) -> None:
+        """Start every broker, and load the groups. Call it on the loop."""
+        for node in self.nodes:
+            node.up = True
+        self.topics.version += 1
+        for partition in self.topics.partitions():
+            if partition.leader == NO_LEADER:
+                partition.leader = self._first_up(partition)
+        for partition in self.topics.by_name[GROUP_METADATA_TOPIC].partitions:
+            self.node(partition.leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
+
+    def close(self) -> None:
+        """Stop every broker for good."""
+        for node in self.nodes:
+            node.shut_down()
+
+    def stop(self, index: int) -> None:
+        """Stop broker ``nodes[index]`` at once, as a crash does: its partitions go to the other replicas."""
+        node = self.nodes[index]
+        if not node.up:
+            return
+        node.shut_down()
+        self.topics.version += 1
+        for partition in self.topics.partitions():
+            if partition.leader == node.broker_id:
+                self._lead(partition, self._first_up(partition))
+
+    def start(self, index: int) -> None:
+        """Start broker ``nodes[index]`` again: it leads what nobody else can."""
+        node = self.nodes[index]
+        if node.up:
+            return
+        node.up = True
+        self.topics.version += 1
+        for partition in self.topics.partitions():
+            if partition.leader == NO_LEADER and node.broker_id in partition.replicas:
+                self._lead(partition, node.broker_id)
+
+    def move_leader(self, topic: str, partition: int, to: int) -> None:
+        """Let broker ``nodes[to]``, which must be up, lead a partition from now on, as a replica if it was none."""
+        found = self.topics.partition(topic, partition)
+        if found is None:
+            raise KeyError(f"{topic}-{partition}")
+        target = self.nodes[to]
+        if not target.up:
+            raise ValueError(f"broker {target.broker_id} is down")
+        if target.broker_id not in found.replicas:
+            found.replicas = (*found.replicas, target.broker_id)
+        if found.leader != target.broker_id:
+            self._lead(found, target.broker_id)
+
+    def move_coordinator(self, partition: int, to: int) -> None:
+        """Let broker ``nodes[to]`` coordinate the groups of one partition of ``__consumer_offsets``."""
+        self.move_leader(GROUP_METADATA_TOPIC, partition, to)
+
+    def is_up(self, broker_id: int) -> bool:
+        """Whether a broker runs."""
+        return self.node(broker_id).up
+
+    @property
+    def controller_id(self) -> int:
+        """The lowest broker that is up."""
+        return next((node.broker_id for node in self.nodes if node.up), NO_LEADER)
+
+    def _lead(self, partition: Partition, leader: int) -> None:
+        former = partition.leader
+        self.topics.set_leader(partition, leader)
+        if partition.topic == GROUP_METADATA_TOPIC:
+            if former != NO_LEADER:
+                self.node(former).coordinator.on_resignation(partition.index)
+            if leader != NO_LEADER:
+                self.node(leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
+        else:
+            # Who waits for records here must ask the new leader.
+            for callback in tuple(partition.log.on_append.values()):
+                callback(0)
+
+    def _first_up(self, partition: Partition) -> int:
+        return next((broker for broker in partition.replicas if self.is_up(broker)), NO_LEADER)
+
+    # -- groups
+
+    def coordinator_partition(self, group_id: str) -> int:
+        """The partition of ``__consumer_offsets`` in which a group's records are."""
+        return partition_for(group_id, self.config.offsets_topic_num_partitions)
+
+    def coordinator_of(self, group_id: str) -> BrokerNode | None:
+        """The broker that coordinates a group, if one does."""
+        partition = self.topics.partition(GROUP_METADATA_TOPIC, self.coordinator_partition(group_id))
+        if partition is None or partition.leader == NO_LEADER:
+            return None
+        return self.node(partition.leader)
+
+    # -- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        internal: bool = False,
+    ) -> Topic:
+        """Add a topic. Names and numbers are validated by who takes them from a client."""
+        topic = self.topics.create(
+            name,
+            self.config.num_partitions if partitions is None else partitions,
+            uuid.UUID(int=self.random.getrandbits(128), version=4),
+            replication_factor=min(
+                replication_factor or self.config.default_replication_factor, len(self.topics.brokers)
+            ),
+            configs=configs or {},
+            is_up=self.is_up,
+            assignments=assignments,
+            internal=internal,
+        )
+        self.on_topics_changed()
+        return topic
+
+    def grow_topic(self, name: str, partitions: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
+        """Add partitions to a topic until it has so many."""
+        self.topics.grow(self.topics.by_name[name], partitions, self.is_up, assignments)
+        self.on_topics_changed()
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic, its records, and what groups committed for it; raises :class:`KeyError` if there is none."""
+        topic = self.topics.delete(name)
+        for partition in topic.partitions:
+            partition.leader = NO_LEADER
+            for callback in tuple(partition.log.on_append.values()):
+                callback(0)
+        for node in self.nodes:
+            node.coordinator.offsets.delete_topic((name,))
+        self.on_topics_changed()
+
+    def on_topics_changed(self) -> None:
+        """Called after topics came, grew or went; what keeps them on disk overrides it."""
+
+    def next_producer_id(self) -> int:
+        """An id for an idempotent producer that nobody else has."""
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+    def append_error(self) -> int:
+        """The error code that every append gets just now, 0 for none."""
+        return error_codes.KAFKA_STORAGE_ERROR if self.faults.is_full else error_codes.NONE
+
+
+def _memory_log(topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
+    return PartitionLog(retention_bytes, max_batch_bytes)
+
+
+def _short_id(random: Random) -> str:
+    """22 characters of URL-safe base64, as Kafka's cluster ids."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    return "".join(alphabet[random.getrandbits(6)] for _ in range(22))

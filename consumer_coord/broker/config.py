@@ -1,0 +1,80 @@
+"""A broker's settings, by Kafka's names and with Kafka's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+
+_INT32_MAX = 2**31 - 1
+
+
+def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
+    """A numeric attribute that knows its dotted name and its bounds."""
+    metadata = {"name": name, "minimum": minimum, "maximum": maximum}
+    return attrs.field(default=default, metadata=metadata)  # type: ignore[no-any-return]  # attrs fields are typed Any
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """What a broker can be told. Kafka's defaults, but for the three settings that say otherwise."""
+
+    group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6_000, 1, _INT32_MAX)
+    group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000, 1, _INT32_MAX)
+    group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000, 0, _INT32_MAX)
+    group_max_size: int = _setting("group.max.size", _INT32_MAX, 1, _INT32_MAX)
+    offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
+    offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
+    offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, 1)
+    offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
+    auto_create_topics_enable: bool = bool(_setting("auto.create.topics.enable", True, 0, 1))
+    num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
+    #: Kafka's default is 1; here every broker holds every log anyway, so it only says who may lead.
+    default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
+    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
+    #: Kafka keeps everything by default (-1); these logs live in memory, so they are bounded.
+    log_retention_bytes: int = _setting("log.retention.bytes", 1 << 30, -1)
+    log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
+    fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
+    socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
+    #: Kafka's default is unlimited; an embedded broker shares its process's file descriptors.
+    max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)
+    connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, 1)
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, object]) -> BrokerConfig:
+        """The configuration with some settings given by their dotted names, as numbers, booleans or text.
+
+        Raises :class:`~consumer_coord.errors.ConfigurationError` that names a setting which is unknown or out of range.
+        """
+        known = {field.metadata["name"]: field for field in attrs.fields(cls)}
+        values = {}
+        for name, value in settings.items():
+            field = known.get(name)
+            if field is None:
+                raise ConfigurationError(f"{name} is no setting of the embedded broker; it knows {', '.join(known)}")
+            values[field.name] = _parse(name, value, bool if isinstance(field.default, bool) else int, field.metadata)
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, str]:
+        """All settings by their dotted names, as the text that DescribeConfigs answers."""
+        return {
+            field.metadata["name"]: str(getattr(self, field.name)).lower() for field in attrs.fields(type(self))
+        }
+
+
+def _parse(name: str, value: object, kind: type, bounds: Mapping[str, int]) -> int:
+    text = str(value).strip().lower()
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise ConfigurationError(f"{name} is true or false, not {value!r}")
+        return text == "true"
+    try:
+        number = int(text)
+    except ValueError:
+        raise ConfigurationError(f"{name} is a whole number, not {value!r}") from None
+    if not bounds["minimum"] <= number <= bounds["maximum"]:
+        raise ConfigurationError(f"{name} is between {bounds['minimum']} and {bounds['maximum']}, not {number}")
+    return number

@@ -1,0 +1,20 @@
+"""Errors of the broker's half, which clients see as Kafka's error codes."""
+
+from __future__ import annotations
+
+from consumer_coord.errors import CoordinatorError, DisconnectedError
+
+
+class AppendError(CoordinatorError):
+    """Records were not appended; ``code`` is what the sender is told."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message, code=code)
+
+
+class BrokerStoppedError(DisconnectedError):
+    """The broker was stopped: its connections end without an answer."""
+
+
+class ConnectionDroppedError(DisconnectedError):
+    """A fault ends this connection without an answer."""

@@ -1,0 +1,101 @@
+"""Faults on request: delay, drop or fail the n-th request of a kind, or let the disk be full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import attrs
+
+from consumer_coord.broker.errors import ConnectionDroppedError
+from consumer_coord.wire.codec import Request
+
+
+@attrs.frozen
+class Fault:
+    """What happens to a request.
+
+    It waits ``delay_ms`` first. With ``error_code`` it is answered with that error and nothing else happens. With ``drop``
+    the connection ends instead of an answer: ``"request"`` before anything was done, ``"response"`` after it was done.
+    """
+
+    delay_ms: int = 0
+    error_code: int = 0
+    drop: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if self.drop not in ("", "request", "response"):
+            raise ValueError(f"a fault drops the request or the response, not {self.drop!r}")
+
+
+#: Looks at a request to a broker (by id) and may answer a fault.
+FaultHook = Callable[[int, Request], Fault | None]
+
+
+@attrs.define
+class _Plan:
+    api_key: int
+    nth: int
+    times: int
+    broker_id: int | None
+    fault: Fault
+    seen: int = 0
+
+
+class Faults:
+    """The faults of one cluster. All methods are called on its loop."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self._plans: list[_Plan] = []
+        self._hooks: list[FaultHook] = []
+
+    def add(
+        self, api_key: int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None
+    ) -> None:
+        """Let ``fault`` happen to the ``nth`` request of an API from now on, and to the ``times`` - 1 after it."""
+        if nth < 1 or times < 1:
+            raise ValueError("nth and times count from 1")
+        self._plans.append(_Plan(api_key, nth, times, broker_id, fault))
+
+    def add_hook(self, hook: FaultHook) -> None:
+        """Ask ``hook`` about every request; the first fault that is found happens."""
+        self._hooks.append(hook)
+
+    def clear(self) -> None:
+        """No more faults."""
+        self._plans.clear()
+        self._hooks.clear()
+        self.is_full = False
+
+    def for_request(self, broker_id: int, request: Request) -> Fault | None:
+        """The fault that a request meets, if one does; planned ones are counted."""
+        if not self._plans and not self._hooks:
+            return None
+        found = None
+        for plan in tuple(self._plans):
+            if plan.api_key != request.api_key or plan.broker_id not in (None, broker_id):
+                continue
+            plan.seen += 1
+            if plan.seen >= plan.nth and found is None:
+                found = plan.fault
+            if plan.seen >= plan.nth + plan.times - 1:
+                self._plans.remove(plan)
+        for hook in self._hooks:
+            if found is None:
+                found = hook(broker_id, request)
+        return found
+
+
+async def before(fault: Fault) -> None:
+    """Let the part of a fault happen that comes before the request is handled."""
+    if fault.delay_ms:
+        await asyncio.sleep(fault.delay_ms / 1000)
+    if fault.drop == "request":
+        raise ConnectionDroppedError("a fault dropped this request")
+
+
+def after(fault: Fault) -> None:
+    """Let the part of a fault happen that comes after the request was handled."""
+    if fault.drop == "response":
+        raise ConnectionDroppedError("a fault dropped this response")

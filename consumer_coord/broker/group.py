@@ -1,0 +1,377 @@
+"""A classic consumer group as the broker sees it: members, generation, leader, and a state with legal transitions.
+
+It follows Kafka's ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``).
+Everything here is pure: no timers, no log, no clock. Who may do what in which state is decided in
+``group_coordinator``; this module keeps the books, and keeps them in a deterministic order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import attrs
+
+from consumer_coord.broker.java_hash import hash_map_order
+from consumer_coord.broker.offsets import GroupOffsets
+from consumer_coord.broker.purgatory import DelayedOperation
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import (
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
+
+#: The protocol type of consumers; other types (Kafka Connect) are grouped just the same.
+CONSUMER_PROTOCOL_TYPE = "consumer"
+#: What a new dynamic member calls itself.
+UNKNOWN_MEMBER_ID = ""
+
+
+class GroupState(enum.Enum):
+    """The five states of a classic group (``ClassicGroupState``); the values are what DescribeGroups answers."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+#: Every legal transition with what brings it about. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
+TRANSITIONS: Mapping[tuple[GroupState, GroupState], str] = {
+    (GroupState.EMPTY, GroupState.PREPARING_REBALANCE): "a first member joins",
+    (GroupState.PREPARING_REBALANCE, GroupState.EMPTY): "the join phase ends without members",
+    (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE): "all members joined, or the time for it is up",
+    (GroupState.COMPLETING_REBALANCE, GroupState.PREPARING_REBALANCE): "a member joins, leaves, or fails to sync",
+    (GroupState.COMPLETING_REBALANCE, GroupState.STABLE): "the leader's assignment is stored",
+    (GroupState.STABLE, GroupState.PREPARING_REBALANCE): "a member joins, leaves or fails; the leader joins again",
+    (GroupState.EMPTY, GroupState.DEAD): "deleted, expired, or unloaded",
+    (GroupState.PREPARING_REBALANCE, GroupState.DEAD): "unloaded",
+    (GroupState.COMPLETING_REBALANCE, GroupState.DEAD): "unloaded",
+    (GroupState.STABLE, GroupState.DEAD): "unloaded",
+    (GroupState.DEAD, GroupState.DEAD): "unloaded again",
+}
+
+
+class IllegalTransitionError(RuntimeError):
+    """A group was asked for a transition that ``TRANSITIONS`` does not have: a bug of the coordinator."""
+
+
+@attrs.define(eq=False)
+class GroupMember:
+    """One member of a group (``ClassicGroupMember``).
+
+    ``awaiting_join`` and ``awaiting_sync`` are the answers the member waits for, when it does.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[JoinGroupRequestProtocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False
+    awaiting_join: asyncio.Future[JoinGroupResponse] | None = None
+    awaiting_sync: asyncio.Future[SyncGroupResponse] | None = None
+    heartbeat: DelayedOperation | None = None
+
+    @property
+    def protocol_names(self) -> tuple[str, ...]:
+        """The assignors it offers, in its order of preference."""
+        return tuple(protocol.name for protocol in self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Its subscription under ``protocol_name``; raises :class:`KeyError` when it does not offer that protocol."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        raise KeyError(protocol_name)
+
+    @property
+    def has_satisfied_heartbeat(self) -> bool:
+        """Whether it counts as alive without a heartbeat: while it waits for an answer, unless it is new."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+
+@attrs.define(eq=False)
+class GroupMetadata:
+    """One group. Its dictionaries keep the order in which members came, so that every run of a seed is the same."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState = GroupState.DEAD
+    state_timestamp_ms: int | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    generation_id: int = 0
+    leader_id: str | None = None
+    members: dict[str, GroupMember] = attrs.field(factory=dict)
+    static_members: dict[str, str] = attrs.field(factory=dict)
+    #: Ids that were handed out (MEMBER_ID_REQUIRED) and have not joined yet, with their expiry.
+    pending_join_members: dict[str, DelayedOperation] = attrs.field(factory=dict)
+    pending_sync_members: dict[str, None] = attrs.field(factory=dict)
+    awaiting_join_count: int = 0
+    #: Whether somebody joined during the initial delay, so that it is extended.
+    new_member_added: bool = False
+    join_operation: DelayedOperation | None = None
+    sync_operation: DelayedOperation | None = None
+    offsets: GroupOffsets = attrs.field(factory=GroupOffsets)
+    _protocol_counts: dict[str, int] = attrs.field(factory=dict)
+    _preferences: dict[tuple[str, ...], int] = attrs.field(factory=dict)
+    _subscriptions: tuple[bytes, ...] | None = None
+    _subscribed_topics: frozenset[str] | None = None
+
+    # -- states
+
+    def transition_to(self, state: GroupState, now_ms: int) -> None:
+        """Go to ``state``; raises :class:`IllegalTransitionError` when the table does not have that transition."""
+        if (self.state, state) not in TRANSITIONS:
+            raise IllegalTransitionError(f"group {self.group_id} cannot go from {self.state.value} to {state.value}")
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp_ms = now_ms
+
+    @property
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance may start from the present state."""
+        return (self.state, GroupState.PREPARING_REBALANCE) in TRANSITIONS
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it has only committed offsets: its consumers assign partitions by themselves."""
+        return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join_members
+
+    # -- members
+
+    def add(self, member: GroupMember, awaiting_join: asyncio.Future[JoinGroupResponse] | None = None) -> None:
+        """Take a member in; the first one determines the protocol type and leads."""
+        if member.group_instance_id is not None:
+            if member.group_instance_id in self.static_members:
+                raise ValueError(f"instance id {member.group_instance_id} is in group {self.group_id} already")
+            self.static_members[member.group_instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = member.protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._count_protocols(member, 1)
+        self._await_join(member, awaiting_join)
+        self.pending_join_members.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> None:
+        """Let a member, or a pending one, go; if it led, the member that is longest in the group leads from now on."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count_protocols(member, -1)
+            if member.awaiting_join is not None:
+                self.awaiting_join_count -= 1
+            if member.group_instance_id is not None:
+                self.static_members.pop(member.group_instance_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending_join_members.pop(member_id, None)
+        self.pending_sync_members.pop(member_id, None)
+
+    def update_member(
+        self,
+        member: GroupMember,
+        protocols: tuple[JoinGroupRequestProtocol, ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        awaiting_join: asyncio.Future[JoinGroupResponse] | None,
+    ) -> None:
+        """A member joins again: what it offers and how long it may take are replaced by what it says now."""
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+        self._await_join(member, awaiting_join)
+
+    def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> GroupMember:
+        """Give the place of a static member to the one that returned; who still waits as the old one is fenced."""
+        old = self.members.pop(old_member_id)
+        self.complete_join(
+            old, JoinGroupResponse(member_id=old_member_id, error_code=error_codes.FENCED_INSTANCE_ID)
+        )
+        self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
+        new = attrs.evolve(
+            old, member_id=new_member_id, is_new=False, awaiting_join=None, awaiting_sync=None, heartbeat=None
+        )
+        self.members[new_member_id] = new
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        self.static_members[instance_id] = new_member_id
+        return new
+
+    def validate_member(self, member_id: str, instance_id: str | None) -> int:
+        """0, or the error code for a member that is unknown here or was fenced by a later one of its instance id."""
+        if instance_id is not None:
+            current = self.static_members.get(instance_id)
+            if current is None:
+                return error_codes.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return error_codes.FENCED_INSTANCE_ID
+        return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
+
+    def elect_joined_leader(self) -> bool:
+        """Whether the leader has joined; if it has not, the first member that did leads from now on."""
+        if self.leader_id is None:
+            return False
+        if self.members[self.leader_id].awaiting_join is not None:
+            return True
+        for member in self.members.values():
+            if member.awaiting_join is not None:
+                self.leader_id = member.member_id
+                return True
+        return False
+
+    @property
+    def all_members_joined(self) -> bool:
+        """Whether the join phase has nobody left to wait for."""
+        return len(self.members) == self.awaiting_join_count and not self.pending_join_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest time a member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def join_response_members(self) -> tuple[JoinGroupResponseMember, ...]:
+        """All members with their subscriptions, for the leader."""
+        name = self.protocol_name
+        return tuple(
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(name),
+            )
+            for member in self.members.values()
+        )
+
+    # -- answers
+
+    def complete_join(self, member: GroupMember, response: JoinGroupResponse) -> bool:
+        """Answer the JoinGroup a member waits for, if it does; whether it did."""
+        waiter = member.awaiting_join
+        if waiter is None:
+            return False
+        self._await_join(member, None)
+        if not waiter.done():
+            waiter.set_result(response)
+        return True
+
+    def complete_sync(self, member: GroupMember, response: SyncGroupResponse) -> bool:
+        """Answer the SyncGroup a member waits for, if it does; whether it did."""
+        waiter = member.awaiting_sync
+        if waiter is None:
+            return False
+        member.awaiting_sync = None
+        if not waiter.done():
+            waiter.set_result(response)
+        return True
+
+    def _await_join(self, member: GroupMember, waiter: asyncio.Future[JoinGroupResponse] | None) -> None:
+        self.awaiting_join_count += (waiter is not None) - (member.awaiting_join is not None)
+        member.awaiting_join = waiter
+
+    # -- protocols and generations
+
+    def supports_protocols(self, protocol_type: str, protocols: Sequence[JoinGroupRequestProtocol]) -> bool:
+        """Whether a member that offers these has at least one protocol in common with all that are here."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and any(
+            self._protocol_counts.get(protocol.name, 0) == len(self.members) for protocol in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The vote: each member votes for the first of its protocols that all members offer; most votes win.
+
+        Members are counted by their list of names, so that this costs O(different lists), not O(members). Of names
+        with equally many votes Kafka takes the first one in the order of a Java hash map, and so does this.
+        """
+        everybody = len(self.members)
+        votes: dict[str, int] = {}
+        for names, count in self._preferences.items():
+            vote = next(name for name in names if self._protocol_counts[name] == everybody)
+            votes[vote] = votes.get(vote, 0) + count
+        return max(hash_map_order(votes), key=votes.__getitem__)
+
+    def init_next_generation(self, now_ms: int) -> None:
+        """End the join phase: a new generation with the members that joined, or an empty group."""
+        self.generation_id += 1
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.transition_to(GroupState.COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol_name = None
+            self.transition_to(GroupState.EMPTY, now_ms)
+        self.remember_subscriptions()
+        self.pending_sync_members.clear()
+
+    def remember_subscriptions(self) -> None:
+        """Keep what the members subscribe to in this generation, for the expiry of offsets."""
+        self._subscribed_topics = None
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or (self.members and self.protocol_name is None):
+            self._subscriptions = None
+        else:
+            self._subscriptions = tuple(member.metadata(self.protocol_name) for member in self.members.values())
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of this generation's members; None when they are not known (no consumers, or garbage)."""
+        if self._subscribed_topics is None and self._subscriptions is not None:
+            try:
+                self._subscribed_topics = frozenset(
+                    topic for metadata in self._subscriptions for topic in _topics_of_subscription(metadata)
+                )
+            except (struct.error, UnicodeDecodeError, ValueError):
+                self._subscriptions = None
+        return self._subscribed_topics
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether the group must be taken to use a topic; when nobody knows, a consumer group uses them all."""
+        topics = self.subscribed_topics()
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
+
+    def _count_protocols(self, member: GroupMember, sign: int) -> None:
+        names = member.protocol_names
+        for name in dict.fromkeys(names):
+            self._protocol_counts[name] = self._protocol_counts.get(name, 0) + sign
+        count = self._preferences.get(names, 0) + sign
+        if count:
+            self._preferences[names] = count
+        else:
+            self._preferences.pop(names, None)
+
+
+def generate_member_id(random: Random, client_id: str, instance_id: str | None) -> str:
+    """A new member id: the instance id or else the client id, and a random UUID."""
+    return f"{client_id if instance_id is None else instance_id}-{uuid.UUID(int=random.getrandbits(128), version=4)}"
+
+
+def _topics_of_subscription(metadata: bytes) -> list[str]:
+    """The topics of an encoded subscription, read as version 0, which is a prefix of every version.
+
+    Raises :class:`struct.error`, :class:`ValueError` or :class:`UnicodeDecodeError` for what is no subscription.
+    """
+    version, count = struct.unpack_from(">hi", metadata, 0)
+    if version < 0 or count < 0 or count > len(metadata):
+        raise ValueError("not a consumer subscription")
+    position = 6
+    topics = []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", metadata, position)
+        position += 2
+        if length < 0 or position + length > len(metadata):
+            raise ValueError("not a consumer subscription")
+        topics.append(metadata[position : position + length].decode())
+        position += length
+    return topics

@@ -1,0 +1,344 @@
+"""The group coordinator: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and what administrators ask of groups.
+
+It follows Kafka's classic ``GroupCoordinator`` and answers the error codes of Kafka 4.3 (``GroupCoordinatorService``,
+``GroupMetadataManager``). All of it runs on one event loop: between two awaits nothing interferes. Timers are the
+purgatory's, the calendar and chance are handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group import UNKNOWN_MEMBER_ID, GroupMember, GroupMetadata, GroupState
+from consumer_coord.broker.group_offsets import OffsetCoordinator
+from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
+from consumer_coord.broker.joining import Joining, RequestContext
+from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
+from consumer_coord.broker.rebalance import Rebalance
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import (
+    DeletableGroupResult,
+    DescribedGroup,
+    DescribedGroupMember,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+#: From this version of DescribeGroups on an unknown group is an error, before it was a dead group (KIP-1043).
+_DESCRIBE_NOT_FOUND_FROM = 6
+
+
+class GroupCoordinator:
+    """The classic groups of one broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        random: Random,
+        wall_clock_ms: Callable[[], int],
+        purgatory: Purgatory | None = None,
+        hooks: StoreHooks | None = None,
+    ) -> None:
+        self._config = config
+        self._wall_clock_ms = wall_clock_ms
+        self._purgatory = purgatory or Purgatory()
+        self._store = GroupStore(
+            config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks()
+        )
+        self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
+        self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
+        self.offsets = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
+        self._expiry: DelayedOperation | None = None
+
+    # -- partitions of __consumer_offsets
+
+    def on_election(self, partition: int, log: PartitionLog, leader_epoch: int) -> None:
+        """This broker leads a partition from now on: its groups are loaded and their members get new sessions."""
+        if self._expiry is None:
+            self._schedule_expiry()
+        self._store.elect(partition, log, leader_epoch, self._loaded)
+
+    def on_resignation(self, partition: int) -> None:
+        """Another broker leads a partition now: whoever waits here is told NOT_COORDINATOR."""
+        shard = self._store.resign(partition)
+        if shard is not None:
+            for group in shard.groups.values():
+                self._rebalance.unload(group)
+
+    def close(self) -> None:
+        """Give all partitions up and stop all timers."""
+        for shard in self._store.shards:
+            self.on_resignation(shard.partition)
+        self._purgatory.cancel(self._expiry)
+        self._expiry = None
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The partitions of ``__consumer_offsets`` that this broker leads, for tests and reports."""
+        return self._store.shards
+
+    def group(self, group_id: str) -> GroupMetadata | None:
+        """A group, if it is here and loaded; for tests and reports."""
+        _, shard = self._store.shard_of(group_id)
+        return None if shard is None else shard.groups.get(group_id)
+
+    def _loaded(self, shard: Shard) -> None:
+        for group in tuple(shard.groups.values()):
+            self._rebalance.loaded(shard, group)
+
+    def _schedule_expiry(self) -> None:
+        self._expiry = self._purgatory.schedule(self._config.offsets_retention_check_interval_ms, self._expire)
+
+    def _expire(self) -> None:
+        self._schedule_expiry()
+        for shard in self._store.shards:
+            if shard.state is ShardState.ACTIVE:
+                self.offsets.expire(shard)
+
+    # -- JoinGroup and SyncGroup
+
+    async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+        """Wait until the join phase ends, or answer at once why this member cannot join."""
+        config = self._config
+        if not request.group_id:
+            return JoinGroupResponse(error_code=error_codes.INVALID_GROUP_ID, member_id=request.member_id)
+        if not (
+            config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
+        ):
+            return JoinGroupResponse(error_code=error_codes.INVALID_SESSION_TIMEOUT, member_id=request.member_id)
+        error_code, shard = self._store.shard_of(request.group_id)
+        if shard is None:
+            return JoinGroupResponse(error_code=error_code)
+        waiter: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
+        self._joining.join(context, shard, request, waiter)
+        return await waiter
+
+    async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+        """Wait for the leader's assignment; from the leader, store it and hand it out."""
+        error_code, shard = self._find(request.group_id)
+        group = None if shard is None else shard.groups.get(request.group_id)
+        if error_code == error_codes.NONE:
+            error_code = _validate_sync(group, request)
+        if error_code != error_codes.NONE or shard is None or group is None:
+            return SyncGroupResponse(error_code=error_code)
+        member = group.members[request.member_id]
+        self._rebalance.sync_received(group, member.member_id)
+        if group.state is GroupState.STABLE:
+            return SyncGroupResponse(
+                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+            )
+        waiter: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
+        superseded, member.awaiting_sync = member.awaiting_sync, waiter
+        if superseded is not None and not superseded.done():
+            superseded.set_result(SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
+        if group.leader_id == member.member_id:
+            self._store_assignment(shard, group, request)
+        return await waiter
+
+    def _store_assignment(self, shard: Shard, group: GroupMetadata, request: SyncGroupRequest) -> None:
+        assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
+
+        def stored(append_error: int) -> None:
+            # While the log took its time a rebalance may have started; it has told everybody already.
+            if (
+                group.state is not GroupState.COMPLETING_REBALANCE
+                or group.generation_id != request.generation_id
+            ):
+                return
+            if append_error == error_codes.NONE:
+                self._rebalance.set_and_propagate_assignment(shard, group, assignments)
+                group.transition_to(GroupState.STABLE, self._wall_clock_ms())
+            else:
+                self._rebalance.assignment_failed(shard, group, append_error)
+
+        self._store.store_group(shard, group, assignments, stored)
+
+    # -- Heartbeat and LeaveGroup
+
+    async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        """A sign of life; the answer says whether a rebalance is under way."""
+        error_code, shard = self._find(request.group_id)
+        if error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
+            return HeartbeatResponse()  # the group is being loaded and its members will get new sessions
+        if shard is None:
+            return HeartbeatResponse(error_code=error_code)
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            return HeartbeatResponse(error_code=error_codes.UNKNOWN_MEMBER_ID)
+        error_code = group.validate_member(request.member_id, request.group_instance_id)
+        if error_code == error_codes.NONE and request.generation_id != group.generation_id:
+            error_code = error_codes.ILLEGAL_GENERATION
+        if error_code != error_codes.NONE:
+            return HeartbeatResponse(error_code=error_code)
+        self._rebalance.reschedule_heartbeat(shard, group, group.members[request.member_id])
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return HeartbeatResponse(error_code=error_codes.REBALANCE_IN_PROGRESS)
+        return HeartbeatResponse()
+
+    async def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Let members go, by member id or (administrators) by instance id alone; one answer for each."""
+        error_code, shard = self._find(request.group_id)
+        if shard is None:
+            return LeaveGroupResponse(error_code=error_code)
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            members = tuple(_left(identity, error_codes.UNKNOWN_MEMBER_ID) for identity in request.members)
+            return LeaveGroupResponse(members=members)
+        responses = tuple(_left(identity, self._leave(group, identity)) for identity in request.members)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._after_leaving(shard, group, responses, done.set_result)
+        error_code = response_error(await done)
+        return LeaveGroupResponse(error_code=error_code, members=() if error_code else responses)
+
+    def _leave(self, group: GroupMetadata, identity: MemberIdentity) -> int:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if member_id == UNKNOWN_MEMBER_ID:
+            if instance_id is None or instance_id not in group.static_members:
+                return error_codes.UNKNOWN_MEMBER_ID
+            member_id = group.static_members[instance_id]
+        elif member_id in group.pending_join_members:
+            self._rebalance.remove_pending_member(group, member_id)
+            return error_codes.NONE
+        else:
+            error_code = group.validate_member(member_id, instance_id)
+            if error_code != error_codes.NONE:
+                return error_code
+        self._rebalance.remove_member(group, group.members[member_id])
+        return error_codes.NONE
+
+    def _after_leaving(
+        self, shard: Shard, group: GroupMetadata, responses: Sequence[MemberResponse], done: Callable[[int], None]
+    ) -> None:
+        """Go on without who left. ``done`` waits for the empty generation to be stored if nobody is left."""
+        if all(response.error_code for response in responses):
+            return done(error_codes.NONE)
+        if group.can_rebalance and group.state is not GroupState.EMPTY:
+            self._rebalance.prepare(shard, group, "members left", done)
+        else:
+            self._rebalance.maybe_complete_join(shard, group, done)
+        return None
+
+    # -- administration
+
+    async def describe_groups(self, context: RequestContext, group_ids: Sequence[str]) -> tuple[DescribedGroup, ...]:
+        """What each group is like; one that does not exist is dead."""
+        return tuple(self._describe(context, group_id) for group_id in group_ids)
+
+    def _describe(self, context: RequestContext, group_id: str) -> DescribedGroup:
+        error_code, shard = self._store.shard_of(group_id)
+        if shard is None:
+            return DescribedGroup(group_id=group_id, error_code=error_code)
+        group = shard.groups.get(group_id)
+        if group is None:
+            if context.api_version < _DESCRIBE_NOT_FOUND_FROM:
+                return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+            return DescribedGroup(
+                group_id=group_id,
+                group_state=GroupState.DEAD.value,
+                error_code=error_codes.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} not found.",
+            )
+        protocol = group.protocol_name if group.state is GroupState.STABLE else None
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=protocol or "",
+            members=tuple(_describe_member(member, protocol) for member in group.members.values()),
+        )
+
+    async def list_groups(self, states: Sequence[str], types: Sequence[str]) -> tuple[int, tuple[ListedGroup, ...]]:
+        """(error code, the groups of this broker), of all states and types or of the given ones in any case."""
+        if any(shard.state is ShardState.LOADING for shard in self._store.shards):
+            return error_codes.COORDINATOR_LOAD_IN_PROGRESS, ()
+        wanted = {state.lower() for state in states}
+        if types and "classic" not in {kind.lower() for kind in types}:
+            return error_codes.NONE, ()
+        return error_codes.NONE, tuple(
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type="classic",
+            )
+            for shard in self._store.shards
+            for group in shard.groups.values()
+            if not wanted or group.state.value.lower() in wanted
+        )
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> tuple[DeletableGroupResult, ...]:
+        """Delete groups that have no members, and their offsets."""
+        return tuple(
+            [
+                DeletableGroupResult(group_id=group_id, error_code=await self._delete_group(group_id))
+                for group_id in group_ids
+            ]
+        )
+
+    async def _delete_group(self, group_id: str) -> int:
+        error_code, shard = self._store.shard_of(group_id)
+        if shard is None:
+            return error_code
+        group = shard.groups.get(group_id)
+        if group is None:
+            return error_codes.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return error_codes.NON_EMPTY_GROUP
+        return await self.offsets.delete_group(shard, group)
+
+    def _find(self, group_id: str) -> tuple[int, Shard | None]:
+        if not group_id:
+            return error_codes.INVALID_GROUP_ID, None
+        return self._store.shard_of(group_id)
+
+
+def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> int:
+    if group is None or group.state is GroupState.EMPTY:
+        return error_codes.UNKNOWN_MEMBER_ID
+    error_code = group.validate_member(request.member_id, request.group_instance_id)
+    if error_code != error_codes.NONE:
+        return error_code
+    if request.generation_id != group.generation_id:
+        return error_codes.ILLEGAL_GENERATION
+    if _inconsistent(request.protocol_type, group.protocol_type) or _inconsistent(
+        request.protocol_name, group.protocol_name
+    ):
+        return error_codes.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return error_codes.REBALANCE_IN_PROGRESS
+    return error_codes.NONE
+
+
+def _inconsistent(told: str | None, known: str | None) -> bool:
+    return told is not None and known is not None and told != known
+
+
+def _left(identity: MemberIdentity, error_code: int) -> MemberResponse:
+    return MemberResponse(
+        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code
+    )
+
+
+def _describe_member(member: GroupMember, protocol_name: str | None) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=b"" if protocol_name is None else member.metadata(protocol_name),
+        member_assignment=member.assignment,
+    )

@@ -1,0 +1,379 @@
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, offsets in transactions, and their expiry.
+
+It follows Kafka's ``OffsetMetadataManager``. Commits are fenced by generation and member while the group has members, and
+are free for all when it has none. A commit counts once its records are in the log; if that fails, nothing has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
+from consumer_coord.broker.group_store import GroupStore, Shard, response_error
+from consumer_coord.broker.offsets import OffsetAndMetadata
+from consumer_coord.broker.rebalance import Rebalance
+from consumer_coord.wire import error_codes, offsets_topic
+
+#: From this version of OffsetCommit on a group that does not exist is called that.
+_COMMIT_NOT_FOUND_FROM = 9
+#: Means in OffsetCommit: keep the offset as long as the broker keeps offsets.
+DEFAULT_RETENTION_TIME_MS = -1
+
+
+@attrs.frozen
+class Commit:
+    """One partition of an OffsetCommit or TxnOffsetCommit, whatever its version."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+    topic_id: uuid.UUID = uuid.UUID(int=0)
+
+
+@attrs.frozen
+class Committer:
+    """Who commits: a member with its generation, or (-1 and no member id) somebody outside of the group's protocol."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = UNKNOWN_MEMBER_ID
+    group_instance_id: str | None = None
+    retention_time_ms: int = DEFAULT_RETENTION_TIME_MS
+
+
+#: What a commit of one partition came to.
+CommitResult = tuple[Commit, int]
+
+
+class OffsetCoordinator:
+    """The offsets of the groups of one broker."""
+
+    def __init__(
+        self, config: BrokerConfig, store: GroupStore, rebalance: Rebalance, wall_clock_ms: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._rebalance = rebalance
+        self._wall_clock_ms = wall_clock_ms
+
+    # -- commits
+
+    async def commit(self, api_version: int, committer: Committer, commits: Sequence[Commit]) -> list[CommitResult]:
+        """Store offsets; the answer has an error code for each partition, in the order of ``commits``."""
+        error_code, shard = self._store.shard_of(committer.group_id)
+        if shard is None:
+            return [(commit, error_code) for commit in commits]
+        group = shard.groups.get(committer.group_id)
+        error_code = _validate_commit(group, api_version, committer, transactional=False)
+        if error_code != error_codes.NONE:
+            return [(commit, error_code) for commit in commits]
+        if group is None:
+            group = shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
+        elif group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            self._rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
+        return await self._append(shard, group, committer, commits)
+
+    async def txn_commit(
+        self, committer: Committer, commits: Sequence[Commit], producer_id: int, producer_epoch: int
+    ) -> list[CommitResult]:
+        """Store offsets that count when the transaction of ``producer_id`` is committed."""
+        if not committer.group_id:
+            return [(commit, error_codes.INVALID_GROUP_ID) for commit in commits]
+        error_code, shard = self._store.shard_of(committer.group_id)
+        if shard is None:
+            return [(commit, error_code) for commit in commits]
+        group = shard.groups.get(committer.group_id)
+        error_code = _validate_commit(group, 0, committer, transactional=True)
+        if error_code != error_codes.NONE:
+            return [(commit, error_code) for commit in commits]
+        if group is None:
+            group = shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
+        return await self._append(shard, group, committer, commits, producer_id, producer_epoch)
+
+    def end_transaction(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> int:
+        """Write the marker of a transaction's end to a partition of ``__consumer_offsets``, and make it count."""
+        for shard in self._store.shards:
+            if shard.partition == partition:
+                self._store.append_marker(shard, producer_id, producer_epoch, committed)
+                for group in shard.groups.values():
+                    group.offsets.end_transaction(producer_id, committed)
+                return error_codes.NONE
+        return error_codes.NOT_COORDINATOR
+
+    async def _append(
+        self,
+        shard: Shard,
+        group: GroupMetadata,
+        committer: Committer,
+        commits: Sequence[Commit],
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> list[CommitResult]:
+        now_ms = self._wall_clock_ms()
+        expire_ms = -1 if committer.retention_time_ms == DEFAULT_RETENTION_TIME_MS else now_ms + committer.retention_time_ms
+        too_large = self._config.offset_metadata_max_bytes
+        accepted: list[tuple[Commit, OffsetAndMetadata]] = []
+        for commit in commits:
+            if commit.metadata is None or len(commit.metadata) <= too_large:
+                accepted.append(
+                    (
+                        commit,
+                        OffsetAndMetadata(
+                            commit.offset,
+                            commit.leader_epoch,
+                            commit.metadata or "",
+                            now_ms,
+                            expire_ms,
+                            topic_id=commit.topic_id,
+                        ),
+                    )
+                )
+        error_code = error_codes.NONE
+        if accepted:
+            done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+            def appended(append_error: int, base_offset: int) -> None:
+                if append_error == error_codes.NONE:
+                    _apply(group, accepted, base_offset, producer_id)
+                elif group.is_simple and not group.generation_id and not group.offsets:
+                    shard.groups.pop(group.group_id, None)
+                if not done.done():
+                    done.set_result((append_error, base_offset))
+
+            records = [(_key(committer.group_id, commit), _value(offset)) for commit, offset in accepted]
+            self._store.append(shard, records, appended, producer_id, producer_epoch)
+            error_code = response_error((await done)[0])
+        stored = {id(commit) for commit, _ in accepted}
+        return [
+            (commit, error_code if id(commit) in stored else error_codes.OFFSET_METADATA_TOO_LARGE)
+            for commit in commits
+        ]
+
+    # -- fetches
+
+    def fetch(
+        self, group_id: str, partitions: Iterable[tuple[str, int]], require_stable: bool
+    ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
+        """(error code, for each asked partition its offset, or an error code: 0 means that it has none)."""
+        error_code, shard = self._store.shard_of(group_id)
+        if shard is None:
+            return error_code, []
+        group = shard.groups.get(group_id)
+        return error_codes.NONE, [
+            (topic, partition, _fetched(group, topic, partition, require_stable)) for topic, partition in partitions
+        ]
+
+    def fetch_all(
+        self, group_id: str, require_stable: bool
+    ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
+        """As :meth:`fetch`, for every partition that the group has an offset of."""
+        error_code, shard = self._store.shard_of(group_id)
+        if shard is None:
+            return error_code, []
+        group = shard.groups.get(group_id)
+        if group is None:
+            return error_codes.NONE, []
+        return error_codes.NONE, [
+            (topic, partition, _fetched(group, topic, partition, require_stable))
+            for topic, offsets in group.offsets.topics()
+            for partition in offsets
+        ]
+
+    # -- deletion
+
+    async def delete(
+        self, group_id: str, partitions: Sequence[tuple[str, int]]
+    ) -> tuple[int, list[tuple[str, int, int]]]:
+        """(error code, for each partition whether its offset is gone): not for topics that members subscribe to."""
+        if not group_id:
+            return error_codes.INVALID_GROUP_ID, []
+        error_code, shard = self._store.shard_of(group_id)
+        if shard is None:
+            return error_code, []
+        group = shard.groups.get(group_id)
+        if group is None:
+            return error_codes.GROUP_ID_NOT_FOUND, []
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return error_codes.NON_EMPTY_GROUP, []
+        results, doomed = [], []
+        for topic, partition in partitions:
+            if group.is_subscribed_to(topic):
+                results.append((topic, partition, error_codes.GROUP_SUBSCRIBED_TO_TOPIC))
+                continue
+            results.append((topic, partition, error_codes.NONE))
+            if group.offsets.get(topic, partition) is not None or group.offsets.has_pending(topic, partition):
+                doomed.append((topic, partition))
+        error_code = await self._append_tombstones(shard, group, doomed, with_group=False)
+        return (error_code, []) if error_code else (error_codes.NONE, results)
+
+    async def delete_group(self, shard: Shard, group: GroupMetadata) -> int:
+        """Delete an empty group and all its offsets; an error code."""
+        return await self._append_tombstones(shard, group, list(group.offsets.partitions()), with_group=True)
+
+    def delete_topic(self, topics: Sequence[str]) -> None:
+        """Topics are gone, and with them all offsets that groups committed for them."""
+        for shard in self._store.shards:
+            for group in tuple(shard.groups.values()):
+                doomed = [(topic, partition) for topic, partition in group.offsets.partitions() if topic in topics]
+                self._tombstones(shard, group, doomed, with_group=False)
+
+    async def _append_tombstones(
+        self, shard: Shard, group: GroupMetadata, doomed: Sequence[tuple[str, int]], with_group: bool
+    ) -> int:
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tombstones(shard, group, doomed, with_group, done.set_result)
+        return response_error(await done)
+
+    def _tombstones(
+        self,
+        shard: Shard,
+        group: GroupMetadata,
+        doomed: Sequence[tuple[str, int]],
+        with_group: bool,
+        done: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        records: list[tuple[bytes, bytes | None]] = [
+            (_key(group.group_id, Commit(topic, partition, -1)), None) for topic, partition in doomed
+        ]
+        if with_group:
+            records.append((offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id)), None))
+
+        def appended(append_error: int, _: int) -> None:
+            if append_error == error_codes.NONE:
+                for topic, partition in doomed:
+                    group.offsets.remove(topic, partition)
+                if with_group and group.state is GroupState.EMPTY:
+                    self._rebalance.cancel_timers(group)
+                    group.transition_to(GroupState.DEAD, self._wall_clock_ms())
+                    if shard.groups.get(group.group_id) is group:
+                        del shard.groups[group.group_id]
+            done(append_error)
+
+        if records:
+            self._store.append(shard, records, appended)
+        else:
+            done(error_codes.NONE)
+
+    # -- expiry
+
+    def expire(self, shard: Shard) -> None:
+        """Delete offsets whose time is over, and empty groups that have none left (``cleanupGroupMetadata``)."""
+        now_ms = self._wall_clock_ms()
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        for group in tuple(shard.groups.values()):
+            base = _expiry_base(group)
+            if base is None and group.offsets:
+                continue
+            doomed = []
+            survivors = len(group.offsets.open_transactions)
+            for topic, offsets in group.offsets.topics():
+                subscribed = group.is_subscribed_to(topic)
+                for partition, offset in offsets.items():
+                    if (
+                        base is None
+                        or subscribed
+                        or group.offsets.has_pending(topic, partition)
+                        or not _is_expired(offset, base(offset), now_ms, retention_ms)
+                    ):
+                        survivors += 1
+                    else:
+                        doomed.append((topic, partition))
+            self._tombstones(shard, group, doomed, with_group=not survivors and group.state is GroupState.EMPTY)
+
+
+def _validate_commit(
+    group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool
+) -> int:
+    """Whether a commit is let in (``validateOffsetCommit``): 0 or an error code."""
+    if group is None:
+        if committer.generation_id < 0:
+            return error_codes.NONE  # it makes a simple group
+        if api_version >= _COMMIT_NOT_FOUND_FROM and not transactional:
+            return error_codes.GROUP_ID_NOT_FOUND
+        return error_codes.ILLEGAL_GENERATION
+    if committer.generation_id < 0 and group.state is GroupState.EMPTY:
+        return error_codes.NONE
+    if committer.generation_id >= 0 or committer.member_id or committer.group_instance_id is not None:
+        error_code = group.validate_member(committer.member_id, committer.group_instance_id)
+        if error_code != error_codes.NONE:
+            return error_code
+        if committer.generation_id != group.generation_id:
+            return error_codes.ILLEGAL_GENERATION
+    elif not transactional and group.state is not GroupState.EMPTY:
+        return error_codes.UNKNOWN_MEMBER_ID
+    if not transactional and group.state is GroupState.COMPLETING_REBALANCE:
+        return error_codes.REBALANCE_IN_PROGRESS
+    return error_codes.NONE
+
+
+def _apply(
+    group: GroupMetadata, accepted: Sequence[tuple[Commit, OffsetAndMetadata]], base_offset: int, producer_id: int
+) -> None:
+    for index, (commit, offset) in enumerate(accepted):
+        stored = attrs.evolve(offset, record_offset=base_offset + index)
+        if producer_id == -1:
+            present = group.offsets.get(commit.topic, commit.partition)
+            if present is None or present.record_offset < stored.record_offset:
+                group.offsets.put(commit.topic, commit.partition, stored)
+        else:
+            group.offsets.put_pending(producer_id, commit.topic, commit.partition, stored)
+
+
+def _fetched(
+    group: GroupMetadata | None, topic: str, partition: int, require_stable: bool
+) -> OffsetAndMetadata | int:
+    if group is None:
+        return error_codes.NONE
+    if require_stable and group.offsets.has_pending(topic, partition):
+        return error_codes.UNSTABLE_OFFSET_COMMIT
+    return group.offsets.get(topic, partition) or error_codes.NONE
+
+
+def _key(group_id: str, commit: Commit) -> bytes:
+    return offsets_topic.encode_offset_key(offsets_topic.OffsetCommitKey(group_id, commit.topic, commit.partition))
+
+
+def _value(offset: OffsetAndMetadata) -> bytes:
+    return offsets_topic.encode_offset_value(
+        offsets_topic.OffsetCommitValue(
+            offset.offset,
+            offset.leader_epoch,
+            offset.metadata,
+            offset.commit_timestamp_ms,
+            offset.expire_timestamp_ms,
+            offset.topic_id,
+        )
+    )
+
+
+def _expiry_base(group: GroupMetadata) -> Callable[[OffsetAndMetadata], int] | None:
+    """From when the retention of an offset counts; None while this group's offsets do not expire."""
+    if group.protocol_type is None:
+        return _commit_timestamp_ms  # a simple group
+    if group.state is GroupState.EMPTY:
+        empty_since_ms = group.state_timestamp_ms
+        return _commit_timestamp_ms if empty_since_ms is None else lambda _: empty_since_ms
+    if (
+        group.state is GroupState.STABLE
+        and group.protocol_type == CONSUMER_PROTOCOL_TYPE
+        and group.subscribed_topics() is not None
+    ):
+        return _commit_timestamp_ms  # of topics that nobody in the group subscribes to any more
+    return None
+
+
+def _commit_timestamp_ms(offset: OffsetAndMetadata) -> int:
+    return offset.commit_timestamp_ms
+
+
+def _is_expired(offset: OffsetAndMetadata, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+    if offset.expire_timestamp_ms != -1:
+        return now_ms >= offset.expire_timestamp_ms
+    return now_ms - base_ms >= retention_ms

@@ -1,0 +1,364 @@
+"""Groups and offsets as records of ``__consumer_offsets``: written before the answer, read when a partition is taken up.
+
+It follows Kafka's ``GroupMetadataManager`` before 4.0 (``storeGroup``, ``onElection``, ``onResignation``) and the replay of
+records in 4.x. A broker leads some partitions of the topic; each is a :class:`Shard` with the groups whose ids hash to it.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
+
+from consumer_coord.broker.errors import AppendError
+from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState
+from consumer_coord.broker.java_hash import partition_for
+from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.offsets import OffsetAndMetadata
+from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
+from consumer_coord.broker.record_batch import Record
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import error_codes, offsets_topic
+from consumer_coord.wire.messages import JoinGroupRequestProtocol
+
+logger = logging.getLogger(__name__)
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+
+#: What a failed append means to the member whose request it was (``appendGroupMetadataErrorToResponseError``).
+_APPEND_ERRORS: Mapping[int, int] = {
+    error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_ENOUGH_REPLICAS: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.REQUEST_TIMED_OUT: error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_LEADER_OR_FOLLOWER: error_codes.NOT_COORDINATOR,
+    error_codes.KAFKA_STORAGE_ERROR: error_codes.NOT_COORDINATOR,
+    error_codes.MESSAGE_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
+    error_codes.RECORD_LIST_TOO_LARGE: error_codes.UNKNOWN_SERVER_ERROR,
+    error_codes.INVALID_FETCH_SIZE: error_codes.UNKNOWN_SERVER_ERROR,
+}
+
+
+def response_error(append_error: int) -> int:
+    """The error code that a client is told when an append failed with ``append_error``."""
+    return _APPEND_ERRORS.get(append_error, append_error)
+
+
+class ShardState(enum.Enum):
+    """Whether a partition's groups can be used."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    UNLOADED = "unloaded"
+
+
+@attrs.frozen
+class LoadReport:
+    """What reading a partition came upon."""
+
+    records: int = 0
+    foreign: int = 0
+    corrupt: int = 0
+    future: int = 0
+
+
+#: Called when an append is done: an error code and the offset of the first record (-1 on an error).
+Appended = Callable[[int, int], None]
+
+
+@attrs.frozen
+class PendingAppend:
+    """An append that takes its time."""
+
+    appended: Appended
+    operation: DelayedOperation
+
+
+@attrs.define(eq=False)
+class Shard:
+    """One partition of ``__consumer_offsets`` that this broker leads, with its groups in the order of their creation."""
+
+    partition: int
+    log: PartitionLog
+    leader_epoch: int
+    state: ShardState = ShardState.LOADING
+    groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
+    #: Appends that are under way, oldest first, by number.
+    appending: dict[int, PendingAppend] = attrs.field(factory=dict)
+    report: LoadReport = LoadReport()
+
+
+@attrs.frozen
+class StoreHooks:
+    """Where a simulation or a test can interfere.
+
+    ``append_error(partition)`` fails an append with Kafka's error code; ``append_delay_ms(partition)`` lets it take time,
+    as replication does; ``loading_delay_ms(partition)`` is how long a partition answers COORDINATOR_LOAD_IN_PROGRESS.
+    """
+
+    append_error: Callable[[int], int] = lambda _: error_codes.NONE
+    append_delay_ms: Callable[[int], int] = lambda _: 0
+    loading_delay_ms: Callable[[int], int] = lambda _: 0
+
+
+class GroupStore:
+    """The partitions of ``__consumer_offsets`` on one broker."""
+
+    def __init__(
+        self,
+        partitions: int,
+        purgatory: Purgatory,
+        wall_clock_ms: Callable[[], int],
+        hooks: StoreHooks = StoreHooks(),  # noqa: B008  # frozen, so one for all is right
+    ) -> None:
+        self._partitions = partitions
+        self._purgatory = purgatory
+        self._wall_clock_ms = wall_clock_ms
+        self._hooks = hooks
+        self._shards: dict[int, Shard] = {}
+        self._appends = 0
+
+    # -- finding
+
+    def shard_of(self, group_id: str) -> tuple[int, Shard | None]:
+        """(0, the active shard of a group), or the error that says why there is none here just now."""
+        shard = self._shards.get(partition_for(group_id, self._partitions))
+        if shard is None:
+            return error_codes.NOT_COORDINATOR, None
+        if shard.state is ShardState.LOADING:
+            return error_codes.COORDINATOR_LOAD_IN_PROGRESS, None
+        return error_codes.NONE, shard
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """All partitions that this broker leads, those being loaded among them."""
+        return tuple(self._shards.values())
+
+    # -- appending
+
+    def append(
+        self,
+        shard: Shard,
+        records: Sequence[tuple[bytes, bytes | None]],
+        appended: Appended,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> None:
+        """Write records, then call ``appended``: at once, unless the hooks let the log take its time."""
+        error_code = self._hooks.append_error(shard.partition)
+        base_offset = -1
+        if error_code == error_codes.NONE:
+            try:
+                base_offset = shard.log.append_records(
+                    records, self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch
+                )
+            except AppendError as error:
+                error_code = error.code
+        delay_ms = self._hooks.append_delay_ms(shard.partition)
+        if not delay_ms and not shard.appending:
+            return appended(error_code, base_offset)
+        # Appends end in the order in which they began, as records are replicated.
+        self._appends += 1
+        number = self._appends
+
+        def end() -> None:
+            del shard.appending[number]
+            appended(error_code, base_offset)
+
+        pending = list(shard.appending.values())
+        not_before = pending[-1].operation.deadline if pending else 0.0
+        operation = self._purgatory.schedule(delay_ms, end, not_before=not_before)
+        shard.appending[number] = PendingAppend(appended, operation)
+        return None
+
+    def append_marker(self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """Write the end of a transaction; raises :class:`~consumer_coord.broker.errors.AppendError`."""
+        shard.log.append_marker(self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch, committed)
+
+    def store_group(
+        self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes], done: Callable[[int], None]
+    ) -> None:
+        """Write a group's present generation with the given assignments; ``done`` gets the log's error code."""
+        value = offsets_topic.GroupMetadataValue(
+            protocol_type=group.protocol_type or "",
+            generation=group.generation_id,
+            protocol=group.protocol_name,
+            leader=group.leader_id,
+            current_state_timestamp_ms=-1 if group.state_timestamp_ms is None else group.state_timestamp_ms,
+            members=tuple(
+                offsets_topic.MemberMetadata(
+                    member_id=member.member_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(group.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
+                    group_instance_id=member.group_instance_id,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                )
+                for member in group.members.values()
+            ),
+        )
+        key = offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id))
+        self.append(shard, [(key, offsets_topic.encode_group_value(value))], lambda error_code, _: done(error_code))
+
+    # -- loading and unloading
+
+    def elect(self, partition: int, log: PartitionLog, leader_epoch: int, loaded: Callable[[Shard], None]) -> None:
+        """This broker leads a partition now: read its groups, then call ``loaded``."""
+        shard = Shard(partition, log, leader_epoch)
+        self._shards[partition] = shard
+
+        def load() -> None:
+            if shard.state is ShardState.LOADING:
+                shard.groups, shard.report = replay(log.records())
+                shard.state = ShardState.ACTIVE
+                _log_report(shard)
+                loaded(shard)
+
+        delay_ms = self._hooks.loading_delay_ms(partition)
+        if delay_ms:
+            self._purgatory.schedule(delay_ms, load)
+        else:
+            load()
+
+    def resign(self, partition: int) -> Shard | None:
+        """Another broker leads a partition now; what was here of it is returned, for its waiters to be told."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.state = ShardState.UNLOADED
+            for pending in tuple(shard.appending.values()):
+                self._purgatory.cancel(pending.operation)
+                pending.appended(error_codes.NOT_LEADER_OR_FOLLOWER, -1)
+            shard.appending.clear()
+        return shard
+
+
+def replay(
+    records: Iterator[Record | MalformedMessageError],
+) -> tuple[dict[str, GroupMetadata], LoadReport]:
+    """The groups and offsets that a partition's records amount to.
+
+    Records that are corrupt or of a future version are skipped and counted; those of other protocols are skipped.
+    """
+    groups: dict[str, GroupMetadata] = {}
+    count = foreign = corrupt = future = 0
+    for record in records:
+        count += 1
+        if isinstance(record, MalformedMessageError):
+            corrupt += 1
+            continue
+        try:
+            foreign += not _replay_record(groups, record)
+        except MalformedMessageError as error:
+            corrupt += 1
+            logger.warning("skipped a corrupt record at offset %d of a groups log: %s", record.offset, error)
+        except UnsupportedVersionError as error:
+            future += 1
+            logger.warning("skipped a record of the future at offset %d of a groups log: %s", record.offset, error)
+    return groups, LoadReport(count, foreign, corrupt, future)
+
+
+def _replay_record(groups: dict[str, GroupMetadata], record: Record) -> bool:
+    """Apply one record; whether it was one of ours."""
+    if record.control:
+        for group in groups.values():
+            group.offsets.end_transaction(record.producer_id, record.committed)
+        return True
+    if record.key is None:
+        raise MalformedMessageError("a record without a key")
+    key = offsets_topic.decode_key(record.key)
+    if isinstance(key, offsets_topic.OffsetCommitKey):
+        _replay_offset(groups, key, record)
+    elif isinstance(key, offsets_topic.GroupMetadataKey):
+        _replay_group(groups, key.group, record.value)
+    else:
+        return False
+    return True
+
+
+def _replay_offset(groups: dict[str, GroupMetadata], key: offsets_topic.OffsetCommitKey, record: Record) -> None:
+    group = groups.get(key.group)
+    if record.value is None:
+        if group is not None:
+            group.offsets.remove(key.topic, key.partition)
+        return
+    value = offsets_topic.decode_offset_value(record.value)
+    if group is None:
+        group = groups[key.group] = GroupMetadata(key.group)
+    offset = OffsetAndMetadata(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp_ms,
+        value.expire_timestamp_ms,
+        record.offset,
+        value.topic_id,
+    )
+    if record.transactional:
+        group.offsets.put_pending(record.producer_id, key.topic, key.partition, offset)
+    else:
+        group.offsets.put(key.topic, key.partition, offset)
+
+
+def _replay_group(groups: dict[str, GroupMetadata], group_id: str, data: bytes | None) -> None:
+    offsets = groups[group_id].offsets if group_id in groups else None
+    if data is None:
+        groups.pop(group_id, None)
+        if offsets:
+            # Compaction may leave offsets in front of the tombstone of the group that they outlived.
+            groups[group_id] = GroupMetadata(group_id, offsets=offsets)
+        return
+    value = offsets_topic.decode_group_value(data)
+    if value.members and value.protocol is None:
+        raise MalformedMessageError(f"group {group_id} has members and no protocol")
+    group = GroupMetadata(
+        group_id,
+        state=GroupState.STABLE if value.members else GroupState.EMPTY,
+        state_timestamp_ms=None if value.current_state_timestamp_ms == -1 else value.current_state_timestamp_ms,
+        protocol_type=value.protocol_type or None,
+        protocol_name=value.protocol,
+        generation_id=value.generation,
+        leader_id=value.leader,
+    )
+    if offsets is not None:
+        group.offsets = offsets
+    for stored in value.members:
+        if stored.member_id in group.members or stored.group_instance_id in group.static_members:
+            raise MalformedMessageError(f"member {stored.member_id} is in group {group_id} twice")
+        group.add(
+            GroupMember(
+                member_id=stored.member_id,
+                group_instance_id=stored.group_instance_id,
+                client_id=stored.client_id,
+                client_host=stored.client_host,
+                rebalance_timeout_ms=(
+                    stored.session_timeout_ms if stored.rebalance_timeout_ms == -1 else stored.rebalance_timeout_ms
+                ),
+                session_timeout_ms=stored.session_timeout_ms,
+                protocol_type=value.protocol_type,
+                protocols=(JoinGroupRequestProtocol(name=value.protocol or "", metadata=stored.subscription),),
+                assignment=stored.assignment,
+            )
+        )
+    if group.members and group.leader_id not in group.members:
+        group.leader_id = next(iter(group.members))
+    group.remember_subscriptions()
+    groups[group_id] = group
+
+
+def _log_report(shard: Shard) -> None:
+    report = shard.report
+    level = logging.WARNING if report.corrupt or report.future else logging.DEBUG
+    logger.log(
+        level,
+        "loaded %d groups from partition %d of %s: %d records, skipped %d of other protocols, %d corrupt, %d of the future",
+        len(shard.groups),
+        shard.partition,
+        GROUP_METADATA_TOPIC,
+        report.records,
+        report.foreign,
+        report.corrupt,
+        report.future,
+    )

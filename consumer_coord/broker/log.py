@@ -1,0 +1,310 @@
+"""The log of one partition: record batches as they came, with the offsets they were given.
+
+It lives in memory; with a :class:`Storage` behind it every batch is also on disk before its append returns. Retention is by
+size. There are no replicas to wait for, so the high watermark is the end of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import attrs
+
+from consumer_coord.broker import record_batch
+from consumer_coord.broker.crc32c import IS_NATIVE
+from consumer_coord.broker.errors import AppendError
+from consumer_coord.broker.producers import ProducerStates
+from consumer_coord.broker.record_batch import PREFIX_SIZE, BatchHeader, Record
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire import error_codes
+
+_PREFIX = struct.Struct(">qii")
+#: What ListOffsets asks for instead of a timestamp.
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+
+
+class Storage(Protocol):
+    """Where a log is kept besides memory."""
+
+    def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
+        """Write one batch; it is there after a crash of this process when this returns."""
+
+    def trim(self, log_start_offset: int) -> None:
+        """Remember where the log starts, and give back the space of what is entirely before that."""
+
+
+@attrs.frozen
+class AppendResult:
+    """Where records went."""
+
+    base_offset: int
+    log_start_offset: int
+
+
+@attrs.frozen
+class _Batch:
+    """A batch in the log. What the broker wrote over its first bytes stands apart, so that the rest need not be copied."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+    max_timestamp_ms: int
+    prefix: bytes
+    rest: bytes | memoryview
+
+    def to_bytes(self) -> bytes:
+        return self.prefix + bytes(self.rest)
+
+
+class PartitionLog:
+    """One partition's batches in the order of their offsets."""
+
+    def __init__(
+        self,
+        retention_bytes: int = -1,
+        max_batch_bytes: int = 1_048_588,
+        storage: Storage | None = None,
+    ) -> None:
+        self.retention_bytes = retention_bytes
+        self.max_batch_bytes = max_batch_bytes
+        self.log_start_offset = 0
+        self.end_offset = 0
+        self.size = 0
+        self.producers = ProducerStates()
+        #: Called with the number of bytes after each append, by those who wait for records.
+        self.on_append: dict[int, Callable[[int], None]] = {}
+        self._storage = storage
+        self._batches: list[_Batch] = []
+        self._last_offsets: list[int] = []  # of each batch, for bisection
+        #: (leader epoch, first offset written in it), both rising
+        self._epochs: list[tuple[int, int]] = []
+
+    # -- writing
+
+    def append(self, records: bytes, leader_epoch: int) -> AppendResult:
+        """Append the batch that a producer sent, kept as it came.
+
+        Raises :class:`~consumer_coord.broker.errors.AppendError`. What an idempotent producer sends twice is answered with
+        the offset that it has.
+        """
+        header = self._validated(records)
+        duplicate = self.producers.duplicate_of(header)
+        if duplicate is not None:
+            return AppendResult(duplicate, self.log_start_offset)
+        self.producers.check(header)
+        base_offset = self.end_offset
+        # A view, not a slice: the bytes of the request are not copied.
+        self._store(header, memoryview(records)[PREFIX_SIZE:], leader_epoch)
+        self.producers.appended(header, base_offset)
+        self._notify(header.size)
+        self._apply_retention()
+        return AppendResult(base_offset, self.log_start_offset)
+
+    def append_records(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        timestamp_ms: int,
+        leader_epoch: int,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> int:
+        """Append records of the broker's own as one batch; the offset of the first. Raises
+        :class:`~consumer_coord.broker.errors.AppendError`."""
+        data = record_batch.build_batch(
+            records,
+            base_offset=self.end_offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+        return self._append_own(data, leader_epoch)
+
+    def append_marker(
+        self, timestamp_ms: int, leader_epoch: int, producer_id: int, producer_epoch: int, committed: bool
+    ) -> int:
+        """Append the end of a transaction; its offset. Raises
+        :class:`~consumer_coord.broker.errors.AppendError`."""
+        data = record_batch.build_marker(
+            base_offset=self.end_offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=leader_epoch,
+            producer=(producer_id, producer_epoch),
+            committed=committed,
+        )
+        return self._append_own(data, leader_epoch)
+
+    def restore(self, data: bytes, header: BatchHeader) -> None:
+        """Take a batch back that was read from disk, with the offsets that it has. Nothing is written or notified."""
+        if self._batches and header.base_offset < self.end_offset:
+            raise MalformedMessageError(f"offset {header.base_offset} comes after {self.end_offset - 1}")
+        self.end_offset = header.base_offset
+        rest = memoryview(data)[header.position + PREFIX_SIZE : header.position + header.size]
+        self._keep(header, rest, header.leader_epoch)
+        self.producers.appended(header, header.base_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Forget what is before ``offset``: DeleteRecords and retention. A batch goes when all of it is."""
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self.end_offset = max(self.end_offset, self.log_start_offset)
+        gone = bisect_left(self._last_offsets, self.log_start_offset)
+        if gone:
+            self.size -= sum(batch.size for batch in self._batches[:gone])
+            del self._batches[:gone], self._last_offsets[:gone]
+        if self._storage is not None:
+            self._storage.trim(self.log_start_offset)
+
+    def _append_own(self, data: bytes, leader_epoch: int) -> int:
+        header = record_batch.read_header(data)
+        self._store(header, memoryview(data)[PREFIX_SIZE:], leader_epoch)
+        self._notify(len(data))
+        return self.end_offset - header.last_offset_delta - 1
+
+    def _validated(self, records: bytes) -> BatchHeader:
+        try:
+            header = record_batch.read_header(records)
+        except UnsupportedVersionError as error:
+            raise AppendError(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+        except MalformedMessageError as error:
+            raise AppendError(error_codes.CORRUPT_MESSAGE, str(error)) from error
+        if header.size > self.max_batch_bytes:
+            raise AppendError(
+                error_codes.MESSAGE_TOO_LARGE,
+                f"a batch of {header.size} bytes; max.message.bytes is {self.max_batch_bytes}",
+            )
+        if header.size != len(records):
+            raise AppendError(error_codes.INVALID_RECORD, "more than one batch for a partition in a request")
+        if header.control or header.transactional:
+            raise AppendError(error_codes.INVALID_RECORD, "this broker has no transactions")
+        if not header.count or header.count != header.last_offset_delta + 1:
+            raise AppendError(error_codes.INVALID_RECORD, "a producer's batch has no gaps between its offsets")
+        # In Python the checksum of everything that passes would cost more than all the rest.
+        if IS_NATIVE and not record_batch.has_valid_crc(records, header):
+            raise AppendError(error_codes.CORRUPT_MESSAGE, "the checksum of a batch is wrong")
+        return header
+
+    def _store(self, header: BatchHeader, rest: memoryview, leader_epoch: int) -> None:
+        prefix = _PREFIX.pack(self.end_offset, header.size - record_batch.LOG_OVERHEAD, leader_epoch)
+        if self._storage is not None:
+            try:
+                self._storage.append(self.end_offset, (prefix, rest))
+            except OSError as error:
+                raise AppendError(error_codes.KAFKA_STORAGE_ERROR, f"cannot write to the log: {error}") from error
+        self._keep(header, rest, leader_epoch, prefix)
+
+    def _keep(self, header: BatchHeader, rest: memoryview, leader_epoch: int, prefix: bytes | None = None) -> None:
+        first = self.end_offset
+        if not self._epochs or self._epochs[-1][0] < leader_epoch:
+            self._epochs.append((leader_epoch, first))
+        last = first + header.last_offset_delta
+        if prefix is None:
+            prefix = _PREFIX.pack(first, header.size - record_batch.LOG_OVERHEAD, leader_epoch)
+        self._batches.append(_Batch(first, last, header.size, header.max_timestamp_ms, prefix, rest))
+        self._last_offsets.append(last)
+        self.size += header.size
+        self.end_offset = last + 1
+
+    def _notify(self, size: int) -> None:
+        for callback in tuple(self.on_append.values()):
+            callback(size)
+
+    def _apply_retention(self) -> None:
+        if self.retention_bytes < 0 or self.size <= self.retention_bytes:
+            return
+        # In steps of an eighth: cutting the front of a list off is not free.
+        excess = self.size - self.retention_bytes * 7 // 8
+        keep_from = 0
+        while excess > 0 and keep_from < len(self._batches) - 1:
+            excess -= self._batches[keep_from].size
+            keep_from += 1
+        self.delete_before(self._batches[keep_from].base_offset)
+
+    # -- reading
+
+    def available(self, offset: int, limit: int) -> int:
+        """How many bytes a read from ``offset`` would give, counted up to ``limit``."""
+        total = 0
+        for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
+            total += self._batches[index].size
+            if total >= limit:
+                break
+        return total
+
+    def read(self, offset: int, max_bytes: int, at_least_one: bool) -> bytes:
+        """Whole batches from the one that holds ``offset`` on.
+
+        At most ``max_bytes``; the first batch is given whatever its size if ``at_least_one``, so that a reader gets on.
+        """
+        parts: list[bytes | memoryview] = []
+        size = 0
+        for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
+            batch = self._batches[index]
+            size += batch.size
+            if size > max_bytes and (parts or not at_least_one):
+                break
+            parts += (batch.prefix, batch.rest)
+        return b"".join(parts)
+
+    def records(self, offset: int = 0) -> Iterator[Record | MalformedMessageError]:
+        """All records from ``offset`` on; in the place of a batch that cannot be read the error that says why."""
+        for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
+            data = self._batches[index].to_bytes()
+            try:
+                yield from record_batch.read_records(data, record_batch.read_header(data))
+            except MalformedMessageError as error:
+                yield error
+            except UnsupportedVersionError as error:
+                yield MalformedMessageError(str(error))
+
+    def offset_for(self, timestamp_ms: int) -> tuple[int, int, int]:
+        """(offset, its timestamp, its leader epoch) of the first record that is not older than ``timestamp_ms``.
+
+        -1 for all three when there is none. The constants of this module ask for the ends of the log. Inside a batch
+        that Python cannot unpack it is the batch's first record.
+        """
+        if timestamp_ms == LATEST_TIMESTAMP:
+            return self.end_offset, -1, self.epoch_at(self.end_offset)
+        if timestamp_ms == EARLIEST_TIMESTAMP:
+            return self.log_start_offset, -1, self.epoch_at(self.log_start_offset)
+        candidates = self._batches
+        if timestamp_ms == MAX_TIMESTAMP:
+            if not self._batches:
+                return -1, -1, -1
+            timestamp_ms = max(batch.max_timestamp_ms for batch in self._batches)
+        for batch in candidates:
+            if batch.max_timestamp_ms >= timestamp_ms:
+                found = self._find_in(batch, timestamp_ms)
+                if found is not None:
+                    return (*found, self.epoch_at(found[0]))
+        return -1, -1, -1
+
+    def _find_in(self, batch: _Batch, timestamp_ms: int) -> tuple[int, int] | None:
+        data = batch.to_bytes()
+        try:
+            records = record_batch.read_records(data, record_batch.read_header(data))
+        except (MalformedMessageError, UnsupportedVersionError):
+            return max(batch.base_offset, self.log_start_offset), batch.max_timestamp_ms
+        for record in records:
+            if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
+                return record.offset, record.timestamp_ms
+        return None
+
+    # -- leader epochs (KIP-101, KIP-320)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch in which ``offset`` was, or will be, written; -1 in a log nobody wrote to."""
+        index = bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
+        return self._epochs[index][0] if index >= 0 else -1
+
+    def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
+        """(the greatest epoch not above ``leader_epoch``, where it ended), -1 for both when there was none."""
+        index = bisect_right(self._epochs, leader_epoch, key=lambda entry: entry[0]) - 1
+        if index < 0:
+            return -1, -1
+        end = self._epochs[index + 1][1] if index + 1 < len(self._epochs) else self.end_offset
+        return self._epochs[index][0], end

@@ -1,0 +1,74 @@
+"""Idempotent producers of one partition: no batch twice, none missing in between (``ProducerStateManager``)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import attrs
+
+from consumer_coord.broker.errors import AppendError
+from consumer_coord.broker.record_batch import BatchHeader
+from consumer_coord.wire import error_codes
+
+#: So many batches may be in flight on one connection of an idempotent producer; a repetition of any of them is found.
+_REMEMBERED_BATCHES = 5
+#: Producers that wrote longest ago are forgotten beyond this many.
+_MAX_PRODUCERS = 10_000
+_NO_PRODUCER = -1
+
+
+@attrs.define
+class _Producer:
+    epoch: int
+    last_sequence: int = -1
+    #: (first sequence, last sequence, base offset)
+    batches: deque[tuple[int, int, int]] = attrs.field(factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
+
+
+class ProducerStates:
+    """What a partition remembers of the idempotent producers that write to it."""
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+
+    def duplicate_of(self, header: BatchHeader) -> int | None:
+        """The base offset that a batch has already, if it was appended before."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        for first, last, base_offset in producer.batches:
+            if first == header.base_sequence and last == header.last_sequence:
+                return base_offset
+        return None
+
+    def check(self, header: BatchHeader) -> None:
+        """Raise :class:`~consumer_coord.broker.errors.AppendError` when a batch comes from a fenced producer or out of order."""
+        if header.producer_id == _NO_PRODUCER:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return  # forgotten, or new here: any sequence is accepted
+        if header.producer_epoch < producer.epoch:
+            raise AppendError(
+                error_codes.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, not {header.producer_epoch}",
+            )
+        expected = 0 if header.producer_epoch > producer.epoch else (producer.last_sequence + 1) & 0x7FFFFFFF
+        if header.base_sequence != expected:
+            raise AppendError(
+                error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} sent sequence {header.base_sequence} instead of {expected}",
+            )
+
+    def appended(self, header: BatchHeader, base_offset: int) -> None:
+        """A batch is in the log."""
+        if header.producer_id == _NO_PRODUCER or header.base_sequence < 0:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        producer.last_sequence = header.last_sequence
+        producer.batches.append((header.base_sequence, header.last_sequence, base_offset))
+        self._producers.move_to_end(header.producer_id)
+        if len(self._producers) > _MAX_PRODUCERS:
+            self._producers.popitem(last=False)

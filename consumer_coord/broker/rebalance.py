@@ -1,0 +1,267 @@
+"""The course of a rebalance: prepare, wait for the members to join, start the generation, wait for them to sync.
+
+Kafka has these steps in ``GroupMetadataManager`` as ``prepareRebalance``, ``tryCompleteInitialRebalanceElseSchedule``,
+``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and the expiry of heartbeats. What requests
+make of them is in ``joining`` and ``group_coordinator``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState
+from consumer_coord.broker.group_store import GroupStore, Shard, response_error
+from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import JoinGroupResponse, SyncGroupResponse
+
+logger = logging.getLogger(__name__)
+
+#: A new member whose JoinGroup waits cannot send heartbeats; it gets this long (NewMemberJoinTimeoutMs).
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+
+class Rebalance:
+    """Moves groups through their rebalances. It has no state of its own but the timers it starts."""
+
+    def __init__(
+        self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, wall_clock_ms: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._purgatory = purgatory
+        self._wall_clock_ms = wall_clock_ms
+
+    # -- the join phase
+
+    def prepare_or_complete(self, shard: Shard, group: GroupMetadata, reason: str) -> None:
+        """Start a rebalance, or, while members are joining already, see whether that was the last one."""
+        if group.can_rebalance:
+            self.prepare(shard, group, reason)
+        else:
+            self.maybe_complete_join(shard, group)
+
+    def prepare(
+        self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None
+    ) -> None:
+        """Go to PreparingRebalance. Who waits for an assignment is told to join again; for ``done`` see below."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.reset_and_propagate_error(shard, group, error_codes.REBALANCE_IN_PROGRESS)
+        self._remove_sync_expiration(group)
+        initial = group.state is GroupState.EMPTY
+        if initial:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._schedule_initial_join(shard, group, delay_ms, remaining_ms)
+        group.transition_to(GroupState.PREPARING_REBALANCE, self._wall_clock_ms())
+        logger.debug("preparing to rebalance group %s, generation %d: %s", group.group_id, group.generation_id, reason)
+        if not initial and group.all_members_joined:
+            return self.complete_join(shard, group, done)
+        if not initial:
+            self._schedule_join(shard, group)
+        return (done or _ignore)(error_codes.NONE)
+
+    def maybe_complete_join(
+        self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None
+    ) -> None:
+        """End the join phase if everybody is there; an initial rebalance always waits for its delay."""
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.previous_state is not GroupState.EMPTY
+            and group.all_members_joined
+        ):
+            return self.complete_join(shard, group, done)
+        return (done or _ignore)(error_codes.NONE)
+
+    def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
+        """End the join phase: drop who did not join, choose the protocol and answer everybody.
+
+        ``done`` is called with an error code once an empty generation is stored, or at once when there is none to store.
+        """
+        done = done or _ignore
+        self._purgatory.cancel(group.join_operation)
+        group.join_operation = None
+        for member in [m for m in group.members.values() if m.awaiting_join is None and m.group_instance_id is None]:
+            group.remove(member.member_id)
+            self._purgatory.cancel(member.heartbeat)
+        if group.state is GroupState.DEAD:
+            return done(error_codes.NONE)
+        if not group.elect_joined_leader() and group.members:
+            # Only static members are left and none of them came: they stay until their sessions end.
+            self._schedule_join(shard, group)
+            return done(error_codes.NONE)
+        group.init_next_generation(self._wall_clock_ms())
+        if group.state is GroupState.EMPTY:
+            # A failure changes nothing: the generation before has no live members either, and expires when loaded.
+            return self._store.store_group(shard, group, {}, done)
+        members = group.join_response_members()
+        for member in group.members.values():
+            response = JoinGroupResponse(
+                generation_id=group.generation_id,
+                protocol_type=group.protocol_type,
+                protocol_name=group.protocol_name,
+                leader=group.leader_id or "",
+                member_id=member.member_id,
+                members=members if member.member_id == group.leader_id else (),
+            )
+            group.complete_join(member, response)
+            self.reschedule_heartbeat(shard, group, member)
+            member.is_new = False
+            group.pending_sync_members[member.member_id] = None
+        generation_id = group.generation_id
+        group.sync_operation = self._purgatory.schedule(
+            group.rebalance_timeout_ms, lambda: self._expire_pending_sync(shard, group, generation_id)
+        )
+        return done(error_codes.NONE)
+
+    def _schedule_join(self, shard: Shard, group: GroupMetadata) -> None:
+        self._purgatory.cancel(group.join_operation)
+        group.join_operation = self._purgatory.schedule(
+            group.rebalance_timeout_ms, lambda: self.complete_join(shard, group)
+        )
+
+    def _schedule_initial_join(self, shard: Shard, group: GroupMetadata, delay_ms: int, remaining_ms: int) -> None:
+        def extend_or_complete() -> None:
+            if group.new_member_added and remaining_ms:
+                group.new_member_added = False
+                next_delay_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
+                self._schedule_initial_join(shard, group, next_delay_ms, max(remaining_ms - delay_ms, 0))
+            else:
+                self.complete_join(shard, group)
+
+        self._purgatory.cancel(group.join_operation)
+        group.join_operation = self._purgatory.schedule(delay_ms, extend_or_complete)
+
+    # -- the sync phase
+
+    def sync_received(self, group: GroupMetadata, member_id: str) -> None:
+        """A member sent its SyncGroup; after the last one nobody has to be expired for not sending it."""
+        group.pending_sync_members.pop(member_id, None)
+        if not group.pending_sync_members:
+            self._purgatory.cancel(group.sync_operation)
+            group.sync_operation = None
+
+    def set_and_propagate_assignment(
+        self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]
+    ) -> None:
+        """The leader's assignment is stored: give each member its part, an empty one if it has none."""
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        for member in group.members.values():
+            response = SyncGroupResponse(
+                protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+            )
+            if group.complete_sync(member, response):
+                # An expiry during the wait was ignored and started no new timer: start one now.
+                self.reschedule_heartbeat(shard, group, member)
+
+    def reset_and_propagate_error(self, shard: Shard, group: GroupMetadata, error_code: int) -> None:
+        """Whoever waits for an assignment gets an error instead, and there is no assignment any more."""
+        for member in group.members.values():
+            member.assignment = b""
+        for member in group.members.values():
+            if group.complete_sync(member, SyncGroupResponse(error_code=error_code)):
+                self.reschedule_heartbeat(shard, group, member)
+
+    def _remove_sync_expiration(self, group: GroupMetadata) -> None:
+        group.pending_sync_members.clear()
+        self._purgatory.cancel(group.sync_operation)
+        group.sync_operation = None
+
+    def _expire_pending_sync(self, shard: Shard, group: GroupMetadata, generation_id: int) -> None:
+        if generation_id != group.generation_id or not group.pending_sync_members:
+            return
+        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            late: Sequence[str] = tuple(group.pending_sync_members)
+            for member_id in late:
+                self._purgatory.cancel(group.members[member_id].heartbeat)
+                group.remove(member_id)
+            self.prepare(shard, group, f"{len(late)} members did not send SyncGroup in time")
+
+    # -- sessions
+
+    def reschedule_heartbeat(
+        self, shard: Shard, group: GroupMetadata, member: GroupMember, timeout_ms: int | None = None
+    ) -> None:
+        """A sign of life: the member's session starts anew, with its session timeout unless another one is given."""
+        delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        if member.heartbeat is not None and member.heartbeat.pending:
+            self._purgatory.put_off(member.heartbeat, delay_ms)
+        else:
+            member.heartbeat = self._purgatory.schedule(delay_ms, lambda: self._expire_heartbeat(shard, group, member))
+
+    def add_pending_member(self, shard: Shard, group: GroupMetadata, member_id: str, session_timeout_ms: int) -> None:
+        """An id was handed out: the group waits for its owner, for one session timeout."""
+        group.pending_join_members[member_id] = self._purgatory.schedule(
+            session_timeout_ms, lambda: self._expire_pending_member(shard, group, member_id)
+        )
+
+    def remove_pending_member(self, group: GroupMetadata, member_id: str) -> None:
+        """Stop waiting for a pending member."""
+        self._purgatory.cancel(group.pending_join_members.get(member_id))
+        group.remove(member_id)
+
+    def remove_member(self, group: GroupMetadata, member: GroupMember) -> None:
+        """Take a member out. If its JoinGroup waits it is told UNKNOWN_MEMBER_ID, so that it can start again."""
+        self._purgatory.cancel(member.heartbeat)
+        group.complete_join(member, JoinGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
+        group.remove(member.member_id)
+
+    def _expire_pending_member(self, shard: Shard, group: GroupMetadata, member_id: str) -> None:
+        if group.state is GroupState.DEAD or member_id not in group.pending_join_members:
+            return
+        group.remove(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
+            self.complete_join(shard, group)
+
+    def _expire_heartbeat(self, shard: Shard, group: GroupMetadata, member: GroupMember) -> None:
+        if (
+            group.state is GroupState.DEAD
+            or group.members.get(member.member_id) is not member
+            or member.has_satisfied_heartbeat
+        ):
+            return
+        logger.debug("member %s of group %s failed: no heartbeat", member.member_id, group.group_id)
+        self.remove_member(group, member)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare_or_complete(shard, group, f"member {member.member_id} sent no heartbeat")
+        elif group.state is GroupState.PREPARING_REBALANCE and group.all_members_joined:
+            self.complete_join(shard, group)
+
+    # -- the end
+
+    def unload(self, group: GroupMetadata) -> None:
+        """The group's partition of ``__consumer_offsets`` is led by another broker now: all waiters are told."""
+        group.transition_to(GroupState.DEAD, self._wall_clock_ms())
+        self.cancel_timers(group)
+        for member in group.members.values():
+            group.complete_join(
+                member, JoinGroupResponse(member_id=member.member_id, error_code=error_codes.NOT_COORDINATOR)
+            )
+            group.complete_sync(member, SyncGroupResponse(error_code=error_codes.NOT_COORDINATOR))
+
+    def cancel_timers(self, group: GroupMetadata) -> None:
+        """Nothing is to happen to this group any more."""
+        for operation in (group.join_operation, group.sync_operation, *group.pending_join_members.values()):
+            self._purgatory.cancel(operation)
+        for member in group.members.values():
+            self._purgatory.cancel(member.heartbeat)
+
+    def loaded(self, shard: Shard, group: GroupMetadata) -> None:
+        """A group was read from its log: its members get new sessions, and too many of them a rebalance."""
+        for member in group.members.values():
+            self.reschedule_heartbeat(shard, group, member)
+        if len(group.members) > self._config.group_max_size:
+            self.prepare(shard, group, f"loaded with {len(group.members)} members, more than group.max.size")
+
+    def assignment_failed(self, shard: Shard, group: GroupMetadata, append_error: int) -> None:
+        """The leader's assignment could not be stored: everybody is told, and joins again."""
+        error_code = response_error(append_error)
+        self.reset_and_propagate_error(shard, group, error_code)
+        self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)} when storing the assignment")
+
+
+def _ignore(_: int) -> None:
+    """For an append whose outcome changes nothing."""

@@ -1,0 +1,266 @@
+"""Kafka's record batches, format version 2: their headers read, and small ones built and taken apart.
+
+The broker keeps a producer's batches as bytes and looks at their headers only. It builds batches of its own for
+``__consumer_offsets`` and reads those, and others' when a look-up by timestamp must find a record inside.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from consumer_coord.broker.crc32c import crc32c
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = _HEADER.size  # 61
+#: Base offset and length: what precedes the part that the length counts.
+LOG_OVERHEAD = 12
+#: The bytes a broker writes: base offset, length, leader epoch. The checksum does not cover them.
+PREFIX_SIZE = 16
+_MAGIC = 2
+_CRC_FROM = 21
+_CODEC_MASK = 0x07
+_TIMESTAMP_TYPE_MASK = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_GZIP = 1
+_CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+#: A compressed batch that unpacks to more than this is refused: it would be a bomb.
+_MAX_UNPACKED = 1 << 30
+
+
+@attrs.frozen
+class BatchHeader:
+    """The header of a batch that starts at ``position`` of some buffer and is ``size`` bytes long."""
+
+    position: int
+    size: int
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def codec(self) -> str:
+        """How its records are compressed."""
+        return _CODECS.get(self.attributes & _CODEC_MASK, "unknown")
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def control(self) -> bool:
+        """Whether it holds markers instead of records."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def last_sequence(self) -> int:
+        """The producer's sequence number of the last record; numbers start again at 0 after 2**31 - 1."""
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+@attrs.frozen
+class Record:
+    """One record with what its batch says about it; of a control batch the end of a transaction."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    producer_id: int = -1
+    transactional: bool = False
+    control: bool = False
+    committed: bool = False
+
+
+def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
+    """The header of the batch at ``position``.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError` when there is no whole batch of format 2.
+    """
+    if len(data) - position < HEADER_SIZE:
+        raise MalformedMessageError(f"a record batch of {len(data) - position} bytes")
+    base_offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, producer, p_epoch, sequence, count = (
+        _HEADER.unpack_from(data, position)
+    )
+    if magic != _MAGIC:
+        raise UnsupportedVersionError(f"record format {magic}; only format 2 (Produce 3 and later) is served")
+    size = length + LOG_OVERHEAD
+    if size < HEADER_SIZE or size > len(data) - position:
+        raise MalformedMessageError(f"a record batch says {size} bytes where {len(data) - position} are")
+    if count < 0 or delta < 0 or delta + 1 < count:
+        raise MalformedMessageError(f"a record batch of {count} records over {delta + 1} offsets")
+    return BatchHeader(
+        position, size, base_offset, epoch, crc, attributes, delta, base_ms, max_ms, producer, p_epoch, sequence, count
+    )
+
+
+def read_headers(data: bytes | memoryview) -> Iterator[BatchHeader]:
+    """The headers of consecutive batches that fill ``data``; raises as :func:`read_header`."""
+    position = 0
+    while position < len(data):
+        header = read_header(data, position)
+        yield header
+        position += header.size
+
+
+def has_valid_crc(data: bytes | memoryview, header: BatchHeader) -> bool:
+    """Whether the checksum of a batch is right."""
+    return crc32c(data[header.position + _CRC_FROM : header.position + header.size]) == header.crc
+
+
+def build_batch(
+    records: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    base_offset: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    control: bool = False,
+) -> bytes:
+    """An uncompressed batch of (key, value); with a ``producer_id`` it is transactional."""
+    body = bytearray()
+    for delta, (key, value) in enumerate(records):
+        record = bytearray(b"\0\0")  # attributes, and no timestamp delta
+        _put_varint(record, delta)
+        for part in (key, value):
+            if part is None:
+                record += b"\1"
+            else:
+                _put_varint(record, len(part))
+                record += part
+        record += b"\0"  # no headers
+        _put_varint(body, len(record))
+        body += record
+    attributes = (_TRANSACTIONAL if producer_id != -1 else 0) | (_CONTROL if control else 0)
+    covered = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            len(records) - 1,
+            timestamp_ms,
+            timestamp_ms,
+            producer_id,
+            producer_epoch,
+            -1,
+            len(records),
+        )
+        + body
+    )
+    return struct.pack(">qiibI", base_offset, len(covered) + 9, leader_epoch, _MAGIC, crc32c(covered)) + covered
+
+
+def build_marker(*, base_offset: int, timestamp_ms: int, leader_epoch: int, producer: tuple[int, int], committed: bool) -> bytes:
+    """The control batch that ends a transaction of ``producer`` (id, epoch)."""
+    key = struct.pack(">hh", 0, committed)
+    value = struct.pack(">hi", 0, 0)
+    return build_batch(
+        [(key, value)],
+        base_offset=base_offset,
+        timestamp_ms=timestamp_ms,
+        leader_epoch=leader_epoch,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        control=True,
+    )
+
+
+def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
+    """The records of one batch.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError` for garbage, and
+    :class:`~consumer_coord.errors.UnsupportedVersionError` for a compression that Python cannot undo by itself.
+    """
+    body = bytes(data[header.position + HEADER_SIZE : header.position + header.size])
+    codec = header.attributes & _CODEC_MASK
+    if codec == _GZIP:
+        body = _gunzip(body)
+    elif codec:
+        raise UnsupportedVersionError(f"records compressed with {header.codec} cannot be read here")
+    records = []
+    position = 0
+    for _ in range(header.count):
+        length, position = _take_varint(body, position)
+        end = position + length
+        if length < 0 or end > len(body):
+            raise MalformedMessageError("a record reaches beyond its batch")
+        timestamp_delta, at = _take_varint(body, position + 1)
+        offset_delta, at = _take_varint(body, at)
+        key, at = _take_bytes(body, at, end)
+        value, at = _take_bytes(body, at, end)
+        records.append(_record(header, offset_delta, timestamp_delta, key, value))
+        position = end
+    return records
+
+
+def _record(header: BatchHeader, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None) -> Record:
+    by_append_time = header.attributes & _TIMESTAMP_TYPE_MASK
+    timestamp_ms = header.max_timestamp_ms if by_append_time else header.base_timestamp_ms + timestamp_delta
+    committed = header.control and key is not None and len(key) >= 4 and key[2:4] == b"\0\1"
+    return Record(
+        header.base_offset + offset_delta,
+        timestamp_ms,
+        key,
+        value,
+        header.producer_id,
+        header.transactional,
+        header.control,
+        committed,
+    )
+
+
+def _gunzip(data: bytes) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            unpacked = stream.read(_MAX_UNPACKED + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise MalformedMessageError(f"a damaged gzip batch: {error}") from error
+    if len(unpacked) > _MAX_UNPACKED:
+        raise MalformedMessageError("a gzip batch that unpacks to more than a gigabyte")
+    return unpacked
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value = value << 1 ^ value >> 63
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _take_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise MalformedMessageError("a varint that does not end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), position
+        shift += 7
+
+
+def _take_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _take_varint(data, position)
+    if length == -1:
+        return None, position
+    if length < 0 or position + length > end:
+        raise MalformedMessageError("a field reaches beyond its record")
+    return data[position : position + length], position + length

@@ -1,0 +1,272 @@
+"""Topics made, grown and deleted, and what they are configured with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.topics import TOPIC_CONFIGS, Topic, check_topic_configs, name_problem
+from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+
+if TYPE_CHECKING:
+    from consumer_coord.broker.node import BrokerNode
+
+_STATES_FROM = 6
+_MAX_PARTITIONS = 100_000
+_BROKER_DEFAULT = -1
+#: Resource types and sources of DescribeConfigs.
+_TOPIC_RESOURCE = 2
+_BROKER_RESOURCE = 4
+_SOURCE_TOPIC = 1
+_SOURCE_STATIC_BROKER = 4
+_SOURCE_DEFAULT = 5
+
+
+class _RefusedError(CoordinatorError):
+    """An administrator asked for something that cannot be had; ``code`` is the answer."""
+
+
+async def create_topics(node: BrokerNode, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """CreateTopics. Each topic is there for every broker when the answer goes out."""
+    names = [topic.name for topic in request.topics]
+    return CreateTopicsResponse(
+        topics=tuple(
+            _create(node, topic, request.validate_only, twice=names.count(topic.name) > 1) for topic in request.topics
+        )
+    )
+
+
+def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice: bool) -> CreatableTopicResult:
+    try:
+        if twice:
+            raise _RefusedError("the request names this topic twice", code=error_codes.INVALID_REQUEST)
+        partitions, factor, assignments = _layout(node, wanted)
+        configs = check_topic_configs({config.name: config.value for config in wanted.configs})
+    except ConfigurationError as error:
+        return _not_created(wanted, error_codes.INVALID_CONFIG, str(error))
+    except _RefusedError as error:
+        return _not_created(wanted, error.code, str(error))
+    topic = None
+    if not validate_only:
+        topic = node.cluster.create_topic(
+            wanted.name, partitions, replication_factor=factor, configs=configs, assignments=assignments
+        )
+        factor = topic.replication_factor
+    return CreatableTopicResult(
+        name=wanted.name,
+        **({} if topic is None else {"topic_id": topic.topic_id}),
+        error_code=error_codes.NONE,
+        error_message=None,
+        num_partitions=partitions,
+        replication_factor=factor,
+        configs=tuple(
+            CreatableTopicConfigs(
+                name=name, value=value, read_only=False, config_source=_SOURCE_TOPIC, is_sensitive=False
+            )
+            for name, value in configs.items()
+        ),
+    )
+
+
+def _not_created(wanted: CreatableTopic, error_code: int, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=wanted.name, error_code=error_code, error_message=message, configs=())
+
+
+def _layout(node: BrokerNode, wanted: CreatableTopic) -> tuple[int, int, Mapping[int, Sequence[int]] | None]:
+    """(partitions, replication factor, assignments) of a topic that may be created as asked."""
+    cluster = node.cluster
+    problem = name_problem(wanted.name)
+    if problem is not None:
+        raise _RefusedError(problem, code=error_codes.INVALID_TOPIC_EXCEPTION)
+    if wanted.name in cluster.topics.by_name:
+        raise _RefusedError(f"topic {wanted.name} exists", code=error_codes.TOPIC_ALREADY_EXISTS)
+    brokers = cluster.topics.brokers
+    if wanted.assignments:
+        if wanted.num_partitions != _BROKER_DEFAULT or wanted.replication_factor != _BROKER_DEFAULT:
+            raise _RefusedError("both numbers and assignments are given", code=error_codes.INVALID_REQUEST)
+        assignments = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
+        if sorted(assignments) != list(range(len(wanted.assignments))):
+            raise _RefusedError("the partitions are not 0, 1, 2, …", code=error_codes.INVALID_REPLICA_ASSIGNMENT)
+        for ids in assignments.values():
+            _check_replicas(brokers, ids)
+        return len(assignments), len(assignments[0]), assignments
+    config = cluster.config
+    partitions = config.num_partitions if wanted.num_partitions == _BROKER_DEFAULT else wanted.num_partitions
+    if not 1 <= partitions <= _MAX_PARTITIONS:
+        raise _RefusedError(
+            f"a topic has 1 to {_MAX_PARTITIONS} partitions, not {partitions}", code=error_codes.INVALID_PARTITIONS
+        )
+    factor = wanted.replication_factor
+    if factor == _BROKER_DEFAULT:
+        factor = min(config.default_replication_factor, len(brokers))
+    if not 1 <= factor <= len(brokers):
+        raise _RefusedError(
+            f"a replication factor of {factor} with {len(brokers)} brokers",
+            code=error_codes.INVALID_REPLICATION_FACTOR,
+        )
+    return partitions, factor, None
+
+
+def _check_replicas(brokers: Sequence[int], ids: Sequence[int]) -> None:
+    if not ids or len(set(ids)) != len(ids) or not set(ids) <= set(brokers):
+        raise _RefusedError(f"{tuple(ids)} are not different brokers", code=error_codes.INVALID_REPLICA_ASSIGNMENT)
+
+
+async def create_partitions(
+    node: BrokerNode, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """CreatePartitions."""
+    return CreatePartitionsResponse(
+        results=tuple(_grow(node, topic, request.validate_only) for topic in request.topics)
+    )
+
+
+def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
+    try:
+        topic = node.cluster.topics.by_name.get(wanted.name)
+        if topic is None or topic.internal:
+            raise _RefusedError(f"no topic {wanted.name}", code=error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        present = len(topic.partitions)
+        if not present < wanted.count <= _MAX_PARTITIONS:
+            raise _RefusedError(
+                f"topic {wanted.name} has {present} partitions, {wanted.count} is not more",
+                code=error_codes.INVALID_PARTITIONS,
+            )
+        assignments = None
+        if wanted.assignments is not None:
+            assignments = [assignment.broker_ids for assignment in wanted.assignments]
+            if len(assignments) != wanted.count - present:
+                raise _RefusedError(
+                    "not one assignment for each new partition", code=error_codes.INVALID_REPLICA_ASSIGNMENT
+                )
+            for ids in assignments:
+                _check_replicas(node.cluster.topics.brokers, ids)
+    except _RefusedError as error:
+        return CreatePartitionsTopicResult(name=wanted.name, error_code=error.code, error_message=str(error))
+    if not validate_only:
+        node.cluster.grow_topic(wanted.name, wanted.count, assignments)
+    return CreatePartitionsTopicResult(name=wanted.name, error_code=error_codes.NONE)
+
+
+async def delete_topics(node: BrokerNode, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """DeleteTopics, by name or (from version 6 on) by id."""
+    if context.api_version >= _STATES_FROM:
+        return DeleteTopicsResponse(responses=tuple(_delete(node, state) for state in request.topics))
+    return DeleteTopicsResponse(
+        responses=tuple(_delete(node, DeleteTopicState(name=name)) for name in request.topic_names)
+    )
+
+
+def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
+    topics = node.cluster.topics
+    topic = topics.by_id.get(wanted.topic_id) if wanted.name is None else topics.by_name.get(wanted.name)
+    if topic is None:
+        unknown = error_codes.UNKNOWN_TOPIC_ID if wanted.name is None else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id, error_code=unknown)
+    if topic.internal:
+        return DeletableTopicResult(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_code=error_codes.INVALID_REQUEST,
+            error_message="the embedded broker keeps its groups there",
+        )
+    node.cluster.delete_topic(topic.name)
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=error_codes.NONE)
+
+
+async def describe_configs(
+    node: BrokerNode, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """DescribeConfigs of topics and brokers."""
+    return DescribeConfigsResponse(results=tuple(_describe(node, resource) for resource in request.resources))
+
+
+def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    if resource.resource_type == _TOPIC_RESOURCE:
+        topic = node.cluster.topics.by_name.get(resource.resource_name)
+        if topic is None:
+            return _undescribed(resource, error_codes.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
+        return _described(resource, _topic_configs(node, topic), read_only=False)
+    if resource.resource_type == _BROKER_RESOURCE:
+        if resource.resource_name not in {str(broker) for broker in node.cluster.topics.brokers}:
+            return _undescribed(resource, error_codes.INVALID_REQUEST, f"no broker {resource.resource_name!r}")
+        defaults = type(node.cluster.config)().to_mapping()
+        settings = {
+            name: (value, _SOURCE_DEFAULT if value == defaults[name] else _SOURCE_STATIC_BROKER)
+            for name, value in node.cluster.config.to_mapping().items()
+        }
+        return _described(resource, settings, read_only=True)
+    return _undescribed(resource, error_codes.INVALID_REQUEST, f"no configuration for type {resource.resource_type}")
+
+
+def _topic_configs(node: BrokerNode, topic: Topic) -> dict[str, tuple[str, int]]:
+    config = node.cluster.config
+    defaults = {
+        "retention.bytes": str(-1 if topic.internal else config.log_retention_bytes),
+        "max.message.bytes": str(config.message_max_bytes),
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "compression.type": "producer",
+        "min.insync.replicas": "1",
+        "message.timestamp.type": "CreateTime",
+    }
+    return {
+        name: (topic.configs[name], _SOURCE_TOPIC) if name in topic.configs else (defaults[name], _SOURCE_DEFAULT)
+        for name in TOPIC_CONFIGS
+    }
+
+
+def _described(
+    resource: DescribeConfigsResource, settings: Mapping[str, tuple[str, int]], read_only: bool
+) -> DescribeConfigsResult:
+    wanted = resource.configuration_keys
+    return DescribeConfigsResult(
+        error_code=error_codes.NONE,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=tuple(
+            DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                read_only=read_only,
+                config_source=source,
+                is_sensitive=False,
+                documentation=None,
+            )
+            for name, (value, source) in settings.items()
+            if not wanted or name in wanted
+        ),
+    )
+
+
+def _undescribed(resource: DescribeConfigsResource, error_code: int, message: str) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=error_code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=(),
+    )

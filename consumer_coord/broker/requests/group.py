@@ -1,0 +1,127 @@
+"""The requests of group members and of those who administer groups, as ``KafkaApis`` treats them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from consumer_coord.broker.joining import RequestContext
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import (
+    Coordinator,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from consumer_coord.broker.node import BrokerNode
+
+_GROUP = 0
+_TRANSACTION = 1
+_BATCHED_FROM = 4
+_NO_NODE = -1
+
+
+async def find_coordinator(
+    node: BrokerNode, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Which broker coordinates a group. There are no transactions, and so no coordinators for them."""
+    if context.api_version >= _BATCHED_FROM:
+        return FindCoordinatorResponse(
+            coordinators=tuple(_coordinator(node, key, request.key_type) for key in request.coordinator_keys)
+        )
+    found = _coordinator(node, request.key, request.key_type)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
+    error_code, message = error_codes.NONE, None
+    if key_type == _TRANSACTION:
+        # Not a retriable error: a transactional producer must not try for ever.
+        error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        message = "the embedded broker has no transactions"
+    elif key_type != _GROUP:
+        error_code, message = error_codes.INVALID_REQUEST, f"no coordinators of type {key_type}"
+    else:
+        found = node.cluster.coordinator_of(key)
+        if found is not None:
+            return Coordinator(
+                key=key, node_id=found.broker_id, host=found.host, port=found.port, error_code=0, error_message=None
+            )
+        error_code = error_codes.COORDINATOR_NOT_AVAILABLE
+    return Coordinator(
+        key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error_code, error_message=message
+    )
+
+
+async def join_group(node: BrokerNode, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    """JoinGroup."""
+    response = await node.coordinator.join_group(context, request)
+    if context.api_version < 7 and response.protocol_name is None:
+        return attrs.evolve(response, protocol_name="")
+    return response
+
+
+async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    """SyncGroup; from version 5 on protocol type and name must be named."""
+    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=error_codes.INCONSISTENT_GROUP_PROTOCOL)
+    return await node.coordinator.sync_group(context, request)
+
+
+async def heartbeat(node: BrokerNode, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Heartbeat."""
+    return await node.coordinator.heartbeat(context, request)
+
+
+async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """LeaveGroup; up to version 2 it is for one member, whose error is then the answer's."""
+    if context.api_version >= 3:
+        return await node.coordinator.leave_group(context, request)
+    single = LeaveGroupRequest(group_id=request.group_id, members=(MemberIdentity(member_id=request.member_id),))
+    response = await node.coordinator.leave_group(context, single)
+    error_code = response.error_code or (response.members[0].error_code if response.members else error_codes.NONE)
+    return LeaveGroupResponse(error_code=error_code)
+
+
+async def describe_groups(
+    node: BrokerNode, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """DescribeGroups."""
+    return DescribeGroupsResponse(groups=await node.coordinator.describe_groups(context, request.groups))
+
+
+async def list_groups(node: BrokerNode, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """ListGroups: the groups that this broker coordinates."""
+    error_code, groups = await node.coordinator.list_groups(request.states_filter, request.types_filter)
+    return ListGroupsResponse(error_code=error_code, groups=groups)
+
+
+async def delete_groups(
+    node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """DeleteGroups."""
+    # A name that stands there twice is answered once.
+    return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))

@@ -1,0 +1,206 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete, whose older versions have other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
+from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.offsets import OffsetAndMetadata
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from consumer_coord.wire.schema import ZERO_UUID
+
+if TYPE_CHECKING:
+    from consumer_coord.broker.node import BrokerNode
+
+_GROUPS_FROM = 8
+_GROUP_ERROR_FROM = 2
+_NO_OFFSET = -1
+_NO_EPOCH = -1
+
+
+async def offset_commit(
+    node: BrokerNode, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse:
+    """OffsetCommit. Partitions that do not exist are answered here, the rest by the coordinator."""
+    topics = node.cluster.topics
+    commits: list[Commit] = []
+    unknown: list[CommitResult] = []
+    for topic in request.topics:
+        known = topics.by_name.get(topic.name)
+        for partition in topic.partitions:
+            commit = Commit(
+                topic.name,
+                partition.partition_index,
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata,
+                ZERO_UUID if known is None else known.topic_id,
+            )
+            if known is None or not 0 <= partition.partition_index < len(known.partitions):
+                unknown.append((commit, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                commits.append(commit)
+    committer = Committer(
+        request.group_id,
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        request.retention_time_ms,
+    )
+    results: Sequence[CommitResult] = ()
+    if commits:
+        results = await node.coordinator.offsets.commit(context.api_version, committer, commits)
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponseTopic(
+                name=topic,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(partition_index=commit.partition, error_code=error_code)
+                    for commit, error_code in partitions
+                ),
+            )
+            for topic, partitions in _by_topic([*results, *unknown])
+        )
+    )
+
+
+def _by_topic(results: Sequence[CommitResult]) -> list[tuple[str, list[CommitResult]]]:
+    grouped: dict[str, list[CommitResult]] = {}
+    for result in results:
+        grouped.setdefault(result[0].topic, []).append(result)
+    return list(grouped.items())
+
+
+async def offset_fetch(node: BrokerNode, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """OffsetFetch: one group up to version 7, several from version 8 on."""
+    offsets = node.coordinator.offsets
+    if context.api_version >= _GROUPS_FROM:
+        groups = []
+        for group in request.groups:
+            if group.topics is None:
+                error_code, found = offsets.fetch_all(group.group_id, request.require_stable)
+            else:
+                wanted = ((topic.name, index) for topic in group.topics for index in topic.partition_indexes)
+                error_code, found = offsets.fetch(group.group_id, wanted, request.require_stable)
+            groups.append(_group_response(group.group_id, error_code, found))
+        return OffsetFetchResponse(groups=tuple(groups))
+    if request.topics is None:
+        error_code, found = offsets.fetch_all(request.group_id, request.require_stable)
+    else:
+        wanted = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+        error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
+        if error_code and context.api_version < _GROUP_ERROR_FROM:
+            # Version 1 has no place for it but the partitions.
+            found = [(topic.name, index, error_code) for topic in request.topics for index in topic.partition_indexes]
+            error_code = error_codes.NONE
+    return OffsetFetchResponse(error_code=error_code, topics=_single_response(found))
+
+
+_Found = Iterable[tuple[str, int, OffsetAndMetadata | int]]
+
+
+def _group_response(group_id: str, error_code: int, found: _Found) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        error_code=error_code,
+        topics=tuple(
+            OffsetFetchResponseTopics(
+                name=topic,
+                partitions=tuple(
+                    OffsetFetchResponsePartitions(
+                        partition_index=partition,
+                        committed_offset=offset.offset,
+                        committed_leader_epoch=offset.leader_epoch,
+                        metadata=offset.metadata,
+                        error_code=error_codes.NONE,
+                    )
+                    if isinstance(offset, OffsetAndMetadata)
+                    else OffsetFetchResponsePartitions(
+                        partition_index=partition,
+                        committed_offset=_NO_OFFSET,
+                        committed_leader_epoch=_NO_EPOCH,
+                        metadata="",
+                        error_code=offset,
+                    )
+                    for _, partition, offset in partitions
+                ),
+            )
+            for topic, partitions in groupby(found, key=lambda entry: entry[0])
+        ),
+    )
+
+
+def _single_response(found: _Found) -> tuple[OffsetFetchResponseTopic, ...]:
+    return tuple(
+        OffsetFetchResponseTopic(
+            name=topic,
+            partitions=tuple(
+                OffsetFetchResponsePartition(
+                    partition_index=partition,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=error_codes.NONE,
+                )
+                if isinstance(offset, OffsetAndMetadata)
+                else OffsetFetchResponsePartition(
+                    partition_index=partition,
+                    committed_offset=_NO_OFFSET,
+                    committed_leader_epoch=_NO_EPOCH,
+                    metadata="",
+                    error_code=offset,
+                )
+                for _, partition, offset in partitions
+            ),
+        )
+        for topic, partitions in groupby(found, key=lambda entry: entry[0])
+    )
+
+
+async def offset_delete(
+    node: BrokerNode, context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    """OffsetDelete."""
+    topics = node.cluster.topics
+    wanted: list[tuple[str, int]] = []
+    results: list[tuple[str, int, int]] = []
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if topics.partition(topic.name, partition.partition_index) is None:
+                results.append((topic.name, partition.partition_index, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                wanted.append((topic.name, partition.partition_index))
+    error_code, deleted = await node.coordinator.offsets.delete(request.group_id, wanted)
+    if error_code:
+        return OffsetDeleteResponse(error_code=error_code)
+    grouped: dict[str, list[OffsetDeleteResponsePartition]] = {}
+    for name, index, partition_error in (*results, *deleted):
+        grouped.setdefault(name, []).append(
+            OffsetDeleteResponsePartition(partition_index=index, error_code=partition_error)
+        )
+    return OffsetDeleteResponse(
+        error_code=error_codes.NONE,
+        topics=tuple(
+            OffsetDeleteResponseTopic(name=name, partitions=tuple(partitions)) for name, partitions in grouped.items()
+        ),
+    )

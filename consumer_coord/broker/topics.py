@@ -1,0 +1,198 @@
+"""The topics of a cluster: who leads which partition, in which epoch, and the logs.
+
+There is one log per partition for the whole cluster, as if replication took no time and never lagged: whoever leads a
+partition serves it from there.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.log import PartitionLog
+from consumer_coord.errors import ConfigurationError
+
+NO_LEADER = -1
+_MAX_NAME_LENGTH = 249
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a topic's name (``Topic.validate``); None if nothing is."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return "a topic cannot be called . or .."
+    if len(name) > _MAX_NAME_LENGTH:
+        return f"a topic name has at most {_MAX_NAME_LENGTH} characters"
+    if not _LEGAL_NAME.fullmatch(name):
+        return f"{name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+@attrs.define(eq=False)
+class Partition:
+    """One partition. ``leader`` is a broker's id, or ``NO_LEADER`` while no replica is up."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...]
+    log: PartitionLog
+    leader: int
+    leader_epoch: int = 0
+
+
+@attrs.define(eq=False)
+class Topic:
+    """One topic. ``configs`` holds only what was set for it."""
+
+    name: str
+    topic_id: uuid.UUID
+    configs: dict[str, str]
+    internal: bool = False
+    partitions: list[Partition] = attrs.field(factory=list)
+
+    @property
+    def replication_factor(self) -> int:
+        """How many brokers may lead each of its partitions."""
+        return len(self.partitions[0].replicas)
+
+
+#: Makes the log of a partition: (topic, partition, retention in bytes, greatest batch in bytes).
+LogFactory = Callable[[str, int, int, int], PartitionLog]
+
+
+@attrs.define(eq=False)
+class Topics:
+    """All topics of a cluster by name and by id."""
+
+    config: BrokerConfig
+    brokers: Sequence[int]
+    new_log: LogFactory
+    by_name: dict[str, Topic] = attrs.field(factory=dict)
+    by_id: dict[uuid.UUID, Topic] = attrs.field(factory=dict)
+    #: Rises with every change, so that answers made from this can be kept until it does.
+    version: int = 0
+    _next_start: int = 0
+
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        topic_id: uuid.UUID,
+        *,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        is_up: Callable[[int], bool],
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        internal: bool = False,
+    ) -> Topic:
+        """Add a topic; arguments were validated before. Without ``assignments`` leaders go round the brokers."""
+        topic = Topic(name, topic_id, dict(configs), internal)
+        start = self._next_start
+        self._next_start = (start + 1) % len(self.brokers)
+        for index in range(partitions):
+            replicas = (
+                tuple(assignments[index])
+                if assignments is not None
+                else self._replicas(start + index, replication_factor)
+            )
+            self._add_partition(topic, index, replicas, is_up)
+        self.by_name[name] = topic
+        self.by_id[topic_id] = topic
+        self.version += 1
+        return topic
+
+    def grow(
+        self,
+        topic: Topic,
+        count: int,
+        is_up: Callable[[int], bool],
+        assignments: Sequence[Sequence[int]] | None = None,
+    ) -> Sequence[Partition]:
+        """Add partitions to a topic until it has ``count``; the new ones."""
+        first = len(topic.partitions)
+        start = topic.partitions[0].replicas[0] if topic.partitions else 0
+        position = list(self.brokers).index(start)
+        for index in range(first, count):
+            replicas = (
+                tuple(assignments[index - first])
+                if assignments is not None
+                else self._replicas(position + index, topic.replication_factor)
+            )
+            self._add_partition(topic, index, replicas, is_up)
+        self.version += 1
+        return topic.partitions[first:]
+
+    def delete(self, name: str) -> Topic:
+        """Remove a topic; raises :class:`KeyError` if there is none."""
+        topic = self.by_name.pop(name)
+        del self.by_id[topic.topic_id]
+        self.version += 1
+        return topic
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        """A partition, if it exists."""
+        topic = self.by_name.get(name)
+        return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition of every topic."""
+        for topic in self.by_name.values():
+            yield from topic.partitions
+
+    def set_leader(self, partition: Partition, leader: int) -> None:
+        """Let another broker lead, in a new epoch."""
+        partition.leader = leader
+        partition.leader_epoch += 1
+        self.version += 1
+
+    def _replicas(self, position: int, factor: int) -> tuple[int, ...]:
+        count = len(self.brokers)
+        return tuple(self.brokers[(position + step) % count] for step in range(min(factor, count)))
+
+    def _add_partition(
+        self, topic: Topic, index: int, replicas: tuple[int, ...], is_up: Callable[[int], bool]
+    ) -> None:
+        leader = next((broker for broker in replicas if is_up(broker)), NO_LEADER)
+        topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
+
+    def make_log(self, topic: Topic, index: int) -> PartitionLog:
+        """The log of one of a topic's partitions, with the topic's own settings where it has some."""
+        retention = int(topic.configs.get("retention.bytes", self.config.log_retention_bytes))
+        batch = int(topic.configs.get("max.message.bytes", self.config.message_max_bytes))
+        return self.new_log(topic.name, index, -1 if topic.internal else retention, batch)
+
+
+#: What a topic can be configured with here, and what the value must be.
+TOPIC_CONFIGS: Mapping[str, Callable[[str], bool]] = {
+    "retention.bytes": lambda value: _is_integer(value, -1),
+    "max.message.bytes": lambda value: _is_integer(value, 0),
+    "cleanup.policy": lambda value: value == "delete",
+    "retention.ms": lambda value: value == "-1",
+    "compression.type": lambda value: value == "producer",
+    "min.insync.replicas": lambda value: _is_integer(value, 1),
+    "message.timestamp.type": lambda value: value == "CreateTime",
+}
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings of a new topic; raises :class:`ConfigurationError` for what this broker does not do."""
+    checked = {}
+    for name, value in configs.items():
+        legal = TOPIC_CONFIGS.get(name)
+        if legal is None or value is None or not legal(value):
+            raise ConfigurationError(f"the embedded broker does not do {name}={value}")
+        checked[name] = value
+    return checked
+
+
+def _is_integer(value: str, minimum: int) -> bool:
+    try:
+        return int(value) >= minimum
+    except ValueError:
+        return False
