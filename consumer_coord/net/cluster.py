@@ -24,7 +24,8 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.metadata import Broker, Metadata, from_response
-from consumer_coord.net.connection import Authenticator, Connection
+from consumer_coord.net.connection import Authenticator, Connection, Versioned
+from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic
@@ -85,6 +86,8 @@ class ClusterClient:
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
+        #: group id -> its members in this process, which wake each other; a dict for its order.
+        self.groups: dict[str, dict[Any, None]] = {}
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(
@@ -120,10 +123,11 @@ class ClusterClient:
     async def request_any(self, message: Any, deadline: Deadline) -> Any:
         """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``."""
         attempt_ms = self.config.request_timeout_ms
+        name = (message.request_class if isinstance(message, Versioned) else type(message)).__name__
         failed: dict[int, int] = {}
         last: CoordinatorError | None = None
         try:
-            async for attempt in retrying(self.backoff, deadline, what=type(message).__name__):
+            async for attempt in retrying(self.backoff, deadline, what=name):
                 with attempt:
                     broker = self.least_loaded(failed)
                     try:
@@ -134,7 +138,7 @@ class ClusterClient:
                         raise error if isinstance(error, RetriableError) else DisconnectedError(str(error)) from error
         except RetriableError as error:
             addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
-            raise timed_out(f"{type(message).__name__} to any of {addresses}", 0, last) from error
+            raise timed_out(f"{name} to any of {addresses}", 0, last) from error
         raise AssertionError("retrying ends by return or raise")
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
@@ -227,12 +231,23 @@ class ClusterClient:
                 timeout_ms=timeout_ms,
                 authenticator=self._authenticator,
             )
+            if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
+                # The last connection was closed at its first request: a listener that expects SASL does that.
+                await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError:
             endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             raise
         endpoint.failures = 0
         return connection
+
+    async def _check_no_sasl(self, connection: Connection, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await require_no_sasl(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def _endpoint(self, broker: Broker) -> _Endpoint:
         return self._endpoints.setdefault((broker.host, broker.port), _Endpoint())

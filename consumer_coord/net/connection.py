@@ -11,10 +11,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import attrs
+
 from consumer_coord.environment import Connector, Transport
 from consumer_coord.errors import (
     CoordinatorError,
     DisconnectedError,
+    FatalError,
     MalformedMessageError,
     RequestTimedOutError,
     UnsupportedVersionError,
@@ -28,12 +31,29 @@ logger = logging.getLogger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
 
+#: A session is renewed after this part of its life (``SaslClientAuthenticator``: 0.85 to 0.95).
+_SESSION_WINDOW = 0.85
+#: A broker refuses to authenticate a connection twice within a second.
+_SHORTEST_SESSION_S = 1.1
+
 
 class Authenticator(Protocol):
     """Proves who we are on a fresh connection (SASL)."""
 
-    async def authenticate(self, connection: Connection) -> None:
-        """Raise :class:`~consumer_coord.errors.AuthenticationError` when the broker refuses."""
+    async def authenticate(self, connection: Connection) -> int:
+        """Authenticate over :meth:`Connection.exchange`; on an open connection once more before its session ends.
+
+        Returns the session's lifetime in milliseconds, 0 when it has no end (KIP-368).  Raises
+        :class:`~consumer_coord.errors.AuthenticationError` when the broker refuses.
+        """
+
+
+@attrs.frozen
+class Versioned:
+    """A request whose fields depend on the version that the broker speaks (FindCoordinator up to v3 and from v4 on)."""
+
+    request_class: type[Any]
+    build: Callable[[int], Any]
 
 
 class _InFlight:
@@ -58,12 +78,17 @@ class Connection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.requests_sent = 0
         self.last_used = asyncio.get_running_loop().time()
+        #: True once the broker answered a request here, beyond those that open a connection.
+        self.proven = False
         self._transport = transport
         self._client_id = client_id
         self._software_version = software_version
         self._correlation_id = 0
         self._in_flight: dict[int, _InFlight] = {}
         self._closed_by: CoordinatorError | None = None
+        self._authenticator: Authenticator | None = None
+        self._session_ends_at = float("inf")
+        self._gate = asyncio.Lock()
         self._reader = asyncio.get_running_loop().create_task(self._read(), name=f"read {address}")
 
     @classmethod
@@ -87,7 +112,7 @@ class Connection:
                 connection = cls(transport, address, client_id, software_version)
                 await connection._agree_on_versions(timeout_ms)
                 if authenticator is not None:
-                    await authenticator.authenticate(connection)
+                    await connection._authenticate(authenticator)
         except TimeoutError as error:
             if connection is not None:
                 connection.close()
@@ -130,16 +155,22 @@ class Connection:
         Raises :class:`RequestTimedOutError` after ``timeout_ms``, and then the connection is closed, because the broker
         would answer everything sent later only after this one; :class:`DisconnectedError` when the connection breaks.
         """
+        request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
-            version = self.version_for(type(message))
-        api = api_for(type(message))
-        answer = self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
+            version = self.version_for(request_class)
+        if isinstance(message, Versioned):
+            message = message.build(version)
+        api = api_for(request_class)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await answer
-        except TimeoutError as error:
-            if isinstance(error, CoordinatorError):
-                raise
+                # First come, first served: nobody's request overtakes another's because a session ends.
+                async with self._gate:
+                    await self._renew_session()
+                    answer = self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
+                response = await answer
+                self.proven = True
+                return response
+        except TimeoutError:
             timed_out = RequestTimedOutError(f"{self.address} did not answer {api.name} within {timeout_ms:.0f} ms")
             self._close(DisconnectedError(f"the connection to {self.address} was given up: {timed_out}"))
             raise timed_out from None
@@ -151,6 +182,35 @@ class Connection:
     async def wait_closed(self) -> None:
         """Wait until the reading task has ended, after :meth:`close`."""
         await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def exchange(self, message: Any) -> Any:
+        """One request of an :class:`Authenticator`; whoever opens or renews the connection bounds its time."""
+        version = self.version_for(type(message))
+        api = api_for(type(message))
+        return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
+
+    async def _authenticate(self, authenticator: Authenticator) -> None:
+        lifetime_ms = await authenticator.authenticate(self)
+        self._authenticator = authenticator
+        if lifetime_ms > 0:
+            wait_s = max(_SHORTEST_SESSION_S, _SESSION_WINDOW * lifetime_ms / 1000)
+            self._session_ends_at = asyncio.get_running_loop().time() + wait_s
+        else:
+            self._session_ends_at = float("inf")
+
+    async def _renew_session(self) -> None:
+        """Authenticate again when the session is about to end (KIP-368); what is in flight is answered before."""
+        if self._authenticator is None or self.closed or asyncio.get_running_loop().time() < self._session_ends_at:
+            return
+        try:
+            await self._authenticate(self._authenticator)
+        except CoordinatorError as error:
+            self._close(error)
+            raise
+        except BaseException:
+            # Half-way through, the broker understands nothing but the rest of the exchange.
+            self.close()
+            raise
 
     def _send(self, message: Any, version: int, decode: Callable[[bytes], Any]) -> asyncio.Future[Any]:
         if self._closed_by is not None:
@@ -203,7 +263,8 @@ class Connection:
             self._reader.cancel()
         for waiting in self._in_flight.values():
             if not waiting.future.done():
-                error = DisconnectedError(str(reason))
+                # What trying again cannot help is raised as it is: a certificate that the broker refused, say.
+                error = type(reason)(str(reason)) if isinstance(reason, FatalError) else DisconnectedError(str(reason))
                 error.__cause__ = reason
                 waiting.future.set_exception(error)
                 # Nobody may be waiting any more (a cancelled caller); that is no "exception never retrieved".

@@ -14,6 +14,13 @@ from consumer_coord.errors import AuthenticationError, DisconnectedError, Malfor
 
 _LENGTH = struct.Struct(">i")
 
+#: How a TLS listener answers plain text: an alert record, read here as the length of a frame.
+_TLS_ALERT = b"\x15\x03"
+
+#: ApiVersions v0 as a frame: key 18, version 0, correlation id 7, an empty client id.
+_API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
+_PROBE_S = 5.0
+
 #: A frame longer than this is no Kafka answer to us (an HTTP answer read as a length is 1.2 GB).
 MAX_FRAME_BYTES = 100_000_000
 
@@ -40,14 +47,22 @@ class TcpTransport:
     async def receive(self) -> bytes:
         """The next frame; a length beyond the bound is a :class:`MalformedMessageError`."""
         try:
-            (length,) = _LENGTH.unpack(await self._reader.readexactly(4))
+            prefix = await self._reader.readexactly(4)
+            (length,) = _LENGTH.unpack(prefix)
+            if prefix[:2] == _TLS_ALERT:
+                raise AuthenticationError(
+                    f"control plane: {self._address} is a TLS listener; set security.protocol to SSL or SASL_SSL"
+                )
             if not 0 < length <= self._max_frame_bytes:
                 raise MalformedMessageError(
                     f"{self._address} announced a frame of {length} bytes (at most {self._max_frame_bytes} are read):"
                     " is this the address of a Kafka listener, and is security.protocol the one of that listener?"
                 )
             return await self._reader.readexactly(length)
-        except (asyncio.IncompleteReadError, OSError, ssl.SSLError) as error:
+        except ssl.SSLError as error:
+            # With TLS 1.3 the broker judges the client's certificate only after the client's side of the handshake.
+            raise _refused_tls(self._address, error) from error
+        except (asyncio.IncompleteReadError, OSError) as error:
             raise DisconnectedError(f"{self._address} closed the connection") from error
 
     def close(self) -> None:
@@ -74,20 +89,57 @@ class TcpConnector:
                 reader, writer = await asyncio.open_connection(host, port, ssl=self.ssl_context, limit=1 << 20)
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationError(
-                f"the certificate of {address} is not trusted: {error.verify_message or error}."
-                " Check ssl.ca.location, and that the address is one the certificate names"
-                " (ssl.endpoint.identification.algorithm)."
+                f"control plane: the certificate of {address} is not trusted: {error.verify_message or error};"
+                " check ssl.ca.location, and that the address is one the certificate names"
+                " (ssl.endpoint.identification.algorithm)"
             ) from error
         except ssl.SSLError as error:
-            raise AuthenticationError(
-                f"no TLS with {address}: {error.reason or error}. Check security.protocol, ssl.certificate.location"
-                " and ssl.key.location."
-            ) from error
+            raise _refused_tls(address, error) from error
         except TimeoutError as error:
             raise DisconnectedError(f"{address} did not answer within {self.connect_timeout_ms} ms") from error
         except OSError as error:
-            raise DisconnectedError(f"cannot connect to {address}: {error}") from error
+            if self.ssl_context is not None and isinstance(error, ConnectionResetError):
+                await self._refuse_plain_text(host, port)
+            raise DisconnectedError(f"cannot connect to {address}: {error or 'connection reset'}") from error
         raw = writer.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return TcpTransport(reader, writer, address, self.max_frame_bytes)
+
+    async def _refuse_plain_text(self, host: str, port: int) -> None:
+        """Raise when a broker that hung up on a TLS handshake answers in plain text.
+
+        Kafka's plain listener does that, and so does a broker that is about to end: only asking tells them apart.  The
+        question is ApiVersions v0, which carries nothing of ours.
+        """
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                reader, writer = await asyncio.open_connection(host, port)
+                try:
+                    writer.write(_API_VERSIONS_V0)
+                    answer = await reader.readexactly(8)
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            return
+        if answer[4:] == _API_VERSIONS_V0[8:12]:
+            raise AuthenticationError(f"control plane: {_no_tls(f'{host}:{port}')}")
+
+
+def _refused_tls(address: str, error: ssl.SSLError) -> AuthenticationError:
+    """What a TLS failure means and which setting it is about."""
+    reason = error.reason or str(error)
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        what = _no_tls(address)
+    elif "CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "HANDSHAKE_FAILURE" in reason:
+        what = (
+            f"{address} refused this client's certificate ({reason}); give one that the broker trusts and that has not"
+            " expired as ssl.certificate.location and ssl.key.location"
+        )
+    else:
+        what = f"no TLS with {address} ({reason}); check security.protocol, ssl.certificate.location and ssl.key.location"
+    return AuthenticationError(f"control plane: {what}")
+
+
+def _no_tls(address: str) -> str:
+    return f"{address} does not speak TLS; set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or use its TLS listener"

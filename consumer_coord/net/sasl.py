@@ -1,0 +1,393 @@
+"""SASL: how a client proves who it is on a fresh connection, and again before its session ends (KIP-152, KIP-368).
+
+A *mechanism* makes one *exchange* for each authentication: tokens to send, and what to make of the broker's.  The loop
+around it, :class:`SaslAuthenticator`, is the same for all of them, and it alone words the failures: which address, which
+setting, what to do, and never a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from consumer_coord.environment import Environment
+from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.net.connection import Connection
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
+
+logger = logging.getLogger(__name__)
+
+#: After this part of its life a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
+REFRESH_AFTER = 0.8
+
+#: ``oauth_cb`` of confluent-kafka: ``oauth_cb(config) -> (token, expiry_s[, principal[, extensions]])``.
+OAuthCallback = Callable[[str | None], tuple[Any, ...]]
+
+
+class Exchange(Protocol):
+    """One authentication."""
+
+    async def first(self) -> bytes:
+        """The token to begin with."""
+
+    async def respond(self, challenge: bytes) -> bytes | None:
+        """What to answer to the broker's token; None when that was the last one."""
+
+
+class Mechanism(Protocol):
+    """A SASL mechanism with the credentials it needs."""
+
+    @property
+    def name(self) -> str:
+        """As in ``sasl.mechanism``."""
+
+    @property
+    def who(self) -> str:
+        """Whom it speaks for, for messages."""
+
+    @property
+    def remedy(self) -> str:
+        """Which settings to check when the broker refuses."""
+
+    def start(self) -> Exchange:
+        """Begin an authentication."""
+
+    def scrub(self, text: str) -> str:
+        """``text``, which came from outside, without any secret of this mechanism."""
+
+
+def _without(text: str, secret: str) -> str:
+    return text.replace(secret, "***") if secret else text
+
+
+# -- PLAIN ----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Plain:
+    """PLAIN (RFC 4616): name and password as they are, so for TLS only."""
+
+    username: str
+    password: str = attrs.field(repr=False)
+    name = "PLAIN"
+    remedy = "check sasl.username and sasl.password"
+
+    @property
+    def who(self) -> str:
+        """The user."""
+        return f"user {self.username!r}"
+
+    def start(self) -> Exchange:
+        """Begin an authentication."""
+        return _OneToken(b"\0" + self.username.encode() + b"\0" + self.password.encode())
+
+    def scrub(self, text: str) -> str:
+        """Without the password."""
+        return _without(text, self.password)
+
+
+class _OneToken:
+    """An exchange of a single token, which the broker answers with nothing."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    async def first(self) -> bytes:
+        return self._token
+
+    async def respond(self, challenge: bytes) -> bytes | None:
+        return None
+
+
+# -- SCRAM ----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Scram:
+    """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677), by the scramp library; the password stays here."""
+
+    name: str
+    username: str
+    password: str = attrs.field(repr=False)
+    environment: Environment = attrs.field(repr=False)
+    remedy = "check sasl.username and sasl.password, and that the broker has a SCRAM credential of this mechanism for the user"
+
+    @property
+    def who(self) -> str:
+        """The user."""
+        return f"user {self.username!r}"
+
+    def start(self) -> Exchange:
+        """Begin an authentication."""
+        return _ScramExchange(self)
+
+    def scrub(self, text: str) -> str:
+        """Without the password."""
+        return _without(text, self.password)
+
+
+def require_scramp() -> Any:
+    """The scramp library; raises :class:`ConfigurationError` that says what to install."""
+    try:
+        return importlib.import_module("scramp")
+    except ImportError as error:
+        raise ConfigurationError(
+            "sasl.mechanism: SCRAM needs the scramp library: pip install 'consumer-coord[scram]'"
+        ) from error
+
+
+class _ScramExchange:
+    def __init__(self, scram: Scram) -> None:
+        scramp = require_scramp()
+        self._refused: type[Exception] = scramp.ScramException
+        self._client: Any = scramp.ScramClient([scram.name], scram.username, scram.password)
+        self._run_blocking = scram.environment.run_blocking
+        self._steps = 0
+
+    async def first(self) -> bytes:
+        return str(self._client.get_client_first()).encode()
+
+    async def respond(self, challenge: bytes) -> bytes | None:
+        self._steps += 1
+        try:
+            message = challenge.decode()
+            if self._steps == 1:
+                self._client.set_server_first(message)
+                # Thousands of rounds of a hash: in a thread, lest they hold up heartbeats.
+                final: str = await self._run_blocking(self._client.get_client_final)
+                return final.encode()
+            # This checks the broker's signature: that it knows the password, too.
+            self._client.set_server_final(message)
+        except (self._refused, ValueError) as error:
+            # The exception may quote the conversation, so only its kind travels on.
+            raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({type(error).__name__})") from None
+        return None
+
+
+# -- OAUTHBEARER ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Token:
+    """What ``oauth_cb`` returned, and when it was asked for; times in milliseconds since 1970."""
+
+    value: str = attrs.field(repr=False)
+    fetched_at_ms: float
+    expires_at_ms: float
+    extensions: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+    def ageing(self, wall_clock_ms: float) -> bool:
+        """True when it should be renewed, while it still holds."""
+        return wall_clock_ms >= self.fetched_at_ms + REFRESH_AFTER * (self.expires_at_ms - self.fetched_at_ms)
+
+
+# RFC 6750, section 2.1, and RFC 7628, section 3.1: what cannot be mistaken for the separators around it.
+_TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
+_EXTENSION_KEY = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
+
+
+class TokenSource:
+    """Tokens from ``oauth_cb``: kept until they have lived most of their life, fetched once for all who wait.
+
+    The callback runs in a thread; it must be safe to call while the data plane calls it too.
+    """
+
+    def __init__(self, callback: OAuthCallback, config: str | None, environment: Environment) -> None:
+        self._callback = callback
+        self._config = config
+        self._environment = environment
+        self._token: Token | None = None
+        self._lock = asyncio.Lock()
+
+    async def token(self) -> Token:
+        """A token that has not expired.
+
+        Raises :class:`AuthenticationError` when ``oauth_cb`` has never given one, :class:`RetriableError` when it did
+        before: an identity provider that is away for a while must not end a consumer.
+        """
+        async with self._lock:
+            held = self._token
+            if held is not None and not held.ageing(self._environment.wall_clock_ms()):
+                return held
+            try:
+                fresh = await self._fetch()
+            except CoordinatorError as error:
+                if held is None:
+                    raise
+                if self._environment.wall_clock_ms() < held.expires_at_ms:
+                    logger.warning("the token could not be renewed, the present one is used on: %s", error)
+                    return held
+                raise RetriableError(f"the token has expired and could not be renewed: {error}") from error
+            self._token = fresh
+            return fresh
+
+    def scrub(self, text: str) -> str:
+        """Without the token."""
+        return text if self._token is None else _without(text, self._token.value)
+
+    def forget(self) -> None:
+        """The broker refused the token held: ask for another one next time."""
+        self._token = None
+
+    async def _fetch(self) -> Token:
+        asked_at_ms = self._environment.wall_clock_ms()
+        pending: Awaitable[tuple[Any, ...]] = self._environment.run_blocking(lambda: self._callback(self._config))
+        try:
+            returned = await pending
+        except Exception as error:
+            raise AuthenticationError(f"oauth_cb raised {type(error).__name__}: {error}") from error
+        token = _parse_token(returned, asked_at_ms)
+        late_ms = self._environment.wall_clock_ms() - token.expires_at_ms
+        if late_ms >= 0:
+            raise AuthenticationError(f"oauth_cb returned a token that expired {late_ms / 1000:.0f} s ago")
+        return token
+
+
+def _parse_token(returned: Any, asked_at_ms: float) -> Token:
+    shape = "oauth_cb must return (token, expiry in seconds since 1970[, principal[, extensions]])"
+    if not isinstance(returned, tuple) or not 2 <= len(returned) <= 4:
+        raise ConfigurationError(f"{shape}, not {type(returned).__name__}")
+    value, expiry_s = returned[:2]
+    if not isinstance(value, str) or isinstance(expiry_s, bool) or not isinstance(expiry_s, (int, float)):
+        raise ConfigurationError(f"{shape}, not ({type(value).__name__}, {type(expiry_s).__name__}, …)")
+    if not _TOKEN.fullmatch(value):
+        raise ConfigurationError("oauth_cb returned a token with characters that no bearer token has (RFC 6750)")
+    extensions = returned[3] if len(returned) == 4 and returned[3] is not None else {}
+    if not isinstance(extensions, Mapping):
+        raise ConfigurationError(f"{shape}; the extensions are a dictionary of texts, not {type(extensions).__name__}")
+    for key, text in extensions.items():
+        if not isinstance(key, str) or key == "auth" or not _EXTENSION_KEY.fullmatch(key):
+            raise ConfigurationError(f"oauth_cb returned an extension with the key {key!r}: letters only, and not 'auth'")
+        if not isinstance(text, str) or not _EXTENSION_VALUE.fullmatch(text):
+            raise ConfigurationError(f"oauth_cb returned an extension {key!r} whose value is no printable text")
+    return Token(value, asked_at_ms, expiry_s * 1000, dict(extensions))
+
+
+@attrs.frozen
+class OAuthBearer:
+    """OAUTHBEARER (RFC 7628, KIP-255, extensions of KIP-342)."""
+
+    source: TokenSource = attrs.field(repr=False)
+    name = "OAUTHBEARER"
+    who = "the token of oauth_cb"
+    remedy = "check what oauth_cb returns: its audience, scope and expiry against what the listener validates"
+
+    def start(self) -> Exchange:
+        """Begin an authentication."""
+        return _OAuthExchange(self.source)
+
+    def scrub(self, text: str) -> str:
+        """Without the token."""
+        return self.source.scrub(text)
+
+
+class _OAuthExchange:
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    async def first(self) -> bytes:
+        token = await self._source.token()
+        fields = {"auth": f"Bearer {token.value}", **token.extensions}
+        return ("n,,\x01" + "".join(f"{key}={value}\x01" for key, value in fields.items()) + "\x01").encode()
+
+    async def respond(self, challenge: bytes) -> bytes | None:
+        if not challenge:
+            return None
+        # A token refused comes with a JSON text of why (RFC 7628, section 3.2.2).  The broker would end the exchange
+        # with its error only after one more token from here, which would tell nothing more.
+        why = self._source.scrub(_why_refused(challenge))
+        self._source.forget()
+        raise AuthenticationError(f"the broker refused the token ({why})")
+
+
+def _why_refused(challenge: bytes) -> str:
+    try:
+        told = json.loads(challenge)
+    except ValueError:
+        return "it gave no reason"
+    if not isinstance(told, dict):
+        return "it gave no reason"
+    return ", ".join(f"{key}={value}" for key, value in told.items() if isinstance(value, str)) or "it gave no reason"
+
+
+# -- the loop around them -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SaslAuthenticator:
+    """Authenticates connections by one mechanism (:class:`~consumer_coord.net.connection.Authenticator`)."""
+
+    mechanism: Mechanism
+
+    async def authenticate(self, connection: Connection) -> int:
+        """Handshake and exchange; returns the session's lifetime in milliseconds, 0 when it has no end (KIP-368).
+
+        Raises :class:`AuthenticationError` when the broker refuses, with what to do.
+        """
+        mechanism = self.mechanism
+        await self._handshake(connection)
+        exchange = mechanism.start()
+        try:
+            token: bytes | None = await exchange.first()
+            lifetime_ms = 0
+            while token is not None:
+                answer = await connection.exchange(SaslAuthenticateRequest(auth_bytes=token))
+                if answer.error_code != error_codes.NONE:
+                    told = f": {answer.error_message}" if answer.error_message else ""
+                    raise AuthenticationError(error_codes.error_name(answer.error_code) + told, code=answer.error_code)
+                lifetime_ms = answer.session_lifetime_ms
+                token = await exchange.respond(answer.auth_bytes)
+        except AuthenticationError as error:
+            raise AuthenticationError(
+                f"control plane: {connection.address} and SASL {mechanism.name} for {mechanism.who}:"
+                f" {mechanism.scrub(str(error))}; {mechanism.remedy}",
+                code=error.code,
+            ) from error.__cause__
+        return lifetime_ms
+
+    async def _handshake(self, connection: Connection) -> None:
+        answer = await connection.exchange(SaslHandshakeRequest(mechanism=self.mechanism.name))
+        if answer.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(sorted(answer.mechanisms)) or "none"
+            raise AuthenticationError(
+                f"control plane: {connection.address} does not take sasl.mechanism={self.mechanism.name};"
+                f" set it to one that this listener has enabled: {offered}",
+                code=answer.error_code,
+            )
+        if answer.error_code == error_codes.ILLEGAL_SASL_STATE:
+            raise AuthenticationError(
+                f"control plane: {connection.address} is a listener without SASL; set security.protocol to PLAINTEXT or"
+                " SSL, or use the address of the SASL listener",
+                code=answer.error_code,
+            )
+        if answer.error_code != error_codes.NONE:
+            raise AuthenticationError(
+                f"control plane: {connection.address} refused the SASL handshake with"
+                f" {error_codes.error_name(answer.error_code)}",
+                code=answer.error_code,
+            )
+
+
+async def require_no_sasl(connection: Connection) -> None:
+    """Raise :class:`AuthenticationError` when this listener expects SASL, which a client without SASL has to ask.
+
+    Such a listener answers ApiVersions and hangs up at the first real request without a word.  A handshake for no
+    mechanism tells the two apart: a listener without SASL answers ILLEGAL_SASL_STATE.
+    """
+    answer = await connection.exchange(SaslHandshakeRequest(mechanism=""))
+    if answer.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(sorted(answer.mechanisms))
+        raise AuthenticationError(
+            f"control plane: the listener {connection.address} expects SASL; set security.protocol to SASL_PLAINTEXT or"
+            f" SASL_SSL, and sasl.mechanism to one of {offered}",
+            code=answer.error_code,
+        )

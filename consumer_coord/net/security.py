@@ -1,0 +1,368 @@
+"""What ``security.protocol``, ``ssl.*``, ``sasl.*`` and ``oauth_cb`` ask for, by librdkafka's names, for the control plane.
+
+The same dictionary goes to librdkafka for the data plane, so whatever one of the two could not honour is refused here:
+two planes must not trust differently.  Every refusal names the setting and what to do; none shows a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import logging
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from consumer_coord.environment import Environment
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.net.sasl import (
+    Mechanism,
+    OAuthBearer,
+    OAuthCallback,
+    Plain,
+    SaslAuthenticator,
+    Scram,
+    TokenSource,
+    require_scramp,
+)
+
+logger = logging.getLogger(__name__)
+
+PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", *_SCRAM, "OAUTHBEARER")
+
+_SSL_SETTINGS = frozenset(
+    {
+        "ssl.cipher.suites",
+        "ssl.curves.list",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.crl.location",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+    }
+)
+_SASL_SETTINGS = frozenset(
+    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.config", "oauth_cb"}
+)
+#: Settings of librdkafka's that this plane cannot honour, and what to do instead.
+_REFUSED = {
+    "ssl.sigalgs.list": "Python's TLS has no such setting; leave it out, or restrict the algorithms in openssl.cnf",
+    "ssl.providers": "Python's TLS uses OpenSSL's default provider; leave it out",
+    "ssl.engine.location": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
+    "ssl.engine.id": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
+    "ssl.ca.certificate.stores": "Windows certificate stores are not supported; give ssl.ca.location",
+    "ssl.truststore.location": "that is Java's name; give the CA's certificates in PEM format as ssl.ca.location",
+    "ssl.truststore.password": "that is Java's name; give the CA's certificates in PEM format as ssl.ca.location",
+    "sasl.jaas.config": "that is Java's way; give sasl.username and sasl.password",
+    "enable.sasl.oauthbearer.unsecure.jwt": "give an oauth_cb that makes the unsecured token",
+    "sasl.oauthbearer.method": "only 'default' is supported; give an oauth_cb that asks the identity provider",
+}
+_REFUSED_FAMILIES = {
+    "sasl.kerberos.": "GSSAPI (Kerberos) is not supported; use SCRAM-SHA-512, PLAIN over SASL_SSL, or OAUTHBEARER",
+    "sasl.oauthbearer.": "only sasl.oauthbearer.config is supported; give an oauth_cb that asks the identity provider",
+}
+
+
+@attrs.frozen
+class Security:
+    """How connections are made safe.  ``ssl_context`` is for :class:`~consumer_coord.net.tcp.TcpConnector`."""
+
+    #: In lower case, as librdkafka writes it.
+    protocol: str
+    ssl_context: ssl.SSLContext | None = attrs.field(repr=False)
+    #: Empty without SASL.
+    mechanism: str
+    _settings: Mapping[str, Any] = attrs.field(repr=False)
+
+    def authenticator(self, environment: Environment) -> SaslAuthenticator | None:
+        """A new authenticator for the connections of one cluster client; None without SASL."""
+        made = _mechanism(self.mechanism, self._settings, environment)
+        return None if made is None else SaslAuthenticator(made)
+
+
+def load(settings: Mapping[str, Any]) -> Security:
+    """Check the security settings, and read the files they name.
+
+    Raises :class:`ConfigurationError`, which names the setting and says what would be right.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    protocol = str(given.pop("security.protocol", "plaintext")).lower()
+    if protocol not in PROTOCOLS:
+        raise ConfigurationError(f"security.protocol={protocol!r} must be one of {', '.join(PROTOCOLS)}")
+    _check_known(given)
+    sasl = {key: value for key, value in given.items() if key in _SASL_SETTINGS}
+    tls = {key: value for key, value in given.items() if key in _SSL_SETTINGS}
+    if sasl and not protocol.startswith("sasl_"):
+        raise ConfigurationError(
+            f"{_names(sasl)} without SASL: set security.protocol to sasl_ssl or sasl_plaintext, or leave them out"
+        )
+    if tls and not protocol.endswith("ssl"):
+        raise ConfigurationError(
+            f"{_names(tls)} without TLS: set security.protocol to {'sasl_ssl' if sasl else 'ssl'}, or leave them out"
+        )
+    mechanism = _check_sasl(sasl) if protocol.startswith("sasl_") else ""
+    return Security(protocol, _ssl_context(tls) if protocol.endswith("ssl") else None, mechanism, sasl)
+
+
+def _names(settings: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(settings))
+
+
+def _check_known(given: dict[str, Any]) -> None:
+    if given.get("sasl.oauthbearer.method") == "default":
+        del given["sasl.oauthbearer.method"]
+    for key in given:
+        if key in _SSL_SETTINGS or key in _SASL_SETTINGS:
+            continue
+        if key in _REFUSED:
+            raise ConfigurationError(f"{key}: {_REFUSED[key]}")
+        for family, remedy in _REFUSED_FAMILIES.items():
+            if key.startswith(family):
+                raise ConfigurationError(f"{key}: {remedy}")
+        close = difflib.get_close_matches(key, _SSL_SETTINGS | _SASL_SETTINGS, 1)
+        raise ConfigurationError(f"{key} is no setting of Kafka's" + (f"; did you mean {close[0]}?" if close else ""))
+
+
+# -- SASL -----------------------------------------------------------------------------------------------------------
+
+
+def _check_sasl(sasl: Mapping[str, Any]) -> str:
+    """The mechanism's name, after checking that it has what it needs and nothing else."""
+    names = {str(sasl[key]).upper() for key in ("sasl.mechanism", "sasl.mechanisms") if key in sasl}
+    if len(names) > 1:
+        raise ConfigurationError("sasl.mechanism and sasl.mechanisms are two names of one setting and contradict each other")
+    if not names:
+        raise ConfigurationError(f"sasl.mechanism is missing; set it to one of {', '.join(MECHANISMS)}")
+    mechanism = names.pop()
+    if mechanism == "GSSAPI":
+        raise ConfigurationError(f"sasl.mechanism=GSSAPI: {_REFUSED_FAMILIES['sasl.kerberos.']}")
+    if mechanism not in MECHANISMS:
+        raise ConfigurationError(f"sasl.mechanism={mechanism!r} is not supported; set it to one of {', '.join(MECHANISMS)}")
+    by_token = mechanism == "OAUTHBEARER"
+    needed = ("oauth_cb",) if by_token else ("sasl.username", "sasl.password")
+    useless = ("sasl.username", "sasl.password") if by_token else ("oauth_cb", "sasl.oauthbearer.config")
+    for key in needed:
+        if not sasl.get(key):
+            raise ConfigurationError(f"{key} is missing, which sasl.mechanism={mechanism} needs")
+    for key in useless:
+        if key in sasl:
+            raise ConfigurationError(f"{key} has no use with sasl.mechanism={mechanism}; leave it out, or change the mechanism")
+    if by_token and not callable(sasl["oauth_cb"]):
+        raise ConfigurationError("oauth_cb must be a function: oauth_cb(config) -> (token, expiry in seconds since 1970)")
+    for key in () if by_token else needed:
+        if not isinstance(sasl[key], str) or "\0" in sasl[key]:
+            raise ConfigurationError(f"{key} must be a text without NUL characters")
+    if mechanism in _SCRAM:
+        require_scramp()
+    return mechanism
+
+
+def _mechanism(name: str, sasl: Mapping[str, Any], environment: Environment) -> Mechanism | None:
+    if name == "PLAIN":
+        return Plain(sasl["sasl.username"], sasl["sasl.password"])
+    if name in _SCRAM:
+        return Scram(name, sasl["sasl.username"], sasl["sasl.password"], environment)
+    if name == "OAUTHBEARER":
+        callback: OAuthCallback = sasl["oauth_cb"]
+        return OAuthBearer(TokenSource(callback, sasl.get("sasl.oauthbearer.config"), environment))
+    return None
+
+
+# -- TLS ------------------------------------------------------------------------------------------------------------
+
+
+def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
+    for what in ("key", "certificate", "ca"):
+        if f"ssl.{what}.location" in tls and f"ssl.{what}.pem" in tls:
+            raise ConfigurationError(f"ssl.{what}.location and ssl.{what}.pem contradict each other; give one of them")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _verification(context, tls)
+    _trust(context, tls)
+    _identity(context, tls)
+    if "ssl.cipher.suites" in tls:
+        try:
+            context.set_ciphers(str(tls["ssl.cipher.suites"]).replace(",", ":"))
+        except ssl.SSLError:
+            raise ConfigurationError(
+                "ssl.cipher.suites names no cipher that OpenSSL knows; it takes OpenSSL's names, and those of TLS 1.2 only"
+            ) from None
+    if "ssl.curves.list" in tls:
+        try:
+            context.set_ecdh_curve(str(tls["ssl.curves.list"]))
+        except ValueError:
+            raise ConfigurationError("ssl.curves.list: Python's TLS takes one curve here, such as prime256v1") from None
+    return context
+
+
+def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
+    algorithm = str(tls.get("ssl.endpoint.identification.algorithm", "https")).lower()
+    if algorithm not in ("https", "none", ""):
+        raise ConfigurationError(f"ssl.endpoint.identification.algorithm={algorithm!r} must be https or none")
+    verify = str(tls.get("enable.ssl.certificate.verification", "true")).lower()
+    if verify not in ("true", "false", "1", "0", "t", "f"):
+        raise ConfigurationError(f"enable.ssl.certificate.verification={verify!r} must be true or false")
+    context.check_hostname = algorithm == "https" and verify in ("true", "1", "t")
+    if verify in ("false", "0", "f"):
+        context.verify_mode = ssl.CERT_NONE
+        logger.warning("enable.ssl.certificate.verification is off: anybody on the way can pose as the broker")
+
+
+def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
+    location = tls.get("ssl.ca.location")
+    if "ssl.ca.pem" in tls:
+        with _because("ssl.ca.pem holds no certificate in PEM format"):
+            context.load_verify_locations(cadata=str(tls["ssl.ca.pem"]))
+    elif location in (None, "", "probe"):
+        context.load_default_certs()
+    else:
+        path = _path("ssl.ca.location", location, directory=True)
+        with _because(f"ssl.ca.location={path} holds no certificate in PEM format"):
+            if path.is_dir():
+                context.load_verify_locations(capath=path)
+            else:
+                context.load_verify_locations(cafile=path)
+    if "ssl.crl.location" in tls:
+        path = _path("ssl.crl.location", tls["ssl.crl.location"])
+        with _because(f"ssl.crl.location={path} holds no revocation list in PEM format"):
+            context.load_verify_locations(cafile=path)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _identity(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
+    """The client's own certificate and key (mutual TLS)."""
+    has_key = "ssl.key.location" in tls or "ssl.key.pem" in tls
+    has_certificate = "ssl.certificate.location" in tls or "ssl.certificate.pem" in tls
+    if "ssl.keystore.location" in tls:
+        if has_key or has_certificate:
+            raise ConfigurationError("ssl.keystore.location contradicts ssl.key.* and ssl.certificate.*; give one or the other")
+        _keystore(context, tls)
+        return
+    if "ssl.keystore.password" in tls:
+        raise ConfigurationError("ssl.keystore.password has no use without ssl.keystore.location")
+    if has_key != has_certificate:
+        absent = "key" if has_certificate else "certificate"
+        missing = f"ssl.{absent}.location (or ssl.{absent}.pem)"
+        raise ConfigurationError(f"{missing} is missing: a certificate and its key are given together")
+    if not has_key:
+        if "ssl.key.password" in tls:
+            raise ConfigurationError("ssl.key.password has no use without ssl.key.location or ssl.key.pem")
+        return
+    with contextlib.ExitStack() as stack:
+        certificate = _given_file(stack, "ssl.certificate", tls)
+        key = _given_file(stack, "ssl.key", tls)
+        _load_pair(context, certificate, key, tls.get("ssl.key.password"))
+
+
+def _given_file(stack: contextlib.ExitStack, stem: str, tls: Mapping[str, Any]) -> Path:
+    """A path to what ``stem`` gives, as a location or as PEM text."""
+    if f"{stem}.pem" in tls:
+        return stack.enter_context(_in_memory(str(tls[f"{stem}.pem"]).encode()))
+    return _path(f"{stem}.location", tls[f"{stem}.location"])
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: str | None) -> None:
+    asked = False
+
+    def tell_password() -> str:
+        nonlocal asked
+        asked = True
+        return password or ""
+
+    try:
+        # A function in any case: without one OpenSSL would ask on the terminal.
+        context.load_cert_chain(certificate, key, tell_password)
+    except (ssl.SSLError, ValueError) as error:
+        if asked and password is None:
+            raise ConfigurationError("ssl.key.password is missing: the key is encrypted") from None
+        if asked:
+            raise ConfigurationError("ssl.key.password does not open the key") from None
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigurationError("ssl.key.* is not the key of the certificate in ssl.certificate.*") from None
+        raise ConfigurationError(
+            "ssl.certificate.* and ssl.key.* must hold a certificate (chain) and its key, both in PEM format"
+        ) from None
+
+
+def _keystore(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
+    """A PKCS#12 file: OpenSSL's loader in Python takes PEM only, so the cryptography package converts it in memory."""
+    path = _path("ssl.keystore.location", tls["ssl.keystore.location"])
+    try:
+        pkcs12: Any = importlib.import_module("cryptography.hazmat.primitives.serialization.pkcs12")
+        serialization: Any = importlib.import_module("cryptography.hazmat.primitives.serialization")
+    except ImportError:
+        raise ConfigurationError(
+            "ssl.keystore.location needs the cryptography package (pip install cryptography); or convert the file with"
+            " `openssl pkcs12 -nodes` and give ssl.certificate.location and ssl.key.location"
+        ) from None
+    password = tls.get("ssl.keystore.password")
+    try:
+        key, certificate, chain = pkcs12.load_key_and_certificates(
+            path.read_bytes(), None if password is None else str(password).encode()
+        )
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            f"ssl.keystore.location={path} is no PKCS#12 file that ssl.keystore.password opens;"
+            " for a JKS file: keytool -importkeystore -deststoretype PKCS12"
+        ) from None
+    if key is None or certificate is None:
+        raise ConfigurationError(f"ssl.keystore.location={path} must hold a key and its certificate")
+    encoding = serialization.Encoding.PEM
+    pair = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pair += b"".join(one.public_bytes(encoding) for one in (certificate, *chain))
+    with _in_memory(pair) as both:
+        _load_pair(context, both, both, None)
+
+
+@contextlib.contextmanager
+def _in_memory(content: bytes) -> Iterator[Path]:
+    """A path at which ``content`` can be read for a moment; never a file on a disk where the system can do without."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pem")
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "pem"
+            path.touch(0o600)
+            path.write_bytes(content)
+            yield path
+
+
+def _path(key: str, value: Any, *, directory: bool = False) -> Path:
+    path = Path(str(value))
+    if not path.exists():
+        raise ConfigurationError(f"{key}={path}: no such file")
+    if path.is_dir() and not directory:
+        raise ConfigurationError(f"{key}={path} is a directory; give a file")
+    if not os.access(path, os.R_OK):
+        raise ConfigurationError(f"{key}={path} may not be read by this user")
+    return path
+
+
+@contextlib.contextmanager
+def _because(message: str) -> Iterator[None]:
+    try:
+        yield
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(message) from error
