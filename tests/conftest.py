@@ -49,8 +49,9 @@ def unavailable(reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_libs() -> Path:
-    """The directory with Apache Kafka's jars."""
+    """The directory with Apache Kafka's jars; whoever asks for it has a Java to run them."""
     try:
+        kafka_jars.java_executable()
         return kafka_jars.ensure_jars(kafka_jars.KAFKA)
     except kafka_jars.UnavailableError as error:
         unavailable(str(error))

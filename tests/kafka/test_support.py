@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
 
+from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, delete_group, log_offsets
 from tests.support.members import Client, Members, await_shared
 from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 pytestmark = pytest.mark.kafka
-
-
-def produce(kafka: RealKafka, topic: str, partitions: int, each: int) -> None:
-    """Write ``each`` records into every partition."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(partitions * each):
-        producer.produce(topic, str(number).encode(), partition=number % partitions)
-    assert producer.flush(60) == 0
 
 
 @pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python", "aiokafka"])
@@ -28,7 +20,7 @@ def test_a_peer_consumes_commits_and_leaves(
     produce(kafka, name, 3, 100)
     member = members.start(client, group, [name])
     await_shared([member], {name: 3})
-    member.wait_until(lambda: member.total == 300, "300 records")
+    member.wait_for_total(300)
     assert member.command("commit")["offsets"] == {name: {"0": 100, "1": 100, "2": 100}}
     state = member.command("state")
     assert (state["owned"], state["total"]) == ({name: [0, 1, 2]}, 300)
@@ -67,7 +59,7 @@ def test_the_broker_tells_of_groups_and_logs(
     assert (described.assignor, described.coordinator) == ("range", 1)
     (only,) = described.members.values()
     assert (only.client_id, only.instance_id, only.assignment) == ("teller", "one", {name: (0, 1)})
-    member.wait_until(lambda: member.total == 20, "20 records")
+    member.wait_for_total(20)
     member.command("commit")
     everything = {(name, 0): 10, (name, 1): 10}
     assert committed_offsets(kafka.admin, group) == everything

@@ -61,7 +61,7 @@ class Member(LineProcess):
 
     def __init__(self, command: Sequence[str], *, name: str, client: Client) -> None:
         self.client: Client = client
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock is re-entrant, so conditions may use the properties
         self._events: list[Mapping[str, Any]] = []
         self._records: list[RecordRange] = []
         self._owned: dict[str, set[int]] = {}
@@ -129,9 +129,11 @@ class Member(LineProcess):
         self.wait_until(lambda: len(self.named(event)) >= count, f"{count} x {event}", deadline_s=deadline_s)
         return self.named(event)[count - 1]
 
-    def wait_until(
-        self, condition: Callable[[], bool], what: str, *, deadline_s: float = DEFAULT_DEADLINE_S
-    ) -> None:
+    def wait_for_total(self, records: int, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
+        """Wait until it has told of at least so many records."""
+        self.wait_until(lambda: self._total >= records, f"{records} records", deadline_s=deadline_s)
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
         """Wait until a condition on what it told holds; raises `LineProcessError` at its end or at the deadline."""
         end_s = time.monotonic() + deadline_s
         with self._changed:

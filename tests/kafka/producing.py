@@ -1,0 +1,15 @@
+"""Records for the tests on a real broker."""
+
+from __future__ import annotations
+
+from confluent_kafka import Producer
+
+from tests.support.real_kafka import RealKafka
+
+
+def produce(kafka: RealKafka, topic: str, partitions: int, each: int) -> None:
+    """Write ``each`` records into each of the partitions, and wait until all are acknowledged."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(partitions * each):
+        producer.produce(topic, str(number).encode(), partition=number % partitions)
+    assert producer.flush(60) == 0
