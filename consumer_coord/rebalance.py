@@ -105,6 +105,13 @@ class AssignmentState:
             self._revoke_all = True
             return all(holding.lost for holding in self._held.values())
 
+    def narrow(self, topics: frozenset[str]) -> None:
+        """Cooperative: partitions of topics that are no longer subscribed are not wanted any more."""
+        with self._lock:
+            kept = frozenset(partition for partition in self._target.partitions if partition.topic in topics)
+            if kept != self._target.partitions:
+                self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=kept)
+
     def owned(self) -> frozenset[TopicPartition]:
         """What the next JoinGroup names as owned: the target, and what is held until it is revoked; not what is lost."""
         with self._lock:

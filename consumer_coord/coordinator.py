@@ -1,0 +1,1069 @@
+"""The consumer coordinator: one member of one group, from finding the coordinator to leaving.
+
+One background task, :meth:`ConsumerCoordinator._drive`, goes through the sequence of a rebalance in Kafka's own steps::
+
+    ensure_coordinator_ready -> on_join_prepare -> join_group -> perform_assignment (the leader) -> sync_group
+        -> on_join_complete
+
+whenever something asked for it.  The application is never waited for, but where the protocol demands it: with an eager
+assignor it lets go of everything before the join.  What the group wants stands in :attr:`ConsumerCoordinator.assignment`;
+the application carries the difference out whenever it polls (see ``rebalance.py``).
+
+Everything here runs on one event loop, except what is marked as thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from assignors.base import Assignor, Cluster, RebalanceProtocol
+from consumer_coord import leader
+from consumer_coord.answers import HEARTBEAT, JOIN_GROUP, SYNC_GROUP, Step, fatal, step_for
+from consumer_coord.config import CoordinatorConfig, common_protocol
+from consumer_coord.discovery import CoordinatorLookup
+from consumer_coord.environment import now
+from consumer_coord.errors import (
+    AssignorError,
+    ClosedError,
+    CoordinatorError,
+    DisconnectedError,
+    FatalError,
+    FencedError,
+    InconsistentGroupProtocolError,
+    MalformedMessageError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicError,
+)
+from consumer_coord.heartbeat import Heartbeat
+from consumer_coord.list_offsets import ListedOffset, lags, list_offsets
+from consumer_coord.member_state import (
+    NO_GENERATION,
+    Generation,
+    MemberState,
+    check_transition,
+)
+from consumer_coord.metadata import Broker, Metadata
+from consumer_coord.metrics import Metrics
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata, Offsets
+from consumer_coord.rebalance import AssignmentState, Target
+from consumer_coord.retry import Deadline
+from consumer_coord.signals import Signal
+from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
+from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.membership import Subscription, decode_assignment, encode_subscription
+from consumer_coord.wire.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+PROTOCOL_TYPE = "consumer"
+
+#: KIP-800: brokers cut longer reasons.
+MOST_REASON_CHARACTERS = 255
+
+#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
+_JOIN_LAPSE_MS = 5_000
+
+#: When a member joins, the others in its process ask the coordinator this soon whether the group rebalances.
+PEER_HEARTBEATS_MS = (3, 20)
+
+#: All figures that an assignor needs are fetched within this time.
+_FIGURES_TIMEOUT_MS = 1_000
+
+
+class _Superseded(Exception):
+    """The membership was reset, or the subscription ended, while a step waited: start over."""
+
+
+class ConsumerCoordinator:
+    """One member of a consumer group.  Make it on the loop that it will live on.
+
+    ``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support.
+    Errors of the background surface in :meth:`polled` and in whoever waits.
+    """
+
+    def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.assignors = tuple(assignors)
+        self.protocol = common_protocol(self.assignors)
+        self.assignment = AssignmentState()
+        #: The application counts its polls here, from its own thread.
+        self.polls = 0
+        #: True when the application has something to look at: a change, a failure.  Read from any thread.
+        self.attention = False
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._metrics = Metrics(loop.time)
+        self._generation = NO_GENERATION
+        self._state = MemberState.UNJOINED
+        self._subscription = NOTHING
+        self._joined_topics: tuple[str, ...] = ()
+        self._signal = Signal()
+        self._log = _Log(logging.getLogger(__name__), self)
+        self._lookup = CoordinatorLookup(config.group_id, cluster, self._metrics, self._note_obstacle)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._driver: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat = Heartbeat(
+            self,
+            self._metrics,
+            interval_ms=config.heartbeat_interval_ms,
+            session_timeout_ms=config.session_timeout_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+        )
+        self.offsets = Offsets(
+            config.group_id,
+            self,
+            self.assignment,
+            cluster.backoff,
+            self._metrics,
+            request_timeout_ms=config.request_timeout_ms,
+            spawn=self._spawn,
+        )
+        self._watch = cluster.watch(frozenset(), self._on_metadata)
+        self._peers = cluster.groups.setdefault(config.group_id, {})
+        self._peers[self] = None
+        self._rejoin_reason: str | None = None
+        self._parked_at: int | None = None
+        self._held_at: int | None = None
+        self._held_until = 0.0
+        self._released: set[TopicPartition] = set()
+        self._released_at = 0.0
+        self._failure: CoordinatorError | None = None
+        self._failure_is_final = False
+        self._obstacle = ""
+        self._stuck_since = now()
+        self._missing_reported = False
+        self._stuck_assignor: asyncio.Future[Any] | None = None
+        self._is_leader = False
+        self._group_topics: frozenset[str] = frozenset()
+        self._assigned_view: leader.ClusterView | None = None
+        self._with_racks = False
+        self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
+        self._closed = False
+        self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        return self.config.group_id
+
+    @property
+    def group_instance_id(self) -> str | None:
+        """The static member's name (KIP-345), None for a dynamic member."""
+        return self.config.group_instance_id
+
+    @property
+    def generation_state(self) -> Generation:
+        """Generation id, member id and agreed assignor, as one value; thread-safe."""
+        return self._generation
+
+    @property
+    def generation(self) -> int:
+        """The generation id, -1 outside the group; thread-safe."""
+        return self._generation.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """The member id that the coordinator gave, empty before; thread-safe."""
+        return self._generation.member_id
+
+    @property
+    def state(self) -> MemberState:
+        """Where this member stands; thread-safe."""
+        return self._state
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this member leads the group; thread-safe."""
+        return self._is_leader
+
+    @property
+    def rebalancing(self) -> bool:
+        """True from the moment a join is known to be needed until its sync is answered; thread-safe."""
+        return self._rejoin_reason is not None or self._state in (
+            MemberState.PREPARING_REBALANCE,
+            MemberState.COMPLETING_REBALANCE,
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        """The cluster's metadata as last seen; thread-safe."""
+        return self.cluster.metadata
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and timings under the Java client's names; see ``metrics.py``."""
+        return self._metrics.snapshot()
+
+    # -- what the application says ------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Subscribe to named topics, instead of what was subscribed to before."""
+        self._subscribe(to_topics(topics))
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Subscribe to every topic whose whole name matches, now and later (Java's ``subscribe(Pattern)``)."""
+        self._subscribe(to_pattern(pattern))
+
+    def _subscribe(self, subscription: TopicSubscription) -> None:
+        self._check_open()
+        if subscription == self._subscription:
+            return
+        self._subscription = subscription
+        self._missing_reported = False
+        self._stuck_since = now()
+        self._watch_topics()
+        self._heartbeat.poll_restarts()
+        self._start()
+        if not subscription.pattern or self._generation.has_member_id:
+            self.request_rejoin("the subscription changed")
+        else:
+            self.request_rejoin("subscribed to a pattern")
+
+    async def unsubscribe(self, timeout_ms: float | None = None) -> None:
+        """End the subscription and leave the group; the application has let go of its partitions before."""
+        if self._subscription:
+            self._subscription = NOTHING
+            self._rejoin_reason = None
+            await self._stop_driver()
+            await self.offsets.drained(self._deadline(timeout_ms))
+            await self._leave("the consumer unsubscribed from all topics", self._deadline(timeout_ms))
+            self._watch_topics()
+
+    def polled(self) -> None:
+        """The application polled; thread-safe.  Raises a failure of the background, once, or again if it is final."""
+        self.polls += 1
+        if self.attention:
+            self._attend()
+
+    def _attend(self) -> None:
+        # First the flag and then the look: what the loop notes in between is seen by the next poll.
+        self.attention = False
+        failure = self._failure
+        if failure is None and self._parked_at is None and self._held_at is None:
+            self.attention = not self.assignment.settled
+            return
+        if failure is not None and not self._failure_is_final:
+            self._failure = None
+        self.attention = True
+        self._call(self._signal.fire)
+        if failure is not None:
+            # A new object each time: raising one object again would grow its traceback.
+            raise type(failure)(str(failure), code=failure.code) from failure
+
+    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application gave these partitions up (revoked, or lost); thread-safe."""
+        released = self.assignment.let_go(partitions)
+        self._call(lambda: self._on_released(released))
+
+    def _on_released(self, released: frozenset[TopicPartition]) -> None:
+        if released and self._state is MemberState.STABLE and self._rejoin_reason is None:
+            if not self._released:
+                self._released_at = now()
+            self._released |= released
+            self.request_rejoin("partitions were given up")
+        self._signal.fire()
+
+    def hold_joins(self) -> None:
+        """Send no JoinGroup until the next poll, at most half the rebalance timeout: a transaction is under way
+        (``consumer_group_metadata()``); thread-safe."""
+        self._held_at = self.polls
+        self.attention = True
+        half_s = self.config.rebalance_timeout_ms / 2000
+        self._call(lambda: setattr(self, "_held_until", now() + half_s))
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Rejoin although nothing demands it (KIP-568), with a reason for the broker's log (KIP-800)."""
+        self._check_open()
+        self.request_rejoin(reason or "rebalance enforced by user")
+
+    def request_rejoin(self, reason: str) -> None:
+        """Note that a join is needed; the driver does it."""
+        if self._rejoin_reason is None:
+            self._log.info("rejoin: %s", reason)
+            self._rejoin_reason = reason
+        self._signal.fire()
+
+    # -- the sequence -------------------------------------------------------------------------------------------------
+
+    async def ensure_coordinator_ready(self, timeout_ms: float | None = None) -> Broker:
+        """Find the coordinator if it is not known (``ensureCoordinatorReady``, ``lookupCoordinator``).
+
+        Raises :class:`~consumer_coord.errors.CoordinatorNotAvailableError` after ``timeout_ms`` (by default
+        ``default.api.timeout.ms``), and authorisation or authentication errors at once.
+        """
+        return await self.find_coordinator(self._deadline(timeout_ms))
+
+    async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
+        """Wait until this member is in the group with an assignment, or has something to let go of first.
+
+        Returns the target.  Raises what failed in the background, or
+        :class:`~consumer_coord.errors.RequestTimedOutError` with what stands in the way; then the join goes on, and
+        another call waits for the same one.
+        """
+        self._check_open()
+        if not self._subscription:
+            raise FatalError("subscribe first: without topics there is nothing to join for")
+        deadline = self._deadline(timeout_ms)
+        self.polled()
+
+        def done() -> bool:
+            return (
+                self._failure is not None
+                or (self._state is MemberState.STABLE and self._rejoin_reason is None)
+                or bool(self.assignment.to_revoke)
+                or bool(self.assignment.change().lost)
+            )
+
+        if not await self._signal.until(done, deadline):
+            self.polled()
+            raise RequestTimedOutError(
+                f"group {self.group_id!r} was not joined in time ({self._state.value}"
+                + (f"; {self._obstacle})" if self._obstacle else ")")
+            )
+        self.polled()
+        return self.assignment.target
+
+    async def _drive(self) -> None:
+        """The background: rebalance whenever something asks for it."""
+        retries = 0
+        while True:
+            await self._signal.until(self._join_wanted)
+            try:
+                await self._rebalance()
+                retries = 0
+                self._obstacle = ""
+            except _Superseded:
+                continue
+            except (RetriableError, MalformedMessageError) as error:
+                self._note_obstacle(str(error))
+                await asyncio.sleep(self.cluster.backoff.ms(retries) / 1000)
+                retries += 1
+            except CoordinatorError as error:
+                retries = 0
+                await self._fail(error)
+
+    def _join_wanted(self) -> bool:
+        if not self._subscription or self._failure is not None or self._rejoin_reason is None:
+            return False
+        if self._stuck_assignor is not None and not self._stuck_assignor.done():
+            return False
+        self._stuck_assignor = None
+        if self._parked_at is not None:
+            if self.polls == self._parked_at:
+                return False
+            self._parked_at = None
+            self._heartbeat.poll_restarts()
+        return True
+
+    async def _rebalance(self) -> None:
+        """One pass: prepare, join, assign, sync, complete."""
+        started = now()
+        reason = self._rejoin_reason or ""
+        self._rejoin_reason = None
+        self._set_state(MemberState.PREPARING_REBALANCE)
+        try:
+            await self.ensure_coordinator_ready()
+            topics = await self.on_join_prepare()
+            joined = await self._join_group(topics, reason)
+            assignments: tuple[SyncGroupRequestAssignment, ...] = ()
+            if joined.leader == joined.member_id:
+                assignments = await self.perform_assignment(joined)
+            assignment = await self._sync_group(joined, assignments)
+            self.on_join_complete(joined.generation_id, topics, assignment)
+        except BaseException:
+            if self._state is not MemberState.UNJOINED:
+                self._set_state(MemberState.UNJOINED)
+            self._rejoin_reason = self._rejoin_reason or reason
+            self._metrics.record("failed-rebalance")
+            raise
+        latency_ms = (now() - started) * 1000
+        self._metrics.record("rebalance", latency_ms)
+        self._metrics.last_rebalance_at = now()
+
+    async def on_join_prepare(self) -> tuple[str, ...]:
+        """What has to be over before JoinGroup goes out (``onJoinPrepare``); returns the topics to ask for.
+
+        Eager: everything was let go of.  Cooperative: only partitions of topics no longer subscribed; what else must
+        move is named as owned and let go of later.  Commits of what is given up have been answered.
+        """
+        if self._subscription.pattern is not None:
+            await self.cluster.refresh(Deadline.after(self.config.request_timeout_ms))
+        topics = self._wanted_topics()
+        before = self._generation
+        if self.protocol is RebalanceProtocol.EAGER:
+            self.assignment.revoke_all()
+        else:
+            self.assignment.narrow(frozenset(topics))
+        await self._coalesce_releases()
+        if self._must_let_go():
+            self._call_attention()
+            await self._signal.until(lambda: not self._must_let_go() or self._generation is not before)
+        await self._signal.until(lambda: not self._joins_held() or self._generation is not before, self._hold_deadline())
+        self._held_at = None
+        gone = self._released | (frozenset() if self.protocol is RebalanceProtocol.COOPERATIVE else self.assignment.held)
+        await self.offsets.drained(
+            Deadline.after(self.config.rebalance_timeout_ms),
+            gone if self.protocol is RebalanceProtocol.COOPERATIVE else None,
+        )
+        self._check_not_superseded(before)
+        if not self._subscription:
+            raise _Superseded
+        self._released.clear()
+        return topics
+
+    def _must_let_go(self) -> bool:
+        if self.protocol is RebalanceProtocol.EAGER:
+            return bool(self.assignment.to_revoke)
+        topics = frozenset(self._wanted_topics())
+        return any(partition.topic not in topics for partition in self.assignment.to_revoke)
+
+    def _joins_held(self) -> bool:
+        return self._held_at is not None and self._held_at == self.polls and now() < self._held_until
+
+    def _hold_deadline(self) -> Deadline:
+        return Deadline(max(now(), self._held_until)) if self._held_at is not None else Deadline(now() + 1e9)
+
+    async def _coalesce_releases(self) -> None:
+        """Several slow owners in one process, or one owner in several steps, shall not cause as many rounds."""
+        linger_ms = self.config.release_linger_ms
+        if self.protocol is RebalanceProtocol.COOPERATIVE and self._released and linger_ms:
+            due = Deadline(self._released_at + linger_ms / 1000)
+            await self._signal.until(lambda: not any(peer.assignment.to_revoke for peer in self._peers), due)
+
+    async def _join_group(self, topics: tuple[str, ...], reason: str) -> JoinGroupResponse:
+        """Send JoinGroup until the group took us in (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
+        while True:
+            before = self._generation
+            broker = await self.ensure_coordinator_ready()
+            started = now()
+            if self._generation.has_member_id:
+                self._wake_peers(PEER_HEARTBEATS_MS)
+            answer: JoinGroupResponse = await self.ask_coordinator(
+                broker,
+                self._join_request(topics, reason),
+                # The coordinator answers when everybody joined or the rebalance timeout is over.
+                timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
+                waits=True,
+            )
+            self._check_not_superseded(before)
+            step = step_for(JOIN_GROUP, answer.error_code)
+            if step is Step.ADOPT_MEMBER_ID:
+                self._generation = Generation(member_id=answer.member_id)
+                self._metrics.record("member-id-required")
+                continue
+            if step is Step.GO_ON:
+                break
+            self._take(step, answer.error_code, "JoinGroup", broker, self._offered())
+        if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in self._names():
+            raise InconsistentGroupProtocolError(
+                f"the group {self.group_id!r} agreed on {answer.protocol_type!r} with {answer.protocol_name!r}, but"
+                f" {self._offered()}"
+            )
+        self._metrics.record("join", (now() - started) * 1000)
+        self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
+        self._joined_topics = topics
+        self._is_leader = answer.leader == answer.member_id
+        self._set_state(MemberState.COMPLETING_REBALANCE)
+        self._heartbeat.session_starts()
+        return answer
+
+    def _join_request(self, topics: tuple[str, ...], reason: str) -> JoinGroupRequest:
+        owned: Mapping[str, Sequence[int]] = {}
+        if self.protocol is RebalanceProtocol.COOPERATIVE:
+            owned = by_topic(self.assignment.owned())
+        protocols = []
+        for assignor in self.assignors:
+            try:
+                user_data = assignor.user_data(topics)
+            except Exception as error:
+                raise AssignorError(f"assignor {assignor.name!r} raised in user_data: {error!r}") from error
+            subscription = Subscription(
+                topics=topics,
+                user_data=user_data,
+                owned_partitions=owned,
+                generation_id=self._generation.generation_id,
+                rack_id=self.config.client_rack,
+            )
+            protocols.append(JoinGroupRequestProtocol(name=assignor.name, metadata=encode_subscription(subscription)))
+        return JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=self.config.session_timeout_ms,
+            rebalance_timeout_ms=self.config.rebalance_timeout_ms,
+            member_id=self._generation.member_id,
+            group_instance_id=self.config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=protocols,
+            reason=reason[:MOST_REASON_CHARACTERS],
+        )
+
+    async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
+        """The leader's part (``onJoinLeader``, ``performAssignment``): everybody's assignment, encoded.
+
+        The assignor runs in a worker thread, at most ``assignor.timeout.ms``.  Raises
+        :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
+        """
+        assignor = next(each for each in self.assignors if each.name == joined.protocol_name)
+        run_blocking = self.cluster.environment.run_blocking
+        group = await run_blocking(lambda: leader.read_members(joined.members))
+        self._group_topics = group.topics
+        self._watch_topics()
+        if not self._group_topics <= self.metadata.topics.keys():
+            try:
+                await self.cluster.refresh(Deadline.after(min(self.config.request_timeout_ms, self.config.session_timeout_ms)))
+            except RetriableError as error:
+                self._log.warning("assigning with the metadata at hand: %s", error)
+        self._with_racks = any(member.rack for member in group.members.values())
+        view = leader.ClusterView.of(self.metadata, self._group_topics, with_racks=self._with_racks)
+        self._assigned_view = view
+        self._doubted_racks = None
+        if joined.skip_assignment:
+            # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
+            return ()
+        lag = await self._lag_of(view) if "lag" in assignor.needs else {}
+        cluster = Cluster(view.partitions, view.racks, lag=lag)
+        started = now()
+        work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, self.protocol, cluster, group)))
+        done, _ = await asyncio.wait({work}, timeout=self.config.assignor_timeout_ms / 1000)
+        if not done:
+            work.add_done_callback(self._assignor_returned)
+            self._stuck_assignor = work
+            raise AssignorError(
+                f"assignor {assignor.name!r} did not return within assignor.timeout.ms={self.config.assignor_timeout_ms};"
+                " this member left the group, and joins again when it does"
+            )
+        self._metrics.record("assign", (now() - started) * 1000)
+        return work.result()
+
+    def _assignor_returned(self, work: asyncio.Future[Any]) -> None:
+        if not work.cancelled():
+            self._log.warning("the assignor that hung has returned (%r)", work.exception())
+        self._signal.fire()
+
+    async def _lag_of(self, view: leader.ClusterView) -> Mapping[str, Sequence[int | None]]:
+        """topic -> each partition's lag; None where it could not be had within a second."""
+        deadline = Deadline.after(_FIGURES_TIMEOUT_MS)
+        everything = [
+            TopicPartition(topic, number) for topic, count in view.partitions.items() for number in range(count)
+        ]
+        try:
+            committed = await self.offsets.committed(everything, timeout_ms=deadline.remaining_ms)
+        except RetriableError as error:
+            self._log.warning("the assignor gets no lag: %s", error)
+            committed = {}
+        positions = {
+            partition: None if (position := committed.get(partition)) is None else position.offset
+            for partition in everything
+        }
+        lag = await lags(self.cluster, positions, deadline)
+        return {
+            topic: [lag[TopicPartition(topic, number)] for number in range(count)]
+            for topic, count in view.partitions.items()
+        }
+
+    async def _sync_group(
+        self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]
+    ) -> Mapping[str, Sequence[int]]:
+        """Send SyncGroup, the leader's with everybody's assignment, and wait for our own (SyncGroupResponseHandler)."""
+        current = self._generation
+        broker = await self.ensure_coordinator_ready()
+        self._check_not_superseded(current)
+        started = now()
+        answer = await self.ask_coordinator(
+            broker,
+            SyncGroupRequest(
+                group_id=self.group_id,
+                generation_id=current.generation_id,
+                member_id=current.member_id,
+                group_instance_id=self.config.group_instance_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=current.protocol_name,
+                assignments=assignments,
+            ),
+            timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
+            waits=True,
+        )
+        self._check_not_superseded(current)
+        self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
+        if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in (None, current.protocol_name):
+            raise InconsistentGroupProtocolError(
+                f"SyncGroup of group {self.group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r},"
+                f" but this member joined for {PROTOCOL_TYPE!r} and {current.protocol_name!r}"
+            )
+        self._metrics.record("sync", (now() - started) * 1000)
+        if not answer.assignment:
+            return {}
+        try:
+            return decode_assignment(answer.assignment).partitions
+        except MalformedMessageError as error:
+            raise RetriableError(f"the leader's assignment for this member is malformed: {error}") from error
+
+    def on_join_complete(
+        self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Publish what the group wants this member to hold (``onJoinComplete``)."""
+        unwanted = sorted(topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics)
+        self._heartbeat.session_starts()
+        self._set_state(MemberState.STABLE)
+        if unwanted:
+            self._log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
+            assignment = {topic: numbers for topic, numbers in assignment.items() if topic in topics}
+        for assignor in self.assignors:
+            if assignor.name == self._generation.protocol_name:
+                try:
+                    assignor.on_assignment(assignment, generation)
+                except Exception as error:
+                    raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
+        released = self.assignment.publish(generation, flatten(assignment))
+        self._log.info("assigned %s", listed(self.assignment.target.partitions))
+        self._stuck_since = now()
+        self._call_attention()
+        if unwanted:
+            self.request_rejoin("the assignment has topics outside the subscription")
+        if self.protocol is RebalanceProtocol.COOPERATIVE:
+            if released:
+                # Promised to the application but never taken up, so nobody has to wait for it.
+                self.request_rejoin("partitions were given up before they were used")
+            self._heartbeat.early()
+        if self._wanted_topics() != topics:
+            self.request_rejoin("the subscription changed during the rebalance")
+        if self._is_leader:
+            self._check_cluster_view()
+        self._wake_peers()
+        self._signal.fire()
+
+    # -- what answers ask for -----------------------------------------------------------------------------------------
+
+    def _take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
+        """Do what an error code asks for; raises unless all is well."""
+        if step is Step.GO_ON:
+            return
+        name = codes.error_name(code)
+        if step is Step.REDISCOVER:
+            self.coordinator_gone(broker, f"{request}: {name}")
+        elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
+            self._lose(f"{request} was answered with {name}", keep_member_id=step is Step.LOSE_GENERATION)
+        elif step is Step.REJOIN:
+            raise _Superseded
+        elif step is Step.FAIL:
+            raise fatal(code, group_id=self.group_id, request=request, detail=detail)
+        raise RetriableError(f"{request}: {name}", code=code)
+
+    def _lose(self, why: str, *, keep_member_id: bool = False) -> None:
+        """The generation is gone: the partitions are lost, and the group has to be joined anew."""
+        self._log.log(logging.WARNING if self.assignment.held else logging.INFO, "out of the group: %s", why)
+        self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
+        self._is_leader = False
+        self._released.clear()
+        if self._state is not MemberState.UNJOINED:
+            self._set_state(MemberState.UNJOINED)
+        if self.assignment.lose():
+            self._metrics.record("partition-lost")
+        self._call_attention()
+        if self._subscription:
+            self.request_rejoin(why)
+
+    async def _fail(self, error: CoordinatorError) -> None:
+        """Nobody can retry this: tell the application, and do not stand in the group's way meanwhile."""
+        self._log.error("%s", error)
+        self._failure = error
+        self._failure_is_final = isinstance(error, FencedError)
+        if isinstance(error, FencedError):
+            # The other holder of the instance id is the member now: nothing of ours may leave it.
+            self._lose(str(error))
+        elif self._generation.has_member_id:
+            await self._leave(str(error), Deadline.after(self.config.request_timeout_ms), static_too=True)
+        self.request_rejoin("after a failure")
+        self._call_attention()
+        self._signal.fire()
+
+    def _check_not_superseded(self, before: Generation) -> None:
+        if self._generation is not before or self._closed:
+            raise _Superseded
+
+    # -- for heartbeat.py ---------------------------------------------------------------------------------------------
+
+    @property
+    def heartbeats_wanted(self) -> bool:
+        """True while the coordinator expects heartbeats: in a generation, and not while JoinGroup waits there."""
+        return self._generation.generation_id >= 0 and not self._joining
+
+    _joining = False
+
+    async def send_heartbeat(self) -> None:
+        """One heartbeat, and what its answer asks for; raises a retriable error when it was not heard."""
+        used = self._generation
+        broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
+        try:
+            answer = await self.ask_coordinator(
+                broker,
+                HeartbeatRequest(
+                    group_id=self.group_id,
+                    generation_id=used.generation_id,
+                    member_id=used.member_id,
+                    group_instance_id=self.config.group_instance_id,
+                ),
+                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms),
+            )
+        except (MalformedMessageError, DisconnectedError) as error:
+            self.coordinator_gone(broker, str(error))
+            raise RetriableError(str(error)) from error
+        if self._generation is not used:
+            return
+        code = answer.error_code
+        step = step_for(HEARTBEAT, code)
+        if step is Step.REJOIN:
+            if not self._state_is_joining():
+                self.request_rejoin("the group is rebalancing")
+            self._wake_peers()
+        elif step is Step.FAIL:
+            await self._fail(fatal(code, group_id=self.group_id, request="Heartbeat"))
+        else:
+            try:
+                self._take(step, code, "Heartbeat", broker)
+            except RetriableError:
+                if step in (Step.REDISCOVER, Step.BACK_OFF):
+                    raise
+
+    def _state_is_joining(self) -> bool:
+        return self._state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
+
+    def session_expired(self) -> None:
+        """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
+        if self._lookup.coordinator is not None:
+            self.coordinator_gone(self._lookup.coordinator, "no heartbeat was answered for session.timeout.ms")
+
+    async def poll_interval_exceeded(self) -> None:
+        """The application did not poll for ``max.poll.interval.ms``: leave, and join again at its next poll."""
+        self._log.warning(
+            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
+            " the setting",
+            self.config.max_poll_interval_ms,
+        )
+        self._parked_at = self.polls
+        await self._leave(
+            "consumer poll timeout has expired", Deadline.after(self.config.request_timeout_ms), static_too=False
+        )
+        self.request_rejoin("the application polled again after max.poll.interval.ms")
+        self._call_attention()
+
+    def _wake_peers(self, after_ms: Sequence[int] = (0,)) -> None:
+        """Members of one process do not wait for each other's heartbeat intervals."""
+        for peer in self._peers:
+            if peer is not self and not peer.rebalancing:
+                peer._heartbeat.early(after_ms)
+
+    # -- for offsets.py -----------------------------------------------------------------------------------------------
+
+    async def find_coordinator(self, deadline: Deadline) -> Broker:
+        """The coordinator, looked up if need be, until ``deadline``."""
+        return await self._lookup.find(deadline)
+
+    async def ask_coordinator(self, broker: Broker, message: Any, *, timeout_ms: float, waits: bool = False) -> Any:
+        """One request to the coordinator; a broken connection forgets it."""
+        if isinstance(message, JoinGroupRequest):
+            self._joining = True
+        try:
+            return await self.cluster.request(broker, message, timeout_ms=timeout_ms, waits=waits)
+        except RetriableError as error:
+            self.coordinator_gone(broker, str(error))
+            raise
+        finally:
+            if isinstance(message, JoinGroupRequest):
+                self._joining = False
+
+    def coordinator_gone(self, broker: Broker, why: str) -> None:
+        """Look the coordinator up again before the next request."""
+        self._note_obstacle(why)
+        self._lookup.gone(broker, why)
+
+    async def wait_for_sync(self, since: Generation, deadline: Deadline) -> None:
+        """Wait until a rebalance that is under way, or that the group demands, was synced; offsets.py resends then."""
+        if not await self._signal.until(
+            lambda: (self._state is MemberState.STABLE and self._generation != since)
+            or self._generation.generation_id < 0
+            or self._failure is not None,
+            deadline,
+        ):
+            raise RequestTimedOutError("the rebalance did not complete in time")
+
+    def membership_refused(self, used: Generation, code: int, request: str) -> None:
+        """A commit was refused: take in what that says about the membership, if it is still the one used."""
+        if self._generation is not used or used.generation_id < 0:
+            return
+        step = step_for(HEARTBEAT, code)
+        if step is Step.REJOIN:
+            if not self.rebalancing:
+                self.request_rejoin(f"{request}: {codes.error_name(code)}")
+        elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
+            self._lose(f"{request} was refused with {codes.error_name(code)}", keep_member_id=step is Step.LOSE_GENERATION)
+        elif step is Step.FAIL:
+            error = fatal(code, group_id=self.group_id, request=request)
+            self._spawn(self._fail(error), "fail")
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_ms: float | None = None,
+        ownerships: Mapping[TopicPartition, int | None] | None = None,
+    ) -> CommitResult:
+        """Commit positions with our generation; for each partition None, or why not.  See ``offsets.py``."""
+        return await self.offsets.commit(offsets, timeout_ms=self._timeout(timeout_ms), ownerships=ownerships)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None for a partition without one."""
+        return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms))
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``list_offsets.py``."""
+        return await list_offsets(self.cluster, wanted, self._deadline(timeout_ms), read_committed=read_committed)
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def _wanted_topics(self) -> tuple[str, ...]:
+        return self._subscription.wanted(self.metadata, exclude_internal=self.config.exclude_internal_topics)
+
+    def _watch_topics(self) -> None:
+        if self._subscription.pattern is not None:
+            self.cluster.change_watch(self._watch, None)
+        else:
+            group = self._group_topics if self._is_leader else frozenset()
+            self.cluster.change_watch(self._watch, frozenset(self._subscription.topics) | group)
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        if not self._subscription or self._closed:
+            return
+        self._report_missing(metadata)
+        if self._state is not MemberState.STABLE:
+            return
+        if self._subscription.pattern is not None and self._wanted_topics() != self._joined_topics:
+            self.request_rejoin("the topics that match the pattern changed")
+        if self._is_leader:
+            self._check_cluster_view()
+
+    def _check_cluster_view(self) -> None:
+        """The leader watches over what its assignment was based on; followers do not."""
+        old = self._assigned_view
+        if old is None:
+            return
+        view = leader.ClusterView.of(self.metadata, self._group_topics, with_racks=self._with_racks)
+        if view.partitions != old.partitions:
+            self.request_rejoin("topics or partition counts changed")
+        elif view.racks != old.racks:
+            # A broker that restarts shows its partitions' racks wrong for a moment: believe it when it is seen twice.
+            if self._doubted_racks == view.racks:
+                self.request_rejoin("racks changed")
+            self._doubted_racks = view.racks
+        else:
+            self._doubted_racks = None
+
+    def _report_missing(self, metadata: Metadata) -> None:
+        missing = [topic for topic in self._subscription.topics if topic not in metadata.topics]
+        if not missing:
+            self._missing_reported = False
+            return
+        for topic in missing:
+            code = metadata.errors.get(topic, codes.NONE)
+            if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION) and self._failure is None:
+                self._failure = fatal(code, group_id=self.group_id, request=f"metadata of topic {topic!r}")
+                self._call_attention()
+        if not self._missing_reported and now() - self._stuck_since > self.config.default_api_timeout_ms / 1000:
+            self._missing_reported = True
+            if self._failure is None:
+                self._failure = UnknownTopicError(
+                    f"subscribed topics do not exist: {', '.join(missing)}. Create them, or mend the names", code=3
+                )
+                self._call_attention()
+
+    # -- leaving ------------------------------------------------------------------------------------------------------
+
+    async def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
+        """Leave (``maybeLeaveGroup``); a static member stays in the group until its session ends.
+
+        What the application still holds is lost.  Its next poll finds that, and the group is joined again only by
+        :meth:`subscribe` or :meth:`enforce_rebalance`.
+        """
+        await self._stop_driver()
+        self._rejoin_reason = None
+        await self._leave(reason or "leave_group was called", self._deadline(timeout_ms), rejoin=False)
+        self._start()
+
+    async def _leave(self, reason: str, deadline: Deadline, *, static_too: bool = False, rejoin: bool = True) -> None:
+        member = self._generation
+        subscription = self._subscription
+        if not rejoin:
+            self._subscription = NOTHING
+        try:
+            self._lose(reason)
+        finally:
+            self._subscription = subscription
+        if not member.has_member_id or (self.config.group_instance_id is not None and not static_too):
+            return
+        broker = self._lookup.coordinator
+        if broker is None:
+            try:
+                broker = await self.find_coordinator(deadline)
+            except CoordinatorError as error:
+                self._log.warning("left without telling the coordinator, which is not known: %s", error)
+                return
+        request = self._leave_request(member.member_id, reason)
+        try:
+            answer = await self.cluster.request(broker, request, timeout_ms=max(1.0, deadline.remaining_ms))
+        except CoordinatorError as error:
+            self._log.warning("the coordinator did not confirm that we left: %s", error)
+            return
+        for code in (answer.error_code, *(row.error_code for row in answer.members)):
+            if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
+                self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
+
+    def _leave_request(self, member_id: str, reason: str) -> Versioned:
+        group_id, instance_id = self.group_id, self.config.group_instance_id
+
+        def build(version: int) -> LeaveGroupRequest:
+            if version < 3:
+                return LeaveGroupRequest(group_id=group_id, member_id=member_id)
+            identity = MemberIdentity(
+                member_id=member_id, group_instance_id=instance_id, reason=reason[:MOST_REASON_CHARACTERS]
+            )
+            return LeaveGroupRequest(group_id=group_id, members=[identity])
+
+        return Versioned(LeaveGroupRequest, build)
+
+    async def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
+        """Finish commits, leave, and end every task; idempotent.  All of it within ``timeout_ms``.
+
+        The application lets go of its partitions before (and commits what it wants committed).
+        """
+        if self._closed:
+            return
+        deadline = self._deadline(timeout_ms)
+        self._rejoin_reason = None
+        await self._stop_driver()
+        await self.offsets.close(deadline)
+        if leave:
+            await self._leave("the consumer is being closed", deadline, rejoin=False)
+        self._closed = True
+        self._peers.pop(self, None)
+        self.cluster.unwatch(self._watch)
+        self._lookup.close()
+        tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._signal.fire()
+
+    async def leave_at_exit(self, timeout_ms: float) -> None:
+        """Leave over a connection that is open, or not at all: at interpreter exit nothing may wait for a look-up."""
+        broker = self._lookup.coordinator
+        if self._closed or broker is None or self.cluster.open_connection(broker) is None:
+            return
+        await self.close(timeout_ms)
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._driver is None or self._driver.done():
+            self._driver = self._spawn(self._drive(), "rebalance")
+        if self._beating is None or self._beating.done():
+            self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
+
+    async def _stop_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+            self._driver = None
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=f"{name} of {self.group_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self._closed:
+            return
+        error = task.exception()
+        if error is None:
+            return
+        self._log.error("a background task crashed", exc_info=error)
+        crash = CoordinatorError(f"the coordinator's task {task.get_name()!r} crashed: {error!r}; please report this")
+        crash.__cause__ = error
+        self._failure, self._failure_is_final = crash, True
+        self._subscription = NOTHING
+        self._spawn(self._leave("the client crashed", Deadline.after(self.config.request_timeout_ms)), "leave")
+
+    def _set_state(self, state: MemberState) -> None:
+        self._state = check_transition(self._state, state)
+
+    def _call_attention(self) -> None:
+        self.attention = True
+        self._signal.fire()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Run on the loop, from any thread; after the loop's end there is nobody left to tell."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def _note_obstacle(self, what: str) -> None:
+        """Remember what stands in the way; if it stands there for too long, the application's poll says so."""
+        self._obstacle = what
+        waited_s = now() - self._stuck_since
+        if waited_s > self.config.default_api_timeout_ms / 1000 and self._failure is None and self._subscription:
+            self._stuck_since = now()
+            self._failure = RetriableError(
+                f"group {self.group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
+            )
+            self._call_attention()
+
+    def _names(self) -> list[str]:
+        return [assignor.name for assignor in self.assignors]
+
+    def _offered(self) -> str:
+        return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
+
+    def _timeout(self, timeout_ms: float | None) -> float:
+        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
+        return Deadline.after(self._timeout(timeout_ms))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the coordinator is closed")
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """Every line carries group, member and generation."""
+
+    def __init__(self, logger: logging.Logger, member: ConsumerCoordinator) -> None:
+        super().__init__(logger, {})
+        self._member = member
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        member = self._member
+        who = member.config.group_instance_id or member.member_id or "new member"
+        return f"[group={member.group_id} member={who} generation={member.generation}] {msg}", kwargs

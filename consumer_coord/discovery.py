@@ -1,0 +1,104 @@
+"""Finding the group's coordinator (FindCoordinator, KIP-699), and noticing that it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from consumer_coord.answers import fatal
+from consumer_coord.errors import CoordinatorNotAvailableError
+from consumer_coord.metadata import Broker
+from consumer_coord.metrics import Metrics
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.retry import Deadline, retrying
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import FindCoordinatorRequest
+
+logger = logging.getLogger(__name__)
+
+_GROUP = 0
+
+
+class CoordinatorLookup:
+    """Which broker coordinates one group; one look-up at a time, shared by all who wait for it."""
+
+    def __init__(
+        self, group_id: str, cluster: ClusterClient, metrics: Metrics, obstacle: Callable[[str], None]
+    ) -> None:
+        self.coordinator: Broker | None = None
+        self._group_id = group_id
+        self._cluster = cluster
+        self._metrics = metrics
+        self._obstacle = obstacle
+        self._lookup: asyncio.Task[Broker] | None = None
+        self._last = ""
+
+    async def find(self, deadline: Deadline | None) -> Broker:
+        """The coordinator, looked up if it is not known.
+
+        Raises :class:`CoordinatorNotAvailableError` at ``deadline``, and at once what nobody can retry (authorisation).
+        """
+        if self.coordinator is not None:
+            return self.coordinator
+        task = self._lookup
+        if task is None or task.done():
+            task = self._lookup = asyncio.create_task(self._look_up(), name=f"find coordinator of {self._group_id}")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        timeout_s = None if deadline is None else deadline.remaining_ms / 1000
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        if not done:
+            raise CoordinatorNotAvailableError(
+                f"the coordinator of group {self._group_id!r} was not found in time: check bootstrap.servers,"
+                f" and that the brokers are up ({self._last or 'no answer yet'})"
+            )
+        return task.result()
+
+    def gone(self, broker: Broker, why: str) -> None:
+        """Forget the coordinator, if it is still ``broker``; the next :meth:`find` looks it up."""
+        if self.coordinator == broker:
+            logger.info("group %s: coordinator %s is gone: %s", self._group_id, broker.address, why)
+            self.coordinator = None
+
+    def close(self) -> None:
+        """End a look-up that is under way."""
+        if self._lookup is not None:
+            self._lookup.cancel()
+
+    async def _look_up(self) -> Broker:
+        """Until it is found: with backoff, for as long as somebody may still want it."""
+        group_id = self._group_id
+        request = _find_request(group_id)
+        async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):
+            with attempt:
+                answer = await self._cluster.request_any(
+                    request, Deadline.after(self._cluster.config.request_timeout_ms)
+                )
+                found = answer.coordinators[0] if answer.coordinators else answer
+                code = found.error_code
+                self._metrics.record("coordinator-lookup")
+                if code == codes.NONE:
+                    self.coordinator = Broker(found.node_id, found.host, found.port)
+                    return self.coordinator
+                if codes.is_retriable(code):
+                    raise CoordinatorNotAvailableError(
+                        f"the brokers have no coordinator for group {group_id!r} now ({codes.error_name(code)})", code=code
+                    )
+                raise fatal(code, group_id=group_id, request="FindCoordinator")
+        raise AssertionError("retrying ends by return or raise")
+
+    def _note(self, message: str) -> None:
+        self._last = message
+        self._obstacle(message)
+
+
+def _find_request(group_id: str) -> Versioned:
+    """Up to v3 for one group, from v4 on for a list of them."""
+
+    def build(version: int) -> FindCoordinatorRequest:
+        if version >= 4:
+            return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=_GROUP)
+        return FindCoordinatorRequest(key=group_id, key_type=_GROUP)
+
+    return Versioned(FindCoordinatorRequest, build)

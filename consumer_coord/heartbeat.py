@@ -1,0 +1,151 @@
+"""Heartbeats: what keeps a member's session alive while its application works.
+
+One task per member.  Besides the regular beats it sends *early* ones: shortly after a cooperative sync, because the second
+round of a cooperative rebalance begins when some other member has let go of its partitions, and at once when another
+member of this process saw a rebalance.  Nothing waits for a heartbeat interval that need not.
+
+The same task notices that the application has not polled for ``max.poll.interval.ms``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from consumer_coord.environment import now
+from consumer_coord.errors import RetriableError
+from consumer_coord.member_state import Generation
+from consumer_coord.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+#: After a cooperative sync, in milliseconds; see the table of rebalances in docs/benchmarks.md.
+EARLY_HEARTBEATS_MS = (20, 60, 150)
+_MOST_EARLY = 10
+
+
+class Heart(Protocol):
+    """What the heartbeat task needs of its member; the coordinator is one."""
+
+    @property
+    def generation_state(self) -> Generation: ...
+    @property
+    def heartbeats_wanted(self) -> bool: ...
+    @property
+    def polls(self) -> int: ...
+
+    async def send_heartbeat(self) -> None: ...
+    async def poll_interval_exceeded(self) -> None: ...
+    def session_expired(self) -> None: ...
+
+
+class Heartbeat:
+    """The heartbeat task of one member; start it with :meth:`run`."""
+
+    def __init__(
+        self,
+        heart: Heart,
+        metrics: Metrics,
+        *,
+        interval_ms: int,
+        session_timeout_ms: int,
+        max_poll_interval_ms: int,
+        retry_backoff_ms: int,
+    ) -> None:
+        self._heart = heart
+        self._metrics = metrics
+        self._interval_s = interval_ms / 1000
+        self._session_s = session_timeout_ms / 1000
+        self._max_poll_s = max_poll_interval_ms / 1000
+        self._retry_s = retry_backoff_ms / 1000
+        self._wake = asyncio.Event()
+        self._early: list[float] = []
+        self._next_at = now() + self._interval_s
+        self._answered_at = now()
+        self._polls = heart.polls
+        self._polled_at = now()
+
+    def session_starts(self) -> None:
+        """The coordinator has just heard from us by a join or a sync: the session begins anew."""
+        self._answered_at = now()
+        self._next_at = now() + self._interval_s
+        self._metrics.last_heartbeat_at = self._answered_at
+
+    def early(self, after_ms: Sequence[int] = EARLY_HEARTBEATS_MS) -> None:
+        """Beat early, ``after_ms`` from now: a rebalance is near, or its second round."""
+        moment = now()
+        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]
+        self._wake.set()
+
+    @property
+    def poll_expired(self) -> bool:
+        """True when the application has not polled for ``max.poll.interval.ms``."""
+        self._look_at_polls()
+        return now() - self._polled_at > self._max_poll_s
+
+    def poll_restarts(self) -> None:
+        """The application's time to poll begins anew (it just subscribed)."""
+        self._polls = self._heart.polls
+        self._polled_at = now()
+
+    def _look_at_polls(self) -> None:
+        # The application only counts its polls: that costs it nothing, and a clock read per poll would.
+        if self._polls != self._heart.polls:
+            self._polls = self._heart.polls
+            self._polled_at = now()
+            self._metrics.last_poll_at = self._polled_at
+
+    async def run(self) -> None:
+        """Beat until cancelled.  What nobody can retry is the coordinator's to take in; anything else is a crash."""
+        while True:
+            await self._pause()
+            if not self._heart.heartbeats_wanted:
+                self._answered_at = now()
+                self._early.clear()
+                if self._next_at <= now():
+                    self._next_at = now() + self._interval_s
+                continue
+            if self.poll_expired:
+                await self._heart.poll_interval_exceeded()
+                continue
+            if now() - self._answered_at > self._session_s:
+                self._heart.session_expired()
+                self._answered_at = now()
+            moment = now()
+            due_early = bool(self._early) and self._early[0] <= moment
+            if not due_early and self._next_at > moment:
+                continue
+            self._early = [at for at in self._early if at > moment]
+            if due_early:
+                self._metrics.record("early-heartbeat")
+            await self._beat()
+
+    async def _pause(self) -> None:
+        moment = now()
+        # Late notice of a missing poll is bounded by a tenth of the interval.
+        until = min([self._next_at, moment + max(0.02, self._max_poll_s / 10), *self._early[:1]])
+        if until <= moment:
+            # Even a heart that always beats lets the others run.
+            await asyncio.sleep(0)
+            return
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(until - moment):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _beat(self) -> None:
+        started = now()
+        self._next_at = started + self._interval_s
+        try:
+            await self._heart.send_heartbeat()
+        except RetriableError as error:
+            logger.debug("heartbeat failed: %s", error)
+            self._next_at = now() + min(self._retry_s, self._interval_s)
+        else:
+            self._answered_at = now()
+            self._metrics.last_heartbeat_at = self._answered_at
+            self._metrics.record("heartbeat", (self._answered_at - started) * 1000)

@@ -1,0 +1,122 @@
+"""The leader's computation: from the members' subscriptions to the bytes of everybody's assignment.  Pure, no I/O.
+
+It runs where ``Environment.run_blocking`` puts it (a worker thread), since it may take seconds for a large group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
+from assignors.verify import InvalidPlanError, verify
+from consumer_coord.errors import AssignorError, MalformedMessageError
+from consumer_coord.metadata import Metadata
+from consumer_coord.wire.membership import (
+    Assignment,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+)
+from consumer_coord.wire.messages import JoinGroupResponseMember, SyncGroupRequestAssignment
+
+#: What travels in SyncGroup: v1 is what Java sends; v0 to v3 have the same bytes after the version.
+_ASSIGNMENT_VERSION = 3
+
+
+@attrs.frozen
+class GroupView:
+    """What the leader knows of the group after the join."""
+
+    members: Mapping[str, Member]
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Everything that anybody subscribes to."""
+        distinct = {tuple(member.topics) for member in self.members.values()}
+        return frozenset(topic for topics in distinct for topic in topics)
+
+
+@attrs.frozen
+class ClusterView:
+    """What a leader's assignment was based on: when it changes, the group has to be assigned anew (KIP-429, KIP-881)."""
+
+    partitions: Mapping[str, int]
+    racks: Mapping[str, Sequence[frozenset[str]]]
+
+    @classmethod
+    def of(cls, metadata: Metadata, topics: frozenset[str], *, with_racks: bool) -> ClusterView:
+        """The part of ``metadata`` that an assignment of ``topics`` depends on."""
+        partitions = metadata.partitions(sorted(topics))
+        racks = {topic: metadata.racks(topic) for topic in partitions} if with_racks else {}
+        return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
+
+
+def read_members(answered: Sequence[JoinGroupResponseMember]) -> GroupView:
+    """Decode every member's subscription, of any version (v0 to v3)."""
+    cache: dict[bytes, Subscription] = {}
+    members: dict[str, Member] = {}
+    for entry in answered:
+        subscription = cache.get(entry.metadata)
+        if subscription is None:
+            try:
+                subscription = decode_subscription(entry.metadata)
+            except MalformedMessageError as error:
+                raise AssignorError(
+                    f"the subscription of member {entry.member_id!r} is malformed ({error}):"
+                    " is a client of another protocol in the group?"
+                ) from error
+            cache[entry.metadata] = subscription
+        members[entry.member_id] = Member(
+            topics=subscription.topics,
+            owned=subscription.owned_partitions,
+            generation=subscription.generation_id,
+            instance_id=entry.group_instance_id,
+            rack=subscription.rack_id,
+            user_data=subscription.user_data,
+        )
+    return GroupView(members)
+
+
+def assign(
+    assignor: Assignor, protocol: RebalanceProtocol, cluster: Cluster, group: GroupView
+) -> tuple[SyncGroupRequestAssignment, ...]:
+    """Call the assignor, check its plan, encode it.
+
+    Raises :class:`~consumer_coord.errors.AssignorError`, which names the assignor and what was wrong.
+    """
+    try:
+        plan = assignor.assign(cluster, group.members)
+    except Exception as error:
+        raise AssignorError(f"assignor {assignor.name!r} raised {type(error).__name__}: {error}") from error
+    check_plan(assignor, protocol, cluster, group, plan)
+    return encode_plan(plan)
+
+
+def check_plan(
+    assignor: Assignor, protocol: RebalanceProtocol, cluster: Cluster, group: GroupView, plan: Plan
+) -> None:
+    """Raise :class:`AssignorError` for a plan that no group may follow, whatever shape it has."""
+    try:
+        verify(cluster, group.members, plan, protocol)
+    except InvalidPlanError as error:
+        raise AssignorError(f"assignor {assignor.name!r} returned a plan that must not be sent: {error}") from error
+    except Exception as error:
+        raise AssignorError(
+            f"assignor {assignor.name!r} returned {type(plan).__name__!r}, which is no plan"
+            f" (member -> topic -> partition numbers): {error}"
+        ) from error
+
+
+def encode_plan(plan: Plan) -> tuple[SyncGroupRequestAssignment, ...]:
+    """The plan as SyncGroup carries it; members with nothing get an empty assignment."""
+    return tuple(
+        SyncGroupRequestAssignment(
+            member_id=member_id,
+            assignment=encode_assignment(
+                Assignment({topic: numbers for topic, numbers in topics.items() if len(numbers)}), _ASSIGNMENT_VERSION
+            ),
+        )
+        for member_id, topics in plan.items()
+    )

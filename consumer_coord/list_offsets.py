@@ -1,0 +1,138 @@
+"""First, last and timed offsets of partitions (ListOffsets), asked of each partition's leader at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.answers import fatal
+from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopicError
+from consumer_coord.metadata import Broker
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline, retrying
+from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+logger = logging.getLogger(__name__)
+
+#: In place of a timestamp in milliseconds.
+LATEST = -1
+EARLIEST = -2
+
+
+@attrs.frozen
+class ListedOffset:
+    """An offset, -1 when no record is that young, and the leader epoch it was written in (-1 unknown)."""
+
+    offset: int
+    leader_epoch: int = -1
+    timestamp_ms: int = -1
+
+
+async def list_offsets(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    deadline: Deadline,
+    *,
+    read_committed: bool = False,
+    found: dict[TopicPartition, ListedOffset] | None = None,
+) -> Mapping[TopicPartition, ListedOffset]:
+    """For each partition the first offset whose record is not older than its timestamp, or LATEST, or EARLIEST.
+
+    With ``read_committed`` LATEST is the last stable offset.  Raises :class:`UnknownTopicError` for partitions that the
+    cluster does not have at ``deadline``, and the usual retriable errors when brokers stay away; what was found by then
+    is in ``found``, if one was handed in.
+    """
+    found = {} if found is None else found
+    watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)
+    try:
+        async for attempt in retrying(cluster.backoff, deadline, what="ListOffsets"):
+            with attempt:
+                await _ask_leaders(cluster, wanted, found, deadline, read_committed)
+    finally:
+        cluster.unwatch(watch)
+    return found
+
+
+async def _ask_leaders(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, ListedOffset],
+    deadline: Deadline,
+    read_committed: bool,
+) -> None:
+    missing = {partition: stamp for partition, stamp in wanted.items() if partition not in found}
+    if any(_leader(cluster, partition) is None for partition in missing):
+        await cluster.refresh(deadline)
+    by_leader: dict[Broker, dict[str, list[ListOffsetsPartition]]] = {}
+    unknown: list[TopicPartition] = []
+    for partition, stamp in sorted(missing.items()):
+        leader = _leader(cluster, partition)
+        if leader is None:
+            unknown.append(partition)
+            continue
+        by_leader.setdefault(leader, {}).setdefault(partition.topic, []).append(
+            ListOffsetsPartition(partition_index=partition.partition, timestamp=stamp)
+        )
+    requests = [
+        cluster.request(
+            leader,
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=1 if read_committed else 0,
+                topics=[ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in topics.items()],
+            ),
+            timeout_ms=max(1.0, deadline.within(cluster.config.request_timeout_ms)),
+        )
+        for leader, topics in by_leader.items()
+    ]
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    failure: BaseException | None = None
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            failure = failure or answer
+            continue
+        for topic in answer.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name, row.partition_index)
+                if row.error_code == codes.NONE:
+                    found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
+                elif codes.is_retriable(row.error_code):
+                    failure = RetriableError(f"{partition}: {codes.error_name(row.error_code)}", code=row.error_code)
+                else:
+                    raise fatal(row.error_code, group_id="", request=f"ListOffsets of {partition}")
+    if unknown:
+        failure = UnknownTopicError(f"the cluster has no leader for {listed(unknown)}: does the topic exist?", code=3)
+    if failure is not None:
+        if isinstance(failure, RetriableError):
+            cluster.refresh_soon()
+            await cluster.refresh(deadline)
+        raise failure
+
+
+def _leader(cluster: ClusterClient, partition: TopicPartition) -> Broker | None:
+    topic = cluster.metadata.topics.get(partition.topic)
+    if topic is None or partition.partition >= topic.partition_count:
+        return None
+    return cluster.metadata.brokers.get(topic.leaders[partition.partition])
+
+
+async def lags(
+    cluster: ClusterClient, committed: Mapping[TopicPartition, int | None], deadline: Deadline
+) -> Mapping[TopicPartition, int | None]:
+    """Records behind the end for each partition; None where there is no commit or no answer."""
+    known = {partition: LATEST for partition, offset in committed.items() if offset is not None}
+    ends: dict[TopicPartition, ListedOffset] = {}
+    try:
+        await list_offsets(cluster, known, deadline, found=ends)
+    except CoordinatorError as error:
+        logger.info("not every end offset could be had in time: %s", error)
+    lag: dict[TopicPartition, int | None] = {}
+    for partition, offset in committed.items():
+        end = ends.get(partition)
+        lag[partition] = None if offset is None or end is None else max(0, end.offset - offset)
+    return lag

@@ -1,0 +1,486 @@
+"""Commits and committed offsets of a group, fenced by generation, member and ownership.
+
+One lane per member: at most one OffsetCommit is under way, and what is asked for meanwhile is merged into the next one, a
+later offset of a partition replacing an earlier one.  So the order of commits is the order of the calls, whatever has to
+be sent again, and an offset never moves back on its own.
+
+A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is under way, or after
+the generation changed) is no loss: it waits for the sync and is sent again with the new generation, for exactly those
+partitions that were held without a break; the others fail with
+:class:`~consumer_coord.errors.CommitFailedError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from consumer_coord.answers import fatal
+from consumer_coord.environment import now
+from consumer_coord.errors import (
+    ClosedError,
+    CommitFailedError,
+    CoordinatorError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicError,
+)
+from consumer_coord.member_state import NO_GENERATION, Generation
+from consumer_coord.metadata import Broker
+from consumer_coord.metrics import Metrics
+from consumer_coord.net.connection import Versioned
+from consumer_coord.rebalance import AssignmentState
+from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
+from consumer_coord.topic_partition import TopicPartition, by_topic, listed
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+#: A member may have this many callers waiting for commits; more means that nobody awaits them.
+MOST_WAITING = 10_000
+
+
+@attrs.frozen
+class OffsetAndMetadata:
+    """A committed position: the next ``offset`` to read, the ``leader_epoch`` of the last record read (KIP-320, -1 if
+    unknown), and any ``metadata`` of the application's."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+#: partition -> None when committed, else why not.
+CommitResult = Mapping[TopicPartition, CoordinatorError | None]
+
+
+class Membership(Protocol):
+    """What commits must know of the member; the coordinator is one."""
+
+    @property
+    def generation_state(self) -> Generation: ...
+    @property
+    def rebalancing(self) -> bool: ...
+    @property
+    def group_instance_id(self) -> str | None: ...
+
+    async def find_coordinator(self, deadline: Deadline) -> Broker: ...
+    async def ask_coordinator(self, broker: Broker, message: Any, *, timeout_ms: float) -> Any: ...
+    def coordinator_gone(self, broker: Broker, why: str) -> None: ...
+    async def wait_for_sync(self, since: Generation, deadline: Deadline) -> None: ...
+    def membership_refused(self, used: Generation, code: int, request: str) -> None: ...
+
+
+@attrs.frozen
+class _Entry:
+    position: OffsetAndMetadata
+    #: Under which ownership it was read; None when nobody said.
+    ownership: int | None
+
+
+@attrs.define(eq=False)
+class _Ticket:
+    """One call of :meth:`Offsets.commit`."""
+
+    entries: dict[TopicPartition, _Entry]
+    future: asyncio.Future[CommitResult]
+    deadline: Deadline
+    results: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
+
+    def settle(self, partition: TopicPartition, result: CoordinatorError | None) -> None:
+        if partition in self.entries and partition not in self.results:
+            self.results[partition] = result
+            if len(self.results) == len(self.entries) and not self.future.done():
+                self.future.set_result(dict(self.results))
+
+
+class Offsets:
+    """The commit lane and the offset fetches of one member; everything on its loop."""
+
+    def __init__(
+        self,
+        group_id: str,
+        membership: Membership,
+        assignment: AssignmentState,
+        backoff: Backoff,
+        metrics: Metrics,
+        *,
+        request_timeout_ms: int,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    ) -> None:
+        self._group_id = group_id
+        self._member = membership
+        self._assignment = assignment
+        self._backoff = backoff
+        self._metrics = metrics
+        self._request_timeout_ms = request_timeout_ms
+        self._spawn = spawn
+        self._waiting: list[_Ticket] = []
+        self._sending: list[_Ticket] = []
+        self._lane: asyncio.Task[None] | None = None
+        self._fetches: dict[frozenset[TopicPartition], asyncio.Task[Mapping[TopicPartition, Any]]] = {}
+        self._closed = False
+
+    # -- commit -----------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_ms: float,
+        ownerships: Mapping[TopicPartition, int | None] | None = None,
+    ) -> CommitResult:
+        """Commit, and say for each partition how it went; see the module's text for what is sent again."""
+        return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships)
+
+    def start_commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_ms: float,
+        ownerships: Mapping[TopicPartition, int | None] | None = None,
+    ) -> asyncio.Future[CommitResult]:
+        """Take a place in the lane now; the future tells how it went."""
+        if self._closed:
+            raise ClosedError("the coordinator is closed: commit before close")
+        future: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+        # Nobody has to look at the outcome of an asynchronous commit.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not offsets:
+            future.set_result({})
+            return future
+        if len(self._waiting) >= MOST_WAITING:
+            raise RetriableError(
+                f"{MOST_WAITING} commits of group {self._group_id!r} wait for the coordinator: await them, or commit less often"
+            )
+        owned = self._assignment.ownerships(offsets) if ownerships is None else ownerships
+        entries = {partition: _Entry(position, owned.get(partition)) for partition, position in offsets.items()}
+        self._waiting.append(_Ticket(entries, future, Deadline.after(timeout_ms)))
+        if self._lane is None or self._lane.done():
+            self._lane = self._spawn(self._run_lane(), "commit")
+        return future
+
+    async def drained(self, deadline: Deadline, partitions: Iterable[TopicPartition] | None = None) -> bool:
+        """Wait until no commit (of ``partitions``) is under way; False when ``deadline`` came first."""
+        wanted = None if partitions is None else frozenset(partitions)
+        futures = [
+            ticket.future
+            for ticket in (*self._sending, *self._waiting)
+            if not ticket.future.done() and (wanted is None or not wanted.isdisjoint(ticket.entries))
+        ]
+        if not futures:
+            return True
+        _, pending = await asyncio.wait(futures, timeout=deadline.remaining_ms / 1000)
+        return not pending
+
+    async def _run_lane(self) -> None:
+        while self._waiting:
+            self._sending, self._waiting = self._waiting, []
+            try:
+                await self._send_all(self._sending)
+            except CoordinatorError as error:
+                self._fail(self._sending, error)
+            except BaseException as error:
+                self._fail([*self._sending, *self._waiting], CommitFailedError(f"the commit was interrupted: {error!r}"))
+                raise
+            finally:
+                self._sending = []
+
+    @staticmethod
+    def _fail(tickets: Iterable[_Ticket], error: CoordinatorError) -> None:
+        for ticket in tickets:
+            if not ticket.future.done():
+                ticket.future.set_exception(error)
+
+    async def _send_all(self, tickets: list[_Ticket]) -> None:
+        """Send the merged offsets of ``tickets`` until each is settled or its deadline passed."""
+        entries: dict[TopicPartition, _Entry] = {}
+        for ticket in tickets:
+            entries.update(ticket.entries)
+        retries = 0
+        last: CoordinatorError | None = None
+        while entries:
+            entries = self._expire(tickets, entries, last)
+            if not entries:
+                return
+            deadline = Deadline(max(ticket.deadline.at for ticket in tickets if not ticket.future.done()))
+            used = self._member.generation_state
+            broker: Broker | None = None
+            started = now()
+            try:
+                broker = await self._member.find_coordinator(deadline)
+                answer: OffsetCommitResponse = await self._member.ask_coordinator(
+                    broker, self._request(entries, used), timeout_ms=max(1.0, deadline.within(self._request_timeout_ms))
+                )
+            except RetriableError as error:
+                last = error
+                if broker is not None:
+                    self._member.coordinator_gone(broker, str(error))
+            else:
+                self._metrics.record("commit", (now() - started) * 1000)
+                remaining, last = self._read(answer, entries, tickets, used, broker)
+                if remaining and last is not None and last.code in _REFUSED:
+                    entries = await self._after_rebalance(remaining, tickets, used, deadline, last.code)
+                    retries = 0
+                    continue
+                entries = remaining
+            if entries:
+                await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
+                retries += 1
+
+    def _expire(
+        self, tickets: list[_Ticket], entries: dict[TopicPartition, _Entry], last: CoordinatorError | None
+    ) -> dict[TopicPartition, _Entry]:
+        """Fail the tickets whose time is up or whose caller went away, and keep what somebody still waits for."""
+        alive: set[TopicPartition] = set()
+        for ticket in tickets:
+            if ticket.future.done():
+                continue
+            if ticket.deadline.passed:
+                why = f": {last}" if last is not None else ""
+                ticket.future.set_exception(
+                    RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
+                )
+            else:
+                alive |= ticket.entries.keys() - ticket.results.keys()
+        return {partition: entry for partition, entry in entries.items() if partition in alive}
+
+    def _request(self, entries: Mapping[TopicPartition, _Entry], generation: Generation) -> OffsetCommitRequest:
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for partition, entry in sorted(entries.items()):
+            topics.setdefault(partition.topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=entry.position.offset,
+                    committed_leader_epoch=entry.position.leader_epoch,
+                    committed_metadata=entry.position.metadata,
+                )
+            )
+        return OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=generation.generation_id,
+            member_id=generation.member_id,
+            group_instance_id=self._member.group_instance_id if generation != NO_GENERATION else None,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
+        )
+
+    def _read(
+        self,
+        answer: OffsetCommitResponse,
+        entries: Mapping[TopicPartition, _Entry],
+        tickets: list[_Ticket],
+        used: Generation,
+        broker: Broker,
+    ) -> tuple[dict[TopicPartition, _Entry], CoordinatorError | None]:
+        """Settle what is settled; what has to be sent again, and the error that says why."""
+        remaining = dict(entries)
+        last: CoordinatorError | None = None
+        for topic in answer.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name, row.partition_index)
+                if partition not in remaining:
+                    continue
+                code = row.error_code
+                if code in _REFUSED:
+                    last = CommitFailedError(self._refusal(code), code=code)
+                    continue
+                if code in _COORDINATOR_GONE:
+                    self._member.coordinator_gone(broker, codes.error_name(code))
+                    last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
+                elif code == codes.NONE:
+                    del remaining[partition]
+                    self._settle(tickets, partition, None)
+                elif codes.is_retriable(code):
+                    kind = UnknownTopicError if code == codes.UNKNOWN_TOPIC_OR_PARTITION else RetriableError
+                    last = kind(f"committing {partition}: {codes.error_name(code)}", code=code)
+                else:
+                    del remaining[partition]
+                    self._settle(tickets, partition, self._final(code, partition, used))
+        return remaining, last
+
+    def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID):
+            self._metrics.record("commit-refused")
+            self._member.membership_refused(used, code, "OffsetCommit")
+        if code == codes.UNKNOWN_MEMBER_ID:
+            return CommitFailedError(self._refusal(code), code=code)
+        if code == codes.OFFSET_METADATA_TOO_LARGE:
+            return CommitFailedError(
+                f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes", code=code
+            )
+        return fatal(code, group_id=self._group_id, request=f"OffsetCommit of {partition}")
+
+    def _refusal(self, code: int) -> str:
+        return (
+            f"the commit was refused with {codes.error_name(code)}: the group {self._group_id!r} has given the partitions to"
+            " another member, because this one was silent for session.timeout.ms or did not poll for max.poll.interval.ms."
+            " What was processed since the last commit will be processed again; poll to rejoin"
+        )
+
+    @staticmethod
+    def _settle(tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None) -> None:
+        for ticket in tickets:
+            ticket.settle(partition, result)
+
+    async def _after_rebalance(
+        self,
+        entries: dict[TopicPartition, _Entry],
+        tickets: list[_Ticket],
+        used: Generation,
+        deadline: Deadline,
+        code: int,
+    ) -> dict[TopicPartition, _Entry]:
+        """22 or 27: wait for the sync, and keep what was held without a break."""
+        if (
+            code == codes.ILLEGAL_GENERATION
+            and self._member.generation_state == used
+            and not self._member.rebalancing
+        ):
+            # Nothing is under way that could explain it: the group went on without us.
+            self._metrics.record("commit-refused")
+            self._member.membership_refused(used, code, "OffsetCommit")
+        else:
+            if code == codes.REBALANCE_IN_PROGRESS:
+                self._member.membership_refused(used, code, "OffsetCommit")
+            try:
+                await self._member.wait_for_sync(used, deadline)
+            except RequestTimedOutError:
+                self._expire(tickets, entries, RebalanceInProgressError("the group is still rebalancing", code=code))
+                return {}
+        held = self._assignment.ownerships(entries)
+        keep: dict[TopicPartition, _Entry] = {}
+        for partition, entry in entries.items():
+            if entry.ownership is not None and held[partition] == entry.ownership:
+                keep[partition] = entry
+            else:
+                self._settle(tickets, partition, CommitFailedError(self._refusal(code), code=code))
+        if keep:
+            self._metrics.record("commit-resent")
+        return keep
+
+    # -- committed offsets --------------------------------------------------------------------------------------------
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: float
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there are none; waits for open transactions (KIP-447).
+
+        Callers that ask for the same partitions at the same time share one request.
+        """
+        wanted = frozenset(partitions)
+        if not wanted:
+            return {}
+        deadline = Deadline.after(timeout_ms)
+        task = self._fetches.get(wanted)
+        if task is None or task.done():
+            task = asyncio.get_running_loop().create_task(self._fetch(wanted, deadline), name="offset fetch")
+            self._fetches[wanted] = task
+            task.add_done_callback(lambda done: self._fetched(wanted, done))
+        done, _ = await asyncio.wait({task}, timeout=deadline.remaining_ms / 1000)
+        if not done:
+            raise timed_out(f"fetching committed offsets of group {self._group_id!r}", timeout_ms)
+        return task.result()
+
+    def _fetched(self, wanted: frozenset[TopicPartition], task: asyncio.Task[Mapping[TopicPartition, Any]]) -> None:
+        if self._fetches.get(wanted) is task:
+            del self._fetches[wanted]
+        if not task.cancelled():
+            task.exception()
+
+    async def _fetch(
+        self, partitions: frozenset[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
+            with attempt:
+                broker = await self._member.find_coordinator(deadline)
+                try:
+                    answer = await self._member.ask_coordinator(
+                        broker,
+                        _fetch_request(self._group_id, partitions),
+                        timeout_ms=max(1.0, deadline.within(self._request_timeout_ms)),
+                    )
+                except RetriableError as error:
+                    self._member.coordinator_gone(broker, str(error))
+                    raise
+                return self._read_fetched(answer, partitions, broker)
+        raise AssertionError("retrying ends by return or raise")
+
+    def _read_fetched(
+        self, answer: OffsetFetchResponse, partitions: frozenset[TopicPartition], broker: Broker
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        # Up to v7 the message is about one group; from v8 on it has a list of them.
+        group: Any = answer.groups[0] if answer.groups else answer
+        code, topics = group.error_code, group.topics
+        self._check_fetched(code, "all partitions", broker)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(sorted(partitions))
+        for topic in topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name, row.partition_index)
+                if partition not in found:
+                    continue
+                self._check_fetched(row.error_code, str(partition), broker)
+                if row.committed_offset >= 0:
+                    found[partition] = OffsetAndMetadata(
+                        row.committed_offset, row.committed_leader_epoch, row.metadata or ""
+                    )
+        return found
+
+    def _check_fetched(self, code: int, what: str, broker: Broker) -> None:
+        if code == codes.NONE or code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return
+        if code in _COORDINATOR_GONE:
+            self._member.coordinator_gone(broker, codes.error_name(code))
+        if codes.is_retriable(code) or code == codes.UNSTABLE_OFFSET_COMMIT:
+            raise RetriableError(f"committed offset of {what}: {codes.error_name(code)}", code=code)
+        raise fatal(code, group_id=self._group_id, request=f"OffsetFetch of {what}")
+
+    async def close(self, deadline: Deadline) -> None:
+        """Finish what is under way, as far as ``deadline`` allows; then nothing more is taken."""
+        await self.drained(deadline)
+        self._closed = True
+        if self._lane is not None and not self._lane.done():
+            self._lane.cancel()
+            await asyncio.gather(self._lane, return_exceptions=True)
+        self._fail(self._waiting, ClosedError("the coordinator was closed before the commit was answered"))
+        self._waiting = []
+        for task in tuple(self._fetches.values()):
+            task.cancel()
+
+
+_REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
+_COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+
+
+def _fetch_request(group_id: str, partitions: Iterable[TopicPartition]) -> Versioned:
+    """Up to v7 for one group, from v8 on for a list of them (KIP-709); v7 brought require-stable (KIP-447)."""
+    topics = by_topic(partitions)
+
+    def build(version: int) -> OffsetFetchRequest:
+        if version < 8:
+            return OffsetFetchRequest(
+                group_id=group_id,
+                topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=row) for topic, row in topics.items()],
+                require_stable=version >= 7,
+            )
+        rows = [OffsetFetchRequestTopics(name=topic, partition_indexes=row) for topic, row in topics.items()]
+        return OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=rows)], require_stable=True
+        )
+
+    return Versioned(OffsetFetchRequest, build)

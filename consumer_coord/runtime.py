@@ -1,0 +1,214 @@
+"""The core's home behind blocking APIs: one background thread with one loop, for every coordinator of the process.
+
+Fifty members cost one thread.  Members with the same addresses and credentials share their connections and metadata
+(:class:`SharedClusters`).  A process that forks leaves the thread behind in the parent: every handle checks that, and the
+child gets a :class:`~consumer_coord.errors.ForkedError` and sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import attrs
+
+from consumer_coord import __version__
+from consumer_coord.config import ClientConfig
+from consumer_coord.environment import Connector, Environment
+from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
+from consumer_coord.net import security
+from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.tcp import TcpConnector
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: At exit, members leave over connections that are open, all of them within this time.
+EXIT_TIMEOUT_S = 1.0
+
+#: What a blocking call waits beyond the time that its coroutine was given.
+_GRACE_S = 5.0
+
+
+def real_environment(connector: Connector) -> Environment:
+    """The real environment: the operating system's randomness, and worker threads for slow work."""
+    return Environment(
+        connector=connector,
+        random=random.Random(),
+        wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+        run_blocking=_in_thread,
+    )
+
+
+async def _in_thread(function: Callable[[], T], /) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_workers(), function)
+
+
+_pool: concurrent.futures.ThreadPoolExecutor | None = None
+_pool_pid = 0
+
+
+def _workers() -> concurrent.futures.ThreadPoolExecutor:
+    """Threads for assignors: few, and made anew in a child process."""
+    global _pool, _pool_pid
+    if _pool is None or _pool_pid != os.getpid():
+        _pool = concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="consumer-coord-assignor")
+        _pool_pid = os.getpid()
+    return _pool
+
+
+def cluster_client(config: ClientConfig) -> ClusterClient:
+    """A cluster client of its own for the running loop.
+
+    Raises :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
+    """
+    secured = security.load(config.security)
+    environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
+    return ClusterClient(
+        ClusterConfig(
+            bootstrap_servers=config.bootstrap_servers,
+            client_id=config.client_id,
+            software_version=__version__,
+            request_timeout_ms=config.request_timeout_ms,
+            connection_setup_timeout_ms=config.connection_setup_timeout_ms,
+            reconnect_backoff_ms=config.reconnect_backoff_ms,
+            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            metadata_max_age_ms=config.metadata_max_age_ms,
+            connections_max_idle_ms=config.connections_max_idle_ms,
+            allow_auto_create_topics=config.allow_auto_create_topics,
+        ),
+        environment,
+        secured.authenticator(environment),
+    )
+
+
+@attrs.define
+class _Shared:
+    client: ClusterClient
+    users: int = 0
+
+
+class SharedClusters:
+    """Cluster clients by configuration, counted; on one loop."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Shared] = {}
+
+    def acquire(self, config: ClientConfig) -> ClusterClient:
+        """The client for ``config``, made if need be; give it back with :meth:`release`."""
+        shared = self._clients.get(_key(config))
+        if shared is None:
+            shared = self._clients[_key(config)] = _Shared(cluster_client(config))
+        shared.users += 1
+        return shared.client
+
+    async def release(self, config: ClientConfig) -> None:
+        """The last user's release closes the connections."""
+        shared = self._clients[_key(config)]
+        shared.users -= 1
+        if shared.users == 0:
+            del self._clients[_key(config)]
+            await shared.client.close()
+
+
+def _key(config: ClientConfig) -> str:
+    # Callables (oauth_cb) count by identity; everything else by value.
+    security = sorted((key, repr(value)) for key, value in config.security.items())
+    return repr((attrs.evolve(config, security={}), security))
+
+
+class Runtime:
+    """The background thread and its loop."""
+
+    _instance: Runtime | None = None
+    _instance_lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.clusters = SharedClusters()
+        self._at_exit: dict[Callable[[], Coroutine[Any, Any, None]], None] = {}
+        started = threading.Event()
+        self.thread = threading.Thread(
+            target=self._run, args=(started,), name="consumer-coord", daemon=True
+        )
+        self.thread.start()
+        started.wait()
+        atexit.register(self._leave_at_exit)
+
+    @classmethod
+    def shared(cls) -> Runtime:
+        """This process's runtime, started on first use; a forked child gets one of its own."""
+        with cls._instance_lock:
+            if cls._instance is None or cls._instance.pid != os.getpid() or not cls._instance.thread.is_alive():
+                cls._instance = cls()
+            return cls._instance
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(started.set)
+        self.loop.run_forever()
+
+    def check_process(self) -> None:
+        """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""
+        if os.getpid() != self.pid:
+            raise ForkedError(
+                f"this object belongs to process {self.pid}, from which process {os.getpid()} was forked:"
+                " create a new consumer in the child"
+            )
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], *, timeout_ms: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for it, from any other thread.
+
+        ``timeout_ms`` is the time the coroutine gives itself; waiting ends a few seconds later whatever happens.
+        """
+        self.check_process()
+        if threading.current_thread() is self.thread:
+            raise ConcurrentUseError("a blocking call on the loop's own thread would wait for itself: await the coroutine")
+        if self.loop.is_closed():
+            raise ClosedError("the background loop has ended with the interpreter")
+        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        limit_s = None if timeout_ms is None else timeout_ms / 1000 + _GRACE_S
+        try:
+            return future.result(limit_s)
+        except concurrent.futures.TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise RequestTimedOutError(f"the background did not answer within {limit_s:.0f} s") from None
+        except BaseException:
+            # Ctrl-C in the waiting thread: what runs on the loop ends too.
+            future.cancel()
+            raise
+
+    def on_exit(self, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``leave`` at interpreter exit, unless taken back by :meth:`forget`."""
+        self._at_exit[leave] = None
+
+    def forget(self, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Nothing to do at exit any more."""
+        self._at_exit.pop(leave, None)
+
+    def _leave_at_exit(self) -> None:
+        if os.getpid() != self.pid or not self._at_exit or self.loop.is_closed():
+            return
+
+        async def leave_all() -> None:
+            await asyncio.gather(*(leave() for leave in tuple(self._at_exit)), return_exceptions=True)
+
+        future = asyncio.run_coroutine_threadsafe(leave_all(), self.loop)
+        try:
+            future.result(EXIT_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            logger.debug("not every member could leave within %.1f s of the exit", EXIT_TIMEOUT_S)

@@ -1,0 +1,37 @@
+"""A wake-up for several waiters at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.retry import Deadline
+
+
+class Signal:
+    """Everybody who waits looks again at each :meth:`fire`; no wake-up is lost between looking and waiting."""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def fire(self) -> None:
+        """Wake everybody; on the loop only."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def until(self, condition: Callable[[], bool], deadline: Deadline | None = None) -> bool:
+        """Wait until ``condition()`` holds; False when ``deadline`` came first."""
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline.remaining_ms / 1000):
+                while not condition():
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError as error:
+            if isinstance(error, CoordinatorError):
+                raise
+            return condition()
+        return True

@@ -1,0 +1,53 @@
+"""What a member subscribes to: topics, a pattern, or nothing.  Immutable values, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.metadata import Metadata
+
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@attrs.frozen
+class TopicSubscription:
+    """Named topics, in alphabetical order, each once; or all that match ``pattern``."""
+
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.topics) or self.pattern is not None
+
+    def wanted(self, metadata: Metadata, *, exclude_internal: bool) -> tuple[str, ...]:
+        """The topics to ask the group for, as of ``metadata``."""
+        if self.pattern is None:
+            return self.topics
+        return tuple(sorted(metadata.matching(self.pattern, exclude_internal=exclude_internal)))
+
+
+NOTHING = TopicSubscription()
+
+
+def to_topics(topics: Iterable[str]) -> TopicSubscription:
+    """A subscription to named topics; an empty or illegal name is a :class:`ConfigurationError` that quotes it."""
+    if isinstance(topics, str):
+        raise ConfigurationError(f"subscribe takes a list of topics, not the text {topics!r}: write [{topics!r}]")
+    names = sorted(set(topics))
+    for name in names:
+        if not isinstance(name, str) or not _LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
+            raise ConfigurationError(
+                f"{name!r} cannot be a topic: 1 to 249 letters, digits, '.', '_' and '-' (a pattern starts with '^')"
+            )
+    if not names:
+        raise ConfigurationError("subscribe needs at least one topic; unsubscribe() ends a subscription")
+    return TopicSubscription(topics=tuple(names))
+
+
+def to_pattern(pattern: re.Pattern[str]) -> TopicSubscription:
+    """A subscription to every topic whose whole name matches."""
+    return TopicSubscription(pattern=pattern)
