@@ -1,1 +1,22 @@
 """The broker's half of the group protocol, and an embedded Kafka around it."""
+
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.errors import BrokerStoppedError, ConnectionDroppedError
+from consumer_coord.broker.faults import Fault, Faults
+from consumer_coord.broker.group_store import StoreHooks
+from consumer_coord.broker.node import BrokerNode, ClientConnection
+from consumer_coord.broker.server import EmbeddedKafka
+
+__all__ = [
+    "BrokerCluster",
+    "BrokerConfig",
+    "BrokerNode",
+    "BrokerStoppedError",
+    "ClientConnection",
+    "ConnectionDroppedError",
+    "EmbeddedKafka",
+    "Fault",
+    "Faults",
+    "StoreHooks",
+]

@@ -7,20 +7,24 @@ simulated network hands frames to :meth:`~consumer_coord.broker.node.BrokerNode.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
 from consumer_coord.broker.faults import Faults
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.node import BrokerNode
-from consumer_coord.broker.topics import NO_LEADER, LogFactory, Partition, Topic, Topics
+from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
+from consumer_coord.errors import ConfigurationError
 from consumer_coord.wire import error_codes
 
 #: Producer ids are handed out from here, as in Kafka in blocks per broker, here from one counter.
 _FIRST_PRODUCER_ID = 1000
+#: So many of them are reserved on disk at a time.
+_PRODUCER_ID_BLOCK = 1000
 
 
 class BrokerCluster:
@@ -37,29 +41,42 @@ class BrokerCluster:
         racks: Sequence[str | None] = (),
         faults: Faults | None = None,
         hooks: StoreHooks | None = None,
-        new_log: LogFactory | None = None,
+        storage: DataDirectory | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.random = random
         self.wall_clock_ms = wall_clock_ms
         self.faults = faults or Faults()
         self.hooks = hooks or StoreHooks()
-        self.cluster_id = _short_id(random)
-        ids = tuple(range(1, brokers + 1))
-        self.topics = Topics(self.config, ids, new_log or _memory_log)
+        self._storage = storage
+        stored = None if storage is None else storage.stored
+        self.cluster_id = _short_id(random) if stored is None else stored.cluster_id
+        self._next_producer_id = _FIRST_PRODUCER_ID if stored is None else stored.next_producer_id
+        self._producer_ids_until = self._next_producer_id
+        ids = tuple(range(brokers))
+        self.topics = Topics(self.config, ids, _memory_log if storage is None else storage.new_log)
         self.nodes = tuple(
-            BrokerNode(self, broker_id, racks[broker_id - 1] if broker_id <= len(racks) else None) for broker_id in ids
+            BrokerNode(self, broker_id, racks[broker_id] if broker_id < len(racks) else None) for broker_id in ids
         )
-        self._next_producer_id = _FIRST_PRODUCER_ID
+        if stored is not None:
+            self._restore(stored)
         for name, partitions in (topics or {}).items():
-            self.create_topic(name, partitions)
-        self.create_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions, internal=True)
+            problem = name_problem(name)
+            if problem is not None or partitions < 1:
+                raise ConfigurationError(problem or f"topic {name} has {partitions} partitions")
+            present = self.topics.by_name.get(name)
+            if present is None:
+                self.create_topic(name, partitions)
+            elif len(present.partitions) < partitions:
+                self.grow_topic(name, partitions)
+        if GROUP_METADATA_TOPIC not in self.topics.by_name:
+            self.create_topic(GROUP_METADATA_TOPIC, self.config.offsets_topic_num_partitions, internal=True)
 
     # -- brokers
 
     def node(self, broker_id: int) -> BrokerNode:
-        """A broker by its id; they are numbered from 1."""
-        return self.nodes[broker_id - 1]
+        """A broker by its id, which is its place in ``nodes``."""
+        return self.nodes[broker_id]
 
     def start_all(self) -> None:
         """Start every broker, and load the groups. Call it on the loop."""
@@ -77,9 +94,9 @@ class BrokerCluster:
         for node in self.nodes:
             node.shut_down()
 
-    def stop(self, index: int) -> None:
-        """Stop broker ``nodes[index]`` at once, as a crash does: its partitions go to the other replicas."""
-        node = self.nodes[index]
+    def stop(self, broker_id: int) -> None:
+        """Stop a broker at once, as a crash does: its partitions go to the other replicas."""
+        node = self.nodes[broker_id]
         if not node.up:
             return
         node.shut_down()
@@ -88,9 +105,9 @@ class BrokerCluster:
             if partition.leader == node.broker_id:
                 self._lead(partition, self._first_up(partition))
 
-    def start(self, index: int) -> None:
-        """Start broker ``nodes[index]`` again: it leads what nobody else can."""
-        node = self.nodes[index]
+    def start(self, broker_id: int) -> None:
+        """Start a broker again: it leads what nobody else can."""
+        node = self.nodes[broker_id]
         if node.up:
             return
         node.up = True
@@ -100,7 +117,7 @@ class BrokerCluster:
                 self._lead(partition, node.broker_id)
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Let broker ``nodes[to]``, which must be up, lead a partition from now on, as a replica if it was none."""
+        """Let broker ``to``, which must be up, lead a partition from now on, as a replica if it was none."""
         found = self.topics.partition(topic, partition)
         if found is None:
             raise KeyError(f"{topic}-{partition}")
@@ -113,7 +130,7 @@ class BrokerCluster:
             self._lead(found, target.broker_id)
 
     def move_coordinator(self, partition: int, to: int) -> None:
-        """Let broker ``nodes[to]`` coordinate the groups of one partition of ``__consumer_offsets``."""
+        """Let broker ``to`` coordinate the groups of one partition of ``__consumer_offsets``."""
         self.move_leader(GROUP_METADATA_TOPIC, partition, to)
 
     def is_up(self, broker_id: int) -> bool:
@@ -179,13 +196,13 @@ class BrokerCluster:
             assignments=assignments,
             internal=internal,
         )
-        self.on_topics_changed()
+        self._save()
         return topic
 
     def grow_topic(self, name: str, partitions: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
         """Add partitions to a topic until it has so many."""
         self.topics.grow(self.topics.by_name[name], partitions, self.is_up, assignments)
-        self.on_topics_changed()
+        self._save()
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic, its records, and what groups committed for it; raises :class:`KeyError` if there is none."""
@@ -196,15 +213,46 @@ class BrokerCluster:
                 callback(0)
         for node in self.nodes:
             node.coordinator.offsets.delete_topic((name,))
-        self.on_topics_changed()
-
-    def on_topics_changed(self) -> None:
-        """Called after topics came, grew or went; what keeps them on disk overrides it."""
+        self._save(partition_directory(name, partition.index) for partition in topic.partitions)
 
     def next_producer_id(self) -> int:
-        """An id for an idempotent producer that nobody else has."""
+        """An id for an idempotent producer that nobody else has, or had before a restart."""
         self._next_producer_id += 1
+        if self._next_producer_id > self._producer_ids_until:
+            self._producer_ids_until += _PRODUCER_ID_BLOCK
+            self._save()
         return self._next_producer_id - 1
+
+    def _restore(self, stored: StoredCluster) -> None:
+        for topic in stored.topics:
+            wanted = self.config.offsets_topic_num_partitions
+            if topic.name == GROUP_METADATA_TOPIC and topic.partitions != wanted:
+                raise ConfigurationError(
+                    f"offsets.topic.num.partitions is {wanted}, but the data directory was made with {topic.partitions}"
+                )
+            restored = self.topics.create(
+                topic.name,
+                topic.partitions,
+                topic.topic_id,
+                replication_factor=min(topic.replication_factor, len(self.topics.brokers)),
+                configs=topic.configs,
+                is_up=self.is_up,
+                internal=topic.internal,
+            )
+            for partition in restored.partitions:
+                # Whoever led before the restart led in an epoch of its own.
+                partition.leader_epoch = partition.log.epoch_at(partition.log.end_offset) + 1
+
+    def _save(self, deleting: Iterable[str] = ()) -> None:
+        if self._storage is not None:
+            self._storage.save(
+                StoredCluster(
+                    self.cluster_id,
+                    self._producer_ids_until,
+                    stored_topics(self.topics.by_name.values()),
+                    tuple(deleting),
+                )
+            )
 
     def append_error(self) -> int:
         """The error code that every append gets just now, 0 for none."""

@@ -14,7 +14,8 @@ _INT32_MAX = 2**31 - 1
 def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
     """A numeric attribute that knows its dotted name and its bounds."""
     metadata = {"name": name, "minimum": minimum, "maximum": maximum}
-    return attrs.field(default=default, metadata=metadata)  # type: ignore[no-any-return]  # attrs fields are typed Any
+    field: int = attrs.field(default=default, metadata=metadata)
+    return field
 
 
 @attrs.frozen(kw_only=True)
@@ -29,7 +30,7 @@ class BrokerConfig:
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
     offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, 1)
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
-    auto_create_topics_enable: bool = bool(_setting("auto.create.topics.enable", True, 0, 1))
+    auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
     #: Kafka's default is 1; here every broker holds every log anyway, so it only says who may lead.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)

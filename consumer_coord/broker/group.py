@@ -18,7 +18,7 @@ import attrs
 
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.broker.offsets import GroupOffsets
-from consumer_coord.broker.purgatory import DelayedOperation
+from consumer_coord.broker.purgatory import DelayedOperation, settle
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import (
     JoinGroupRequestProtocol,
@@ -264,8 +264,7 @@ class GroupMetadata:
         if waiter is None:
             return False
         self._await_join(member, None)
-        if not waiter.done():
-            waiter.set_result(response)
+        settle(waiter, response)
         return True
 
     def complete_sync(self, member: GroupMember, response: SyncGroupResponse) -> bool:
@@ -274,8 +273,7 @@ class GroupMetadata:
         if waiter is None:
             return False
         member.awaiting_sync = None
-        if not waiter.done():
-            waiter.set_result(response)
+        settle(waiter, response)
         return True
 
     def _await_join(self, member: GroupMember, waiter: asyncio.Future[JoinGroupResponse] | None) -> None:

@@ -17,7 +17,7 @@ from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
 from consumer_coord.broker.joining import Joining, RequestContext
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
+from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, settle
 from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import (
@@ -143,8 +143,8 @@ class GroupCoordinator:
             )
         waiter: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
         superseded, member.awaiting_sync = member.awaiting_sync, waiter
-        if superseded is not None and not superseded.done():
-            superseded.set_result(SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
+        if superseded is not None:
+            settle(superseded, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
         if group.leader_id == member.member_id:
             self._store_assignment(shard, group, request)
         return await waiter
@@ -200,7 +200,7 @@ class GroupCoordinator:
             return LeaveGroupResponse(members=members)
         responses = tuple(_left(identity, self._leave(group, identity)) for identity in request.members)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._after_leaving(shard, group, responses, done.set_result)
+        self._after_leaving(shard, group, responses, lambda append_error: settle(done, append_error))
         error_code = response_error(await done)
         return LeaveGroupResponse(error_code=error_code, members=() if error_code else responses)
 

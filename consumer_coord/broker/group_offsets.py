@@ -16,8 +16,10 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
 from consumer_coord.broker.offsets import OffsetAndMetadata
+from consumer_coord.broker.purgatory import settle
 from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire import error_codes, offsets_topic
+from consumer_coord.wire.schema import ZERO_UUID
 
 #: From this version of OffsetCommit on a group that does not exist is called that.
 _COMMIT_NOT_FOUND_FROM = 9
@@ -34,7 +36,7 @@ class Commit:
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
-    topic_id: uuid.UUID = uuid.UUID(int=0)
+    topic_id: uuid.UUID = ZERO_UUID
 
 
 @attrs.frozen
@@ -137,19 +139,18 @@ class OffsetCoordinator:
                 )
         error_code = error_codes.NONE
         if accepted:
-            done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
             def appended(append_error: int, base_offset: int) -> None:
                 if append_error == error_codes.NONE:
                     _apply(group, accepted, base_offset, producer_id)
                 elif group.is_simple and not group.generation_id and not group.offsets:
                     shard.groups.pop(group.group_id, None)
-                if not done.done():
-                    done.set_result((append_error, base_offset))
+                settle(done, append_error)
 
             records = [(_key(committer.group_id, commit), _value(offset)) for commit, offset in accepted]
             self._store.append(shard, records, appended, producer_id, producer_epoch)
-            error_code = response_error((await done)[0])
+            error_code = response_error(await done)
         stored = {id(commit) for commit, _ in accepted}
         return [
             (commit, error_code if id(commit) in stored else error_codes.OFFSET_METADATA_TOO_LARGE)
@@ -228,7 +229,7 @@ class OffsetCoordinator:
         self, shard: Shard, group: GroupMetadata, doomed: Sequence[tuple[str, int]], with_group: bool
     ) -> int:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tombstones(shard, group, doomed, with_group, done.set_result)
+        self._tombstones(shard, group, doomed, with_group, lambda error_code: settle(done, error_code))
         return response_error(await done)
 
     def _tombstones(

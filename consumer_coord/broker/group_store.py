@@ -110,7 +110,7 @@ class GroupStore:
         partitions: int,
         purgatory: Purgatory,
         wall_clock_ms: Callable[[], int],
-        hooks: StoreHooks = StoreHooks(),  # noqa: B008  # frozen, so one for all is right
+        hooks: StoreHooks = StoreHooks(),
     ) -> None:
         self._partitions = partitions
         self._purgatory = purgatory

@@ -19,10 +19,15 @@ from consumer_coord.broker.group import (
     generate_member_id,
 )
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
-from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.purgatory import Purgatory, settle
 from consumer_coord.broker.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from consumer_coord.wire.messages import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
 
 #: From this version on a new dynamic member must join again with the id it was given (KIP-394).
 _KNOWN_MEMBER_ID_REQUIRED_FROM = 4
@@ -75,8 +80,7 @@ class Joining:
             # The group must not outlive its record: whoever came in meanwhile starts again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
-            if not waiter.done():
-                _refuse(waiter, response_error(append_error))
+            _refuse(waiter, response_error(append_error))
 
         self._store.store_group(shard, group, {}, stored)
 
@@ -178,7 +182,7 @@ class Joining:
         group.update_member(
             member, _protocols(request), _rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
-        if superseded is not None and not superseded.done():
+        if superseded is not None:
             # It asked again on another connection: nobody reads the first answer, but it must not wait for ever.
             _refuse(superseded, error_codes.REBALANCE_IN_PROGRESS, member.member_id)
         return self._rebalance.prepare_or_complete(
@@ -257,27 +261,27 @@ class Joining:
             group.update_member(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
             restored = group.replace_static_member(member.group_instance_id, member.member_id, old.member_id)
             self._rebalance.reschedule_heartbeat(shard, group, restored)
-        if not waiter.done():
-            waiter.set_result(
-                JoinGroupResponse(
-                    error_code=response_error(append_error),
-                    generation_id=group.generation_id,
-                    protocol_type=group.protocol_type,
-                    protocol_name=group.protocol_name,
-                    leader=old_leader_id or "",
-                )
-            )
+        settle(
+            waiter,
+            JoinGroupResponse(
+                error_code=response_error(append_error),
+                generation_id=group.generation_id,
+                protocol_type=group.protocol_type,
+                protocol_name=group.protocol_name,
+                leader=old_leader_id or "",
+            ),
+        )
 
 
 def _refuse(waiter: Waiter, error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> None:
-    waiter.set_result(JoinGroupResponse(error_code=error_code, member_id=member_id))
+    settle(waiter, JoinGroupResponse(error_code=error_code, member_id=member_id))
 
 
 def _current_generation(
     group: GroupMetadata,
     member: GroupMember,
     *,
-    members: tuple[object, ...] = (),
+    members: tuple[JoinGroupResponseMember, ...] = (),
     leader: str | None = None,
     skip_assignment: bool = False,
 ) -> JoinGroupResponse:

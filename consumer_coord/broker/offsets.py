@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import attrs
 
+from consumer_coord.wire.schema import ZERO_UUID
+
 
 @attrs.frozen
 class OffsetAndMetadata:
@@ -22,7 +24,7 @@ class OffsetAndMetadata:
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
     record_offset: int = -1
-    topic_id: uuid.UUID = uuid.UUID(int=0)
+    topic_id: uuid.UUID = ZERO_UUID
 
 
 #: topic -> partition -> offset

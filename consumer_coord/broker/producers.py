@@ -42,7 +42,7 @@ class ProducerStates:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Raise :class:`~consumer_coord.broker.errors.AppendError` when a batch comes from a fenced producer or out of order."""
+        """Raise :class:`~consumer_coord.broker.errors.AppendError` for a fenced producer or a wrong sequence."""
         if header.producer_id == _NO_PRODUCER:
             return
         producer = self._producers.get(header.producer_id)

@@ -11,9 +11,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from typing import TypeVar
 
 #: Dead entries are swept out of the heap when there are more than this many of them, and more than live ones.
 _SWEEP_THRESHOLD = 256
+
+
+T = TypeVar("T")
+
+
+def settle(waiter: asyncio.Future[T], result: T) -> None:
+    """Give a waiter its result, unless it gave up waiting."""
+    if not waiter.done():
+        waiter.set_result(result)
 
 
 class DelayedOperation:

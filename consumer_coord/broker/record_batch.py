@@ -166,7 +166,9 @@ def build_batch(
     return struct.pack(">qiibI", base_offset, len(covered) + 9, leader_epoch, _MAGIC, crc32c(covered)) + covered
 
 
-def build_marker(*, base_offset: int, timestamp_ms: int, leader_epoch: int, producer: tuple[int, int], committed: bool) -> bytes:
+def build_marker(
+    *, base_offset: int, timestamp_ms: int, leader_epoch: int, producer: tuple[int, int], committed: bool
+) -> bytes:
     """The control batch that ends a transaction of ``producer`` (id, epoch)."""
     key = struct.pack(">hh", 0, committed)
     value = struct.pack(">hi", 0, 0)
@@ -209,7 +211,9 @@ def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
     return records
 
 
-def _record(header: BatchHeader, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None) -> Record:
+def _record(
+    header: BatchHeader, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None
+) -> Record:
     by_append_time = header.attributes & _TIMESTAMP_TYPE_MASK
     timestamp_ms = header.max_timestamp_ms if by_append_time else header.base_timestamp_ms + timestamp_delta
     committed = header.control and key is not None and len(key) >= 4 and key[2:4] == b"\0\1"

@@ -23,13 +23,9 @@ class Served:
     handler: Callable[..., Awaitable[Any]]
 
 
-def _served(api_key: int, handler: Callable[..., Awaitable[Any]], min_version: int | None = None, max_version: int | None = None) -> Served:
+def _served(api_key: int, handler: Callable[..., Awaitable[Any]], max_version: int | None = None) -> Served:
     api = APIS[api_key]
-    return Served(
-        api.min_version if min_version is None else min_version,
-        api.max_version if max_version is None else max_version,
-        handler,
-    )
+    return Served(api.min_version, api.max_version if max_version is None else max_version, handler)
 
 
 #: API key -> what is served of it. The versions are those that the codec knows, unless something here would be missing.

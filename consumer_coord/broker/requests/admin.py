@@ -29,6 +29,7 @@ from consumer_coord.wire.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from consumer_coord.wire.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from consumer_coord.broker.node import BrokerNode
@@ -68,15 +69,15 @@ def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice
         return _not_created(wanted, error_codes.INVALID_CONFIG, str(error))
     except _RefusedError as error:
         return _not_created(wanted, error.code, str(error))
-    topic = None
+    topic_id = ZERO_UUID
     if not validate_only:
         topic = node.cluster.create_topic(
             wanted.name, partitions, replication_factor=factor, configs=configs, assignments=assignments
         )
-        factor = topic.replication_factor
+        factor, topic_id = topic.replication_factor, topic.topic_id
     return CreatableTopicResult(
         name=wanted.name,
-        **({} if topic is None else {"topic_id": topic.topic_id}),
+        topic_id=topic_id,
         error_code=error_codes.NONE,
         error_message=None,
         num_partitions=partitions,

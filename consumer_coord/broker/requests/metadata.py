@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from consumer_coord.broker.joining import RequestContext
@@ -46,7 +46,7 @@ async def metadata(node: BrokerNode, context: RequestContext, request: MetadataR
     cluster = node.cluster
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
-        topics: Iterable[MetadataResponseTopic] = map(_describe_of(node), cluster.topics.by_name.values())
+        topics = [_describe(node, topic) for topic in cluster.topics.by_name.values()]
     else:
         topics = [
             _by_id(node, topic.topic_id) if topic.name is None else _by_name(node, topic.name, request)
@@ -82,10 +82,6 @@ def _by_id(node: BrokerNode, topic_id: uuid.UUID) -> MetadataResponseTopic:
     if topic is not None:
         return _describe(node, topic)
     return MetadataResponseTopic(error_code=error_codes.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-
-
-def _describe_of(node: BrokerNode):  # type: ignore[no-untyped-def]
-    return lambda topic: _describe(node, topic)
 
 
 def _describe(node: BrokerNode, topic: Topic) -> MetadataResponseTopic:

@@ -1,0 +1,184 @@
+"""A client's connection to a broker over TCP: bytes to frames, one request at a time, answers in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from consumer_coord.broker.node import BrokerNode, ClientConnection
+from consumer_coord.errors import CoordinatorError, DisconnectedError
+
+logger = logging.getLogger(__name__)
+
+_LENGTH = struct.Struct(">i")
+#: So many bytes are asked of the socket at once while no frame's length is known.
+_CHUNK = 1 << 13
+#: With more than this waiting to be handled, the connection is not read; its client waits, as with Kafka.
+_MAX_QUEUED_BYTES = 1 << 20
+
+
+class BrokerProtocol(asyncio.BufferedProtocol):
+    """Reads frames straight into a buffer of their size, so that a large Produce request is copied once."""
+
+    def __init__(
+        self,
+        node: BrokerNode,
+        max_request_bytes: int,
+        opened: Callable[[BrokerProtocol], bool],
+        closed: Callable[[BrokerProtocol], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._node = node
+        self._max_request_bytes = max_request_bytes
+        self._opened = opened
+        self._closed = closed
+        self._failed = failed
+        self._transport: asyncio.Transport | None = None
+        self._client = ClientConnection()
+        self._small = bytearray(_CHUNK)
+        self._filled = 0
+        self._frame: bytearray | None = None
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._work: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._eof = False
+        self.last_used = 0.0
+
+    # -- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.last_used = asyncio.get_running_loop().time()
+        peer = transport.get_extra_info("peername")
+        self._client = ClientConnection(host=peer[0] if peer else "unknown")
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._opened(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone; nobody reads what is still to be answered."""
+        self._transport = None
+        self._writable.set()
+        if self._work is not None:
+            self._work.cancel()
+        self._closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        return memoryview(self._small)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._filled += nbytes
+        self.last_used = asyncio.get_running_loop().time()
+        if self._frame is not None:
+            if self._filled == len(self._frame):
+                frame, self._frame, self._filled = self._frame, None, 0
+                self._enqueue(bytes(frame))
+            return
+        self._split()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it asked before is still answered."""
+        self._eof = True
+        return self._work is not None
+
+    def pause_writing(self) -> None:
+        """The client does not read fast enough."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._writable.set()
+
+    # -- frames
+
+    def _split(self) -> None:
+        position = 0
+        view = memoryview(self._small)
+        while self._filled - position >= 4:
+            (length,) = _LENGTH.unpack_from(self._small, position)
+            if not 0 < length <= self._max_request_bytes:
+                self._end(f"a request of {length} bytes; socket.request.max.bytes is {self._max_request_bytes}")
+                return
+            end = position + 4 + length
+            if end > self._filled:
+                if end - position > _CHUNK:
+                    rest = view[position + 4 : self._filled]
+                    self._frame = bytearray(length)
+                    self._frame[: len(rest)] = rest
+                    self._filled = len(rest)
+                    return
+                break
+            self._enqueue(bytes(view[position + 4 : end]))
+            position = end
+        remaining = self._filled - position
+        if position:
+            self._small[:remaining] = self._small[position : self._filled]
+        self._filled = remaining
+
+    def _enqueue(self, frame: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        if self._queued_bytes > _MAX_QUEUED_BYTES:
+            self._transport.pause_reading()
+        if self._work is None:
+            self._work = asyncio.get_running_loop().create_task(self._serve())
+            self._work.add_done_callback(self._served)
+
+    async def _serve(self) -> None:
+        """Answer what is queued, one after the other."""
+        try:
+            while self._queue:
+                frame = self._queue.popleft()
+                self._queued_bytes -= len(frame)
+                answer = await self._node.handle(frame, self._client)
+                if self._transport is None:
+                    return
+                if answer is not None:
+                    self._transport.writelines((_LENGTH.pack(len(answer)), answer))
+                    if not self._writable.is_set():
+                        await self._writable.wait()
+                if self._queued_bytes <= _MAX_QUEUED_BYTES and not self._transport.is_reading():
+                    self._transport.resume_reading()
+        except DisconnectedError as error:
+            self._abort(str(error), logging.DEBUG)
+        except CoordinatorError as error:
+            self._abort(str(error), logging.WARNING)
+        finally:
+            self._work = None
+        if self._eof and self._transport is not None:
+            self._transport.close()
+
+    def _served(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            # A bug of the broker: whoever runs it must hear of it, and the client must not wait for ever.
+            self._failed(error)
+            self._abort(f"{type(error).__name__}: {error}", logging.ERROR)
+
+    def close(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, reason: str) -> None:
+        self._filled = 0
+        self._abort(reason, logging.WARNING)
+
+    def _abort(self, reason: str, level: int) -> None:
+        logger.log(level, "broker %d closes the connection of %s: %s", self._node.broker_id, self._client.host, reason)
+        self.close()

@@ -1,0 +1,350 @@
+"""A cluster on disk: what topics there are, and their logs in Kafka's own format.
+
+    cluster.json                  cluster id, topics, producer ids; replaced as a whole
+    orders-0/00000000000000000000.log   record batches, as Kafka writes them; a new file every log.segment.bytes
+    orders-0/log-start-offset     where the log starts, once something was deleted
+    .lock                         held while a process uses the directory
+
+Every batch is handed to the operating system before its append is acknowledged, so a kill of the process at any moment
+loses nothing that was acknowledged; a crash of the machine may. The only damage that a kill can do is a last batch that is
+not whole: it is cut off. Anything else that is not as it should be is refused and named, and left as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from consumer_coord.broker import record_batch
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.crc32c import IS_NATIVE
+from consumer_coord.broker.log import PartitionLog
+from consumer_coord.broker.record_batch import BatchHeader
+from consumer_coord.broker.topics import Topic
+from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_CLUSTER = "cluster.json"
+_LOCK = ".lock"
+_START = "log-start-offset"
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_MAX_OPEN_FILES = 256
+
+
+class DataDirectoryError(ConfigurationError):
+    """A ``data_dir`` cannot be used; the message says why, and nothing in it was changed."""
+
+
+@attrs.frozen
+class StoredTopic:
+    """A topic as ``cluster.json`` has it."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+    internal: bool
+
+
+@attrs.frozen
+class StoredCluster:
+    """The contents of ``cluster.json``. ``deleting`` are directories of topics that are gone."""
+
+    cluster_id: str
+    next_producer_id: int
+    topics: tuple[StoredTopic, ...] = ()
+    deleting: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """As text."""
+        topics = [
+            {
+                "name": topic.name,
+                "id": str(topic.topic_id),
+                "partitions": topic.partitions,
+                "replication_factor": topic.replication_factor,
+                "configs": dict(topic.configs),
+                "internal": topic.internal,
+            }
+            for topic in self.topics
+        ]
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "cluster_id": self.cluster_id,
+                "next_producer_id": self.next_producer_id,
+                "topics": topics,
+                "deleting": list(self.deleting),
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> StoredCluster:
+        """From text; raises :class:`ValueError` (with its kinds), :class:`KeyError` or :class:`TypeError` for nonsense."""
+        data: dict[str, Any] = json.loads(text)
+        if data["format"] != _FORMAT:
+            raise ValueError(f"format {data['format']}, only {_FORMAT} is known here")
+        topics = tuple(
+            StoredTopic(
+                str(topic["name"]),
+                uuid.UUID(topic["id"]),
+                int(topic["partitions"]),
+                int(topic["replication_factor"]),
+                {str(name): str(value) for name, value in topic["configs"].items()},
+                bool(topic["internal"]),
+            )
+            for topic in data["topics"]
+        )
+        return cls(
+            str(data["cluster_id"]), int(data["next_producer_id"]), topics, tuple(str(name) for name in data["deleting"])
+        )
+
+
+class DataDirectory:
+    """An open, locked ``data_dir``."""
+
+    def __init__(self, path: Path, config: BrokerConfig, lock: int, stored: StoredCluster | None) -> None:
+        self.stored = stored
+        self._path = path
+        self._config = config
+        self._lock = lock
+        self._files = _OpenFiles()
+
+    @classmethod
+    def open(cls, path: Path, config: BrokerConfig) -> DataDirectory:
+        """Open or make a directory.
+
+        Raises :class:`DataDirectoryError` if it is in use, was not made by this class, or is damaged.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(f"data_dir {path} cannot be used: {error}") from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise DataDirectoryError(f"data_dir {path} is in use by another process") from error
+            return cls(path, config, lock, _check(path))
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Close all files and let go of the lock; idempotent."""
+        self._files.close()
+        if self._lock != -1:
+            os.close(self._lock)
+            self._lock = -1
+
+    def save(self, cluster: StoredCluster) -> None:
+        """Replace ``cluster.json``, then remove the directories of topics that are gone."""
+        _replace(self._path / _CLUSTER, cluster.to_json())
+        if cluster.deleting:
+            for name in cluster.deleting:
+                self._files.forget(self._path / name)
+                shutil.rmtree(self._path / name, ignore_errors=True)
+            cluster = attrs.evolve(cluster, deleting=())
+            _replace(self._path / _CLUSTER, cluster.to_json())
+        self.stored = cluster
+
+    def new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
+        """The log of a partition, with what is on disk of it. Raises :class:`DataDirectoryError` for a damaged one."""
+        path = self._path / partition_directory(topic, partition)
+        log = PartitionLog(
+            retention_bytes, max_batch_bytes, SegmentFiles(path, self._config.log_segment_bytes, self._files)
+        )
+        segments = _segments(path) if path.is_dir() else []
+        for position, (_, segment) in enumerate(segments):
+            _restore(log, segment, last=position == len(segments) - 1)
+        start = path / _START
+        if start.exists():
+            try:
+                log.delete_before(int(start.read_text()))
+            except ValueError as error:
+                raise DataDirectoryError(f"{start} is damaged: {error}") from error
+        elif segments:
+            log.delete_before(segments[0][0])
+        return log
+
+
+class SegmentFiles:
+    """One partition's files; the :class:`~consumer_coord.broker.log.Storage` of its log."""
+
+    def __init__(self, path: Path, segment_bytes: int, files: _OpenFiles) -> None:
+        self._path = path
+        self._segment_bytes = segment_bytes
+        self._files = files
+        self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
+        self._size = self._file(self._bases[-1]).stat().st_size if self._bases else 0
+
+    def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
+        """Write one batch at the end, to a new file when the last one is full. Raises :class:`OSError`."""
+        size = sum(len(part) for part in parts)
+        if not self._bases or self._size + size > self._segment_bytes:
+            self._path.mkdir(exist_ok=True)
+            self._bases.append(base_offset)
+            self._size = 0
+        # What a torn append before this one left is overwritten; the size is known, not asked for.
+        descriptor = self._files.get(self._file(self._bases[-1]))
+        written = os.pwritev(descriptor, parts, self._size)
+        if written < size:
+            rest = memoryview(b"".join(parts))
+            while written < size:
+                written += os.pwrite(descriptor, rest[written:], self._size + written)
+        self._size += size
+
+    def trim(self, log_start_offset: int) -> None:
+        """Remember where the log starts, and remove the files that are entirely before that."""
+        if not self._bases or log_start_offset <= self._bases[0]:
+            return
+        _replace(self._path / _START, str(log_start_offset))
+        while len(self._bases) > 1 and self._bases[1] <= log_start_offset:
+            file = self._file(self._bases.pop(0))
+            self._files.forget(file)
+            file.unlink(missing_ok=True)
+
+    def _file(self, base_offset: int) -> Path:
+        return self._path / f"{base_offset:020d}.log"
+
+
+class _OpenFiles:
+    """File descriptors, of which only so many are open at a time."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path) -> int:
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            self._descriptors[path] = descriptor
+            if len(self._descriptors) > _MAX_OPEN_FILES:
+                os.close(self._descriptors.popitem(last=False)[1])
+        self._descriptors.move_to_end(path)
+        return descriptor
+
+    def forget(self, path: Path) -> None:
+        """Close a file, or all files in a directory."""
+        for known in [known for known in self._descriptors if known == path or path in known.parents]:
+            os.close(self._descriptors.pop(known))
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+def partition_directory(topic: str, partition: int) -> str:
+    """The name of the directory that holds a partition's files."""
+    return f"{topic}-{partition}"
+
+
+def _check(path: Path) -> StoredCluster | None:
+    """What is in a directory; None if it is new. Nothing is changed before everything was found to be in order."""
+    names = sorted(entry.name for entry in path.iterdir() if entry.name != _LOCK)
+    temporary = [name for name in names if name.endswith(".tmp")]
+    names = [name for name in names if name not in temporary]
+    if not names:
+        return None
+    if _CLUSTER not in names:
+        raise DataDirectoryError(f"data_dir {path} has {names[0]} in it and no {_CLUSTER}: it is not one of ours")
+    try:
+        stored = StoredCluster.from_json((path / _CLUSTER).read_text())
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise DataDirectoryError(f"{path / _CLUSTER} is damaged: {error!r}") from error
+    expected = {
+        partition_directory(topic.name, partition) for topic in stored.topics for partition in range(topic.partitions)
+    }
+    for name in names:
+        if name != _CLUSTER and name not in expected and name not in stored.deleting:
+            raise DataDirectoryError(f"data_dir {path} has {name} in it, which belongs to no topic of {_CLUSTER}")
+    for name in names:
+        if name in expected:
+            _segments(path / name)
+    for name in stored.deleting:
+        shutil.rmtree(path / name, ignore_errors=True)
+    for name in temporary:
+        (path / name).unlink()
+    return stored
+
+
+def _segments(path: Path) -> list[tuple[int, Path]]:
+    """(base offset, file) of a partition's directory, in order; raises :class:`DataDirectoryError` for foreign files."""
+    segments = []
+    for entry in sorted(path.iterdir()):
+        match = _SEGMENT.fullmatch(entry.name)
+        if match is not None and entry.is_file():
+            segments.append((int(match[1]), entry))
+        elif entry.name != _START and not entry.name.endswith(".tmp"):
+            raise DataDirectoryError(f"{entry} is no file of a log")
+    return segments
+
+
+def _restore(log: PartitionLog, segment: Path, last: bool) -> None:
+    """Read one file into a log, and cut a batch off that a kill left unfinished at its end."""
+    data = segment.read_bytes()
+    position = 0
+    header: BatchHeader | None = None
+    while position < len(data):
+        if last and _is_torn(data, position):
+            logger.warning("cut %d bytes of an unfinished batch off %s", len(data) - position, segment)
+            os.truncate(segment, position)
+            break
+        try:
+            header = record_batch.read_header(data, position)
+            log.restore(data, header)
+        except (MalformedMessageError, UnsupportedVersionError) as error:
+            raise DataDirectoryError(f"{segment} is damaged at byte {position}: {error}") from error
+        if IS_NATIVE and not record_batch.has_valid_crc(data, header):
+            raise DataDirectoryError(f"{segment} is damaged at byte {position}: a wrong checksum")
+        position += header.size
+    if header is not None and not IS_NATIVE and not record_batch.has_valid_crc(data, header):
+        raise DataDirectoryError(f"{segment} is damaged at byte {header.position}: a wrong checksum")
+
+
+def _is_torn(data: bytes, position: int) -> bool:
+    """Whether what begins at ``position`` is the beginning of a batch and no more."""
+    remaining = len(data) - position
+    if remaining < record_batch.LOG_OVERHEAD:
+        return True
+    size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True) + record_batch.LOG_OVERHEAD
+    return size > remaining
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole: a reader, or a restart, sees the old contents or the new ones."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def stored_topics(topics: Iterable[Topic]) -> tuple[StoredTopic, ...]:
+    """Topics of a running cluster, to be saved."""
+    return tuple(
+        StoredTopic(
+            topic.name,
+            topic.topic_id,
+            len(topic.partitions),
+            topic.replication_factor,
+            topic.configs,
+            topic.internal,
+        )
+        for topic in topics
+    )

@@ -1,0 +1,334 @@
+"""``EmbeddedKafka``: a cluster in this process, on a thread and a loop of its own, with real addresses on loopback.
+
+It is for demos and tests and says so; production is Apache Kafka. What it does not do is listed in
+``docs/embedded-kafka.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.connection import BrokerProtocol
+from consumer_coord.broker.data_dir import DataDirectory
+from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.node import BrokerNode
+from consumer_coord.errors import ClosedError
+from consumer_coord.wire.apis import APIS
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Kafka waits three seconds for more members of a new group; as in its own quick start, the embedded one does not.
+_DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
+_IDLE_CHECK_S = 10.0
+_API_KEYS = {api.name: api.key for api in APIS.values()}
+
+
+class _Listener:
+    """The address of one broker and the connections to it."""
+
+    def __init__(self, node: BrokerNode, config: BrokerConfig, failures: list[BaseException]) -> None:
+        self._node = node
+        self._config = config
+        self._failures = failures
+        self._connections: dict[BrokerProtocol, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> None:
+        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        self._node.host, self._node.port = self._server.sockets[0].getsockname()[:2]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def close_idle(self, before: float) -> None:
+        for connection in tuple(self._connections):
+            if connection.last_used < before:
+                connection.close()
+
+    def _accept(self) -> BrokerProtocol:
+        return BrokerProtocol(
+            self._node, self._config.socket_request_max_bytes, self._opened, self._closed, self._failures.append
+        )
+
+    def _opened(self, connection: BrokerProtocol) -> bool:
+        if len(self._connections) >= self._config.max_connections:
+            logger.warning("broker %d has max.connections already", self._node.broker_id)
+            return False
+        self._connections[connection] = None
+        return True
+
+    def _closed(self, connection: BrokerProtocol) -> None:
+        self._connections.pop(connection, None)
+
+
+class EmbeddedKafka:
+    """A Kafka cluster inside this process; a context manager, both plain and ``async``.
+
+    ``topics`` (name -> partitions) exist when it starts. ``config`` has Kafka's dotted names. ``racks`` gives the brokers
+    racks. With ``data_dir`` topics, records, groups and offsets survive a restart, also after a crash; only one cluster at a
+    time can use a directory. ``seed`` makes ids come out the same each time. Brokers are numbered from 0, and the first one
+    listens on ``port`` if that is not 0.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        brokers: int = 1,
+        *,
+        config: Mapping[str, object] | None = None,
+        racks: Sequence[str | None] = (),
+        data_dir: str | Path | None = None,
+        seed: int | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        self._topics = dict(topics or {})
+        self._brokers = brokers
+        self._config = BrokerConfig.from_mapping({**_DEFAULTS, **(config or {})})
+        self._racks = racks
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._random = random.Random(seed)
+        self._host = host
+        self._port = port
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._cluster: BrokerCluster | None = None
+        self._listeners: list[_Listener] = []
+        self._failures: list[BaseException] = []
+        self._storage: DataDirectory | None = None
+
+    # -- life
+
+    def start(self) -> EmbeddedKafka:
+        """Start all brokers; when this returns clients can connect.
+
+        Raises :class:`OSError` for an address that cannot be had, and :class:`~consumer_coord.errors.ConfigurationError`
+        for a ``data_dir`` that is not one, is damaged, or is in use.
+        """
+        if self._thread is not None:
+            raise ClosedError("this EmbeddedKafka was started before: make a new one")
+        started = threading.Event()
+        problem: list[BaseException] = []
+        self._thread = threading.Thread(
+            target=self._run, args=(started, problem), name="embedded-kafka", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        if problem:
+            self._thread.join()
+            raise problem[0]
+        return self
+
+    def close(self) -> None:
+        """Stop all brokers and wait for the thread; idempotent.
+
+        Raises what a broker failed with meanwhile, if one did: that is a bug of the broker, and a test should see it.
+        """
+        loop, thread = self._loop, self._thread
+        self._loop = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+        if self._failures:
+            raise self._failures.pop(0)
+
+    def __enter__(self) -> EmbeddedKafka:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> EmbeddedKafka:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # -- where it is
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, as clients want them."""
+        return ",".join(f"{node.host}:{node.port}" for node in self._running.nodes)
+
+    @property
+    def brokers(self) -> Sequence[int]:
+        """The ids of all brokers."""
+        return tuple(node.broker_id for node in self._running.nodes)
+
+    # -- topics
+
+    def create_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
+        """Add a topic."""
+        self._call(lambda: self._running.create_topic(name, partitions, configs=configs))
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Add partitions to a topic until it has so many."""
+        self._call(lambda: self._running.grow_topic(name, partitions))
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic and what groups committed for it."""
+        self._call(lambda: self._running.delete_topic(name))
+
+    # -- faults
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Stop a broker as a crash does: its connections end, and its partitions and groups go to other brokers."""
+
+        async def stop() -> None:
+            self._listeners[broker_id].close()
+            self._running.stop(broker_id)
+
+        self._run_on_loop(stop())
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start a stopped broker again, at its former address."""
+
+        async def start() -> None:
+            node = self._running.node(broker_id)
+            if not node.up:
+                await self._listeners[broker_id].open(node.host, node.port)
+                self._running.start(broker_id)
+
+        self._run_on_loop(start())
+
+    def coordinator_of(self, group_id: str) -> int | None:
+        """The id of the broker that coordinates a group; None while there is none."""
+        node = self._call(lambda: self._running.coordinator_of(group_id))
+        return None if node is None else node.broker_id
+
+    def move_coordinator(self, group_id: str, to: int) -> None:
+        """Let broker ``to`` coordinate a group, and all others of its partition of ``__consumer_offsets``."""
+        self._call(lambda: self._running.move_coordinator(self._running.coordinator_partition(group_id), to))
+
+    def move_leader(self, topic: str, partition: int, to: int) -> None:
+        """Let broker ``to`` lead a partition."""
+        self._call(lambda: self._running.move_leader(topic, partition, to))
+
+    def add_fault(
+        self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None
+    ) -> None:
+        """Let a fault happen to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""
+        api_key = api if isinstance(api, int) else _API_KEYS[api]
+        self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))
+
+    def fill_up(self, full: bool = True) -> None:
+        """Let the brokers' disks be full: nothing more can be written, by producers, groups or committers."""
+
+        def set_full() -> None:
+            self._running.faults.is_full = full
+
+        self._call(set_full)
+
+    def clear_faults(self) -> None:
+        """No more faults; stopped brokers stay stopped."""
+        self._call(lambda: self._running.faults.clear())
+
+    def group_state(self, group_id: str) -> str | None:
+        """A group's state as DescribeGroups names it, ``Stable`` for instance; None if there is no such group."""
+
+        def state() -> str | None:
+            node = self._running.coordinator_of(group_id)
+            group = None if node is None else node.coordinator.group(group_id)
+            return None if group is None else group.state.value
+
+        return self._call(state)
+
+    # -- inside
+
+    @property
+    def _running(self) -> BrokerCluster:
+        if self._cluster is None or self._loop is None:
+            raise ClosedError("this EmbeddedKafka is not running")
+        return self._cluster
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Run something on the loop's thread and wait for it."""
+
+        async def call() -> T:
+            return function()
+
+        return self._run_on_loop(call())
+
+    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            work.close()
+            raise ClosedError("this EmbeddedKafka is not running")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _run(self, started: threading.Event, problem: list[BaseException]) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            try:
+                loop.run_until_complete(self._open())
+            except BaseException as error:  # noqa: BLE001  # handed to the thread that waits for the start
+                problem.append(error)
+                return
+            finally:
+                if not problem:
+                    self._loop = loop
+                started.set()
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(self._shut())
+            loop.close()
+
+    async def _open(self) -> None:
+        if self._data_dir is not None:
+            self._storage = DataDirectory.open(self._data_dir, self._config)
+        self._cluster = BrokerCluster(
+            self._config,
+            self._topics,
+            self._brokers,
+            random=self._random,
+            wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+            racks=self._racks,
+            storage=self._storage,
+        )
+        for node in self._cluster.nodes:
+            listener = _Listener(node, self._config, self._failures)
+            self._listeners.append(listener)
+            await listener.open(self._host, self._port if node.broker_id == 0 else 0)
+        self._cluster.start_all()
+        asyncio.get_running_loop().call_later(_IDLE_CHECK_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time() - self._config.connections_max_idle_ms / 1000
+        for listener in self._listeners:
+            listener.close_idle(before)
+        loop.call_later(_IDLE_CHECK_S, self._close_idle)
+
+    async def _shut(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._storage is not None:
+            self._storage.close()
