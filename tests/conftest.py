@@ -40,8 +40,16 @@ def _leaves_nothing_behind() -> Iterator[None]:
     assert not found, "the test left behind:\n" + "\n".join(found)
 
 
-def unavailable(reason: str) -> None:
-    """Skip what cannot run here, with one clear line; on CI that is an error."""
+def fetched(jars: kafka_jars.JarSet) -> Path:
+    """The directory with these jars, for tests that have a Java to run them.
+
+    What cannot be had is a skip with one clear line, and an error on CI.
+    """
+    try:
+        kafka_jars.java_executable()
+        return kafka_jars.ensure_jars(jars)
+    except kafka_jars.UnavailableError as error:
+        reason = str(error)
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -49,23 +57,14 @@ def unavailable(reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_libs() -> Path:
-    """The directory with Apache Kafka's jars; whoever asks for it has a Java to run them."""
-    try:
-        kafka_jars.java_executable()
-        return kafka_jars.ensure_jars(kafka_jars.KAFKA)
-    except kafka_jars.UnavailableError as error:
-        unavailable(str(error))
-        raise
+    """The directory with Apache Kafka's jars."""
+    return fetched(kafka_jars.KAFKA)
 
 
 @pytest.fixture(scope="session")
 def spark_connector_jars() -> Path:
     """The directory with the jars of Spark's own Kafka connector."""
-    try:
-        return kafka_jars.ensure_jars(kafka_jars.SPARK_CONNECTOR)
-    except kafka_jars.UnavailableError as error:
-        unavailable(str(error))
-        raise
+    return fetched(kafka_jars.SPARK_CONNECTOR)
 
 
 @pytest.fixture(scope="session")
