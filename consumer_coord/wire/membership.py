@@ -88,7 +88,7 @@ def encode_subscription(subscription: Subscription, version: int = LATEST_VERSIO
         topics=_java_sorted(subscription.topics),
         user_data=subscription.user_data,
         owned_partitions=[
-            ConsumerProtocolTopicPartition(topic, sorted(owned[topic])) for topic in _java_sorted(owned) if owned[topic]
+            ConsumerProtocolTopicPartition(topic, sorted(owned[topic])) for topic in _java_sorted(owned) if len(owned[topic])
         ],
         generation_id=subscription.generation_id,
         rack_id=subscription.rack_id,
@@ -145,11 +145,13 @@ def _version(data: bytes) -> int:
 
 
 def _by_topic(entries: Sequence[ConsumerProtocolTopicPartition]) -> Mapping[str, Sequence[int]]:
-    by_topic: dict[str, Sequence[int]] = {}
+    by_topic: dict[str, Sequence[int]] = {entry.topic: entry.partitions for entry in entries}
+    if len(by_topic) == len(entries):
+        return by_topic
+    merged: dict[str, list[int]] = {}  # a topic may come in several entries, as for Java
     for entry in entries:
-        earlier = by_topic.get(entry.topic)
-        by_topic[entry.topic] = entry.partitions if earlier is None else (*earlier, *entry.partitions)
-    return by_topic
+        merged.setdefault(entry.topic, []).extend(entry.partitions)
+    return {topic: tuple(partitions) for topic, partitions in merged.items()}
 
 
 def _java_sorted(names: Iterable[str]) -> list[str]:

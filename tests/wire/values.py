@@ -1,0 +1,70 @@
+"""Values for every message in every version, drawn from the tables themselves."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from consumer_coord.wire.apis import APIS
+from consumer_coord.wire.membership import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from consumer_coord.wire.schema import BOOL, FLOAT64, STRING, UUID, FieldSpec, Kind, Struct, fields_of, message_spec
+
+#: Every message that has a table.
+MESSAGES: Sequence[type[Struct]] = (
+    *(message for api in APIS.values() for message in (api.request, api.response)),
+    ConsumerProtocolSubscription,
+    ConsumerProtocolAssignment,
+)
+
+#: A strategy for a field that a comparison has to restrict, or None.
+Narrow = Callable[[FieldSpec], "st.SearchStrategy[Any] | None"]
+
+_TEXT = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    st.sampled_from(["x" * 126, "x" * 127, "x" * 128, "é" * 150]),
+)
+_BYTES = st.one_of(st.binary(max_size=6), st.sampled_from([b"\0" * 126, b"\xff" * 127, b"b" * 300]))
+_BITS = {"b": (8, True), "h": (16, True), "H": (16, False), "i": (32, True), "I": (32, False), "q": (64, True)}
+
+
+def versions_of(message: type[Struct]) -> Sequence[int]:
+    """The versions that a message's table covers."""
+    return list(message_spec(message).versions)
+
+
+def is_flexible(message: type[Struct], version: int) -> bool:
+    """Whether this version has compact types and tag buffers."""
+    return version in message_spec(message).flexible
+
+
+def values_of(struct: type[Struct], version: int, narrow: Narrow = lambda spec: None) -> st.SearchStrategy[Any]:
+    """Instances in which exactly the fields of ``version`` may differ from their defaults."""
+    strategies = {}
+    for spec in fields_of(struct):
+        if version in spec.versions:
+            strategy = narrow(spec) or _value_of(spec.kind, version, narrow)
+            if version in spec.nullable:
+                strategy = st.none() | strategy
+            strategies[spec.name] = strategy if spec.tag is None else st.just(spec.default) | strategy
+    return st.builds(struct, **strategies)
+
+
+def _value_of(kind: Kind[Any], version: int, narrow: Narrow) -> st.SearchStrategy[Any]:
+    if kind.struct is not None:
+        return values_of(kind.struct, version, narrow)
+    if kind.element is not None:
+        return st.lists(_value_of(kind.element, version, narrow), max_size=3).map(tuple)
+    if kind is BOOL:
+        return st.booleans()
+    if kind is UUID:
+        return st.just(uuid.UUID(int=0)) | st.uuids()
+    if kind is FLOAT64:
+        return st.floats(allow_nan=False)
+    if kind.format:
+        bits, signed = _BITS[kind.format]
+        low = -(1 << bits - 1) if signed else 0
+        return st.integers(low, low + (1 << bits) - 1)
+    return _TEXT if kind is STRING else _BYTES
