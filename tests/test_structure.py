@@ -28,6 +28,7 @@ PURE = (
 ABOVE_CORE = (
     "consumer_coord.consumer",
     "consumer_coord.aio",
+    "consumer_coord.blocking",
     "consumer_coord.runtime",
     "consumer_coord.spark",
     "consumer_coord.cli",

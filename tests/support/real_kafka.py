@@ -29,6 +29,7 @@ from tests.support.processes import end, spawn, wait_until
 _START_DEADLINE_S = 120
 _REQUEST_DEADLINE_S = 60
 _START_TRIES = 3
+_DATA_PREFIX = "real-kafka-"
 _names = itertools.count(1)
 
 
@@ -112,7 +113,8 @@ class RealKafka:
         self._format_arguments = tuple(format_arguments)
         self._jvm_arguments = tuple(jvm_arguments)
         self._outlives_test = outlives_test
-        self._directory = Path(tempfile.mkdtemp(prefix="real-kafka-"))
+        _remove_abandoned_data()
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{_DATA_PREFIX}{os.getpid()}-"))
         self._nodes: dict[int, _Node] = {}
         self._admin: AdminClient | None = None
 
@@ -365,6 +367,14 @@ class RealKafka:
     def _end_all(self) -> None:
         for node in self._nodes.values():
             self._end(node, grace_s=0)
+
+
+def _remove_abandoned_data() -> None:
+    """Remove what killed test runs left; their brokers died with them."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_DATA_PREFIX}*"):
+        owner = directory.name.removeprefix(_DATA_PREFIX).partition("-")[0]
+        if owner.isdecimal() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def free_ports(count: int) -> list[int]:
