@@ -143,7 +143,7 @@ class Ours(Confluent):
         return found
 
     def enforce_rebalance(self, reason: str | None) -> None:
-        self.consumer.enforce_rebalance(reason)
+        self.consumer.enforce_rebalance(reason or "")
 
 
 class KafkaPython:
