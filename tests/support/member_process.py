@@ -139,7 +139,7 @@ class Ours(Confluent):
 
     def generation(self) -> int:
         # not consumer_group_metadata(): it would hold the member's next join back until the next poll
-        found: int = self.consumer.generation
+        found: int = self.consumer.generation()
         return found
 
     def enforce_rebalance(self, reason: str | None) -> None:

@@ -124,6 +124,10 @@ class Member(LineProcess):
         self.command("close", deadline_s=deadline_s)
         self.wait(deadline_s)
 
+    def story(self) -> str:
+        """Its last events, one a line."""
+        return "\n".join(json.dumps(one) for one in self.events[-20:])
+
     def wait_for(self, event: str, *, count: int = 1, deadline_s: float = DEFAULT_DEADLINE_S) -> Mapping[str, Any]:
         """Wait until it has told of an event ``count`` times, and return the last of these."""
         self.wait_until(lambda: len(self.named(event)) >= count, f"{count} x {event}", deadline_s=deadline_s)
@@ -140,8 +144,7 @@ class Member(LineProcess):
             while not condition():
                 left_s = end_s - time.monotonic()
                 if self._ended or left_s <= 0:
-                    story = "\n".join(json.dumps(one) for one in self._events[-20:])
-                    raise self._problem(f"did not come to {what}; its last events:\n{story}\nits standard error")
+                    raise self._problem(f"did not come to {what}; its last events:\n{self.story()}\nits standard error")
                 self._changed.wait(left_s)
 
     def on_line(self, line: str) -> None:
@@ -272,6 +275,6 @@ def await_shared(
         for one in members:
             assert one.process.poll() is None, f"{one.name} ended:\n{one.stderr_tail()}"
         if time.monotonic() > end_s:
-            story = "\n".join(f"{one.name}: {dict(one.owned)}\n{one.stderr_tail(5)}" for one in members)
+            story = "\n".join(f"{one.name}: {dict(one.owned)}\n{one.story()}" for one in members)
             raise AssertionError(f"the group did not share {dict(topics)} within {deadline_s:g} s:\n{story}")
         time.sleep(0.05)
