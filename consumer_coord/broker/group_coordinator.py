@@ -55,7 +55,8 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._wall_clock_ms = wall_clock_ms
-        self._purgatory = purgatory or Purgatory()
+        # Not `purgatory or ...`: an empty purgatory is false.
+        self._purgatory = Purgatory() if purgatory is None else purgatory
         self._store = GroupStore(
             config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks()
         )
