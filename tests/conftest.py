@@ -15,6 +15,10 @@ from tests.support.leaks import left_behind
 from tests.support.members import Members
 from tests.support.processes import children
 from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
+from tests.support.secrets import SecretWatch
+
+#: A plugin of this suite is tested by running pytest inside a test.
+pytest_plugins = ["pytester"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,8 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The table of behaviours watches every run."""
+    """The table of behaviours watches every run, and so does the search for secrets."""
     config.pluginmanager.register(BehaviourTable(config))
+    config.pluginmanager.register(SecretWatch())
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,10 @@ class SaslAuthenticateRequest(Struct):
 
     auth_bytes: bytes = field(BYTES)
 
+    def __repr__(self) -> str:
+        # With PLAIN these bytes are the password.
+        return f"SaslAuthenticateRequest(auth_bytes=<{len(self.auth_bytes)} bytes>)"
+
 
 @message("0-2", flexible="2+")
 @attrs.frozen

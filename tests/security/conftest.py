@@ -1,0 +1,25 @@
+"""One secured broker for all tests of security, and a log that hides nothing from the search for secrets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.security.secured import SecuredKafka
+
+
+@pytest.fixture(scope="session")
+def secured(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """A broker with TLS and SASL listeners, and ACLs."""
+    made = SecuredKafka(kafka_libs, tmp_path_factory.mktemp("secured"))
+    with made.kafka:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _log_everything(caplog: pytest.LogCaptureFixture) -> None:
+    """Debug lines too are searched for secrets."""
+    caplog.set_level(logging.DEBUG)

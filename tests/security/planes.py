@@ -1,0 +1,36 @@
+"""One request over the control plane, for what connecting with given settings comes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from consumer_coord.config import parse
+from consumer_coord.metadata import Metadata
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.runtime import cluster_client
+
+T = TypeVar("T")
+
+#: Nobody waits that long for a healthy broker; what is retried for ever takes all of it.
+DEADLINE_MS = 30_000
+
+
+def with_cluster(settings: Mapping[str, Any], work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+    """Run ``work`` with a cluster client of these settings."""
+
+    async def run() -> T:
+        cluster = cluster_client(parse(settings, needs_group=False).client)
+        try:
+            return await work(cluster)
+        finally:
+            await cluster.close()
+
+    return asyncio.run(run())
+
+
+def ask(settings: Mapping[str, Any]) -> Metadata:
+    """Connect, authenticate, and ask for the brokers."""
+    return with_cluster(settings, lambda cluster: cluster.refresh(Deadline.after(DEADLINE_MS)))

@@ -1,0 +1,210 @@
+"""A real broker with every kind of secured listener, one authority that made the certificates, and ACLs."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import trustme
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, pkcs12
+from cryptography.x509 import load_pem_x509_certificate
+
+from tests.support.real_kafka import Listener, RealKafka
+from tests.support.secrets import keep_secret, made_up
+
+#: listener -> protocol.  Each is tested for what its name says.
+LISTENERS = {
+    "TLS": "SSL",
+    "MTLS": "SSL",
+    "EXPIRED": "SSL",
+    "WRONGHOST": "SSL",
+    "SASL": "SASL_PLAINTEXT",
+    "SASLTLS": "SASL_SSL",
+    "REAUTH": "SASL_PLAINTEXT",
+}
+#: How long a session lasts on REAUTH.
+SESSION_MS = 1_500
+_LOGIN = "org.apache.kafka.common.security"
+_DEADLINE_S = 30
+
+
+@attrs.frozen
+class Identity:
+    """A certificate and its key, in files."""
+
+    certificate: Path
+    key: Path
+    encrypted_key: Path
+    key_password: str = attrs.field(repr=False)
+    pkcs12: Path
+
+
+class Authority:
+    """A certificate authority with what it issued, in PEM files below a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir()
+        self._ca = trustme.CA()
+        self.ca = directory / "ca.pem"
+        self._ca.cert_pem.write_to_path(str(self.ca))
+
+    def issue(self, name: str, *, host: str | None = None, expired: bool = False) -> Identity:
+        """A certificate with the common name ``name``, for ``host`` if it is a server's."""
+        moment = datetime.datetime.now(datetime.UTC)
+        issued = self._ca.issue_cert(
+            host if host is not None else f"{name}.example",
+            common_name=name,
+            not_before=moment - datetime.timedelta(days=2),
+            not_after=moment + datetime.timedelta(days=-1 if expired else 1),
+        )
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        certificates = [load_pem_x509_certificate(blob.bytes()) for blob in issued.cert_chain_pems]
+        password = made_up(f"key password of {name}".replace(" ", "-"))
+        pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        plain = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
+        locked = serialization.BestAvailableEncryption(password.encode())
+        keep_secret(plain.decode().splitlines()[1], f"private key of {name}")
+        base = self._directory / name
+        identity = Identity(
+            base.with_suffix(".pem"), base.with_suffix(".key"), base.with_suffix(".enc"), password, base.with_suffix(".p12")
+        )
+        identity.certificate.write_bytes(b"".join(one.public_bytes(pem) for one in certificates))
+        identity.key.write_bytes(plain)
+        identity.encrypted_key.write_bytes(key.private_bytes(pem, pkcs8, locked))
+        identity.pkcs12.write_bytes(
+            pkcs12.serialize_key_and_certificates(name.encode(), key, certificates[0], certificates[1:], locked)  # type: ignore[arg-type]  # a key of any kind
+        )
+        return identity
+
+
+def unsecured_token(subject: str, *, life_s: float = 3600, scope: str = "kafka") -> tuple[str, float]:
+    """An unsigned JSON web token for ``subject``, as Kafka's development validator takes it, and its expiry."""
+    now_s = time.time()
+
+    def encoded(what: Mapping[str, object]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(what).encode()).decode().rstrip("=")
+
+    claims = {"sub": subject, "iat": now_s - 1, "exp": now_s + life_s, "scope": scope, "jti": made_up("token-id")}
+    token = f"{encoded({'alg': 'none'})}.{encoded(claims)}."
+    keep_secret(token, f"token of {subject}")
+    return token, now_s + life_s
+
+
+class SecuredKafka:
+    """The broker, the passwords and the certificates; ``settings`` gives a client's dictionary for a listener."""
+
+    def __init__(self, libs: Path, directory: Path) -> None:
+        self.authority = Authority(directory / "authority")
+        self.foreign = Authority(directory / "foreign")
+        self.server = self.authority.issue("broker", host="127.0.0.1")
+        self.client = self.authority.issue("carol")
+        self.expired_client = self.authority.issue("expired-client", expired=True)
+        self.foreign_client = self.foreign.issue("mallory")
+        self.passwords = {name: made_up(f"password-of-{name}") for name in ("alice", "bob")}
+        self.kafka = RealKafka(
+            libs,
+            listeners=[Listener(name, protocol) for name, protocol in LISTENERS.items()],
+            properties=self._properties(),
+            format_arguments=[
+                argument
+                for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+                for name, password in self.passwords.items()
+                for argument in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
+            ],
+            outlives_test=True,
+        )
+
+    def settings(self, listener: str, mechanism: str | None = None, user: str = "alice") -> dict[str, object]:
+        """What a client with the right credentials needs for a listener."""
+        protocol = LISTENERS[listener]
+        found: dict[str, object] = {
+            "bootstrap.servers": self.kafka.bootstrap(listener),
+            "security.protocol": protocol,
+        }
+        if protocol.endswith("SSL"):
+            found["ssl.ca.location"] = str(self.authority.ca)
+        if listener == "MTLS":
+            found["ssl.certificate.location"] = str(self.client.certificate)
+            found["ssl.key.location"] = str(self.client.key)
+        if protocol.startswith("SASL"):
+            found["sasl.mechanism"] = mechanism or "PLAIN"
+            if mechanism == "OAUTHBEARER":
+                found["oauth_cb"] = lambda _config: unsecured_token(user)
+            else:
+                found["sasl.username"] = user
+                found["sasl.password"] = self.passwords[user]
+        return found
+
+    def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        """ACLs for one principal; nobody may do anything without."""
+        self._change_acls(user, kind, name, operations, AclPermissionType.ALLOW)
+
+    def _change_acls(
+        self, user: str, kind: ResourceType, name: str, operations: tuple[AclOperation, ...], permission: AclPermissionType
+    ) -> None:
+        bindings = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, permission)
+            for operation in operations
+        ]
+        for future in self.kafka.admin.create_acls(bindings).values():
+            future.result(_DEADLINE_S)
+
+    def _properties(self) -> dict[str, str]:
+        found = {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            # The plain listener is the tests' own, and the brokers'.
+            "super.users": "User:ANONYMOUS",
+            "ssl.principal.mapping.rules": "RULE:^.*CN=([a-zA-Z0-9-]*).*$/$1/,DEFAULT",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.ca),
+            "connection.failed.authentication.delay.ms": "50",
+        }
+        identities = {
+            "TLS": self.server,
+            "MTLS": self.server,
+            "SASLTLS": self.server,
+            "EXPIRED": self.authority.issue("expired-broker", host="127.0.0.1", expired=True),
+            "WRONGHOST": self.authority.issue("other-broker", host="other.example"),
+        }
+        for listener, identity in identities.items():
+            store = identity.certificate.with_suffix(".store.pem")
+            store.write_bytes(identity.key.read_bytes() + identity.certificate.read_bytes())
+            prefix = f"listener.name.{listener.lower()}"
+            found[f"{prefix}.ssl.keystore.type"] = "PEM"
+            found[f"{prefix}.ssl.keystore.location"] = str(store)
+            found[f"{prefix}.ssl.client.auth"] = "required" if listener == "MTLS" else "none"
+        users = " ".join(f'user_{name}="{password}"' for name, password in self.passwords.items())
+        modules = {
+            "PLAIN": f"{_LOGIN}.plain.PlainLoginModule required {users};",
+            "SCRAM-SHA-256": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "SCRAM-SHA-512": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "OAUTHBEARER": f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
+        }
+        validator = f"{_LOGIN}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+        for listener, protocol in LISTENERS.items():
+            if not protocol.startswith("SASL"):
+                continue
+            prefix = f"listener.name.{listener.lower()}"
+            # Enabled on one listener only, so that a mechanism can be missing.
+            enabled = [name for name in modules if listener != "SASLTLS" or name != "SCRAM-SHA-256"]
+            found[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(enabled)
+            for mechanism in enabled:
+                found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = modules[mechanism]
+                if listener == "REAUTH":
+                    found[f"{prefix}.{mechanism.lower()}.connections.max.reauth.ms"] = str(SESSION_MS)
+            found[f"{prefix}.oauthbearer.sasl.server.callback.handler.class"] = validator
+        return found
