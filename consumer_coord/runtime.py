@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import os
 import random
@@ -50,20 +51,26 @@ def real_environment(connector: Connector) -> Environment:
 
 
 async def _in_thread(function: Callable[[], T], /) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_workers(), function)
+    """Run slow work in a daemon thread of its own: work that never returns must not hold up other work, or the exit."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
 
+    def settle(result: Callable[[], None]) -> None:
+        # The one who waited may have been cancelled, and the loop may have ended before the work did.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if outcome.done() else result())
 
-_pool: concurrent.futures.ThreadPoolExecutor | None = None
-_pool_pid = 0
+    def run() -> None:
+        try:
+            value = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            failure = error
+            settle(lambda: outcome.set_exception(failure))
+        else:
+            settle(lambda: outcome.set_result(value))
 
-
-def _workers() -> concurrent.futures.ThreadPoolExecutor:
-    """Threads for assignors: few, and made anew in a child process."""
-    global _pool, _pool_pid
-    if _pool is None or _pool_pid != os.getpid():
-        _pool = concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="consumer-coord-assignor")
-        _pool_pid = os.getpid()
-    return _pool
+    threading.Thread(target=run, name="consumer-coord-work", daemon=True).start()
+    return await outcome
 
 
 def cluster_client(config: ClientConfig) -> ClusterClient:
@@ -176,9 +183,7 @@ class Runtime:
         self.check_process()
         if threading.current_thread() is self.thread:
             raise ConcurrentUseError("a blocking call on the loop's own thread would wait for itself: await the coroutine")
-        if self.loop.is_closed():
-            raise ClosedError("the background loop has ended with the interpreter")
-        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        future = self.submit(work)
         limit_s = None if timeout_ms is None else timeout_ms / 1000 + _GRACE_S
         try:
             return future.result(limit_s)
@@ -191,6 +196,12 @@ class Runtime:
             # Ctrl-C in the waiting thread: what runs on the loop ends too.
             future.cancel()
             raise
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Start a coroutine on the loop, from any thread."""
+        if self.loop.is_closed():
+            raise ClosedError("the background loop has ended with the interpreter")
+        return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
     def on_exit(self, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``leave`` at interpreter exit, unless taken back by :meth:`forget`."""
