@@ -32,7 +32,7 @@ def deal(
                 add(gains[member], topic, numbers)
         return
     total = sum([number for _, number in wanted])
-    run = max(1, -(-total // MOST_ENTRIES))
+    run = run_length(total)
     start_of = dict.fromkeys(partitions, 0)
     least = min([number for _, number in wanted], default=0)
     if wanted and max([number for _, number in wanted]) <= least + 1:
@@ -55,6 +55,11 @@ def deal(
             else:
                 own[topic] = numbers[start:stop]
             start = stop
+
+
+def run_length(total: int) -> int:
+    """How many partitions of a topic go to one member at a time when so many are dealt."""
+    return max(1, -(-total // MOST_ENTRIES))
 
 
 def _deal_blocks(

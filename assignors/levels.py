@@ -14,6 +14,7 @@ intersection of two sets and not a walk along a list.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import attrs
 
@@ -42,13 +43,64 @@ class Flow:
         """Nothing given yet."""
         return cls(supply, subscribers, sizes, [{} for _ in supply], [0] * len(sizes))
 
-    def fill(self) -> None:
-        """Give what is left of each lot to its subscribers, always to the ones with the fewest partitions."""
+    def fill(self, run: int = 1) -> None:
+        """Give what is left of each lot to its subscribers, always to the ones with the fewest partitions.
+
+        ``run``: about how many partitions of one lot to give to one member at a time; evenness comes first.
+        """
+        left = [supply - sum(given.values()) for supply, given in zip(self.supply, self.given, strict=True)]
+        if max(self.sizes, default=1) == 1:
+            self._fill_singles(left, run)
+            return
         heights = [load / size for load, size in zip(self.loads, self.sizes, strict=True)]
-        for lot, supply in enumerate(self.supply):
-            left = supply - sum(self.given[lot].values())
-            if left:
-                self._fill_lot(lot, left, heights)
+        for lot, number in enumerate(left):
+            if number:
+                self._fill_lot(lot, number, heights)
+
+    def _fill_singles(self, left_of: Sequence[int], run: int) -> None:
+        """The same where every class has one member: sets of those that stand at one height rise together."""
+        at_height: dict[int, list[int]] = {}
+        for c, load in enumerate(self.loads):
+            at_height.setdefault(load, []).append(c)
+        standing = {height: bit_set(classes, len(self.loads)) for height, classes in at_height.items()}
+        # Longer runs make loads uneven by as much, which the last lots have to make good.
+        runs = sum(left_of) * 4 // 5 if run > 1 else 0
+        for lot, left in enumerate(left_of):
+            if not left:
+                continue
+            rising = height = 0
+            for floor in sorted(standing):
+                reached = standing[floor] & self.subscribers[lot]
+                if reached:
+                    if rising:
+                        if (floor - height) * rising.bit_count() >= left:
+                            break
+                        left -= self._raise(lot, rising, height, floor, standing)
+                    rising |= reached
+                    height = floor
+            up, rest = divmod(left, rising.bit_count())
+            runs -= left
+            self._raise(lot, rising, height, height + up, standing)
+            step = run if runs > 0 else 1
+            if rest >= step:
+                self._raise(lot, _first(rising, rest // step), height + up, height + up + step, standing)
+            if rest % step:
+                last = _first(rising & standing[height + up], 1)
+                self._raise(lot, last, height + up, height + up + rest % step, standing)
+
+    def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int]) -> int:
+        """Give each class in a set as many partitions as lead from one height to another; returns how many in all."""
+        if start == end:
+            return 0
+        standing[start] &= ~rising
+        standing[end] = standing.get(end, 0) | rising
+        if not standing[start]:
+            del standing[start]
+        given, loads = self.given[lot], self.loads
+        for c in numbers_in(rising):
+            given[c] = given.get(c, 0) + end - start
+            loads[c] = end
+        return (end - start) * rising.bit_count()
 
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
@@ -267,3 +319,8 @@ class Flow:
             giver = taker
         self.loads[source] -= number
         self.loads[sink] += number
+
+
+def _first(numbers: int, count: int) -> int:
+    """The smallest ``count`` numbers of a set that has more."""
+    return numbers & (1 << next(islice(numbers_in(numbers), count, None))) - 1

@@ -37,14 +37,13 @@ class RangeAssignor(Assignor):
 
 def _alike(cluster: Cluster, subscriptions: Subscriptions) -> list[tuple[list[str], list[str]]]:
     """Topics with equal subscribers and equal numbers of partitions, as (member ids in order, topics)."""
-    groups: dict[tuple[tuple[int, ...], int], list[str]] = {}
+    groups: dict[tuple[int, int], list[str]] = {}
     for topic, classes in subscriptions.subscribers.items():
-        groups.setdefault((tuple(classes), cluster.partitions[topic]), []).append(topic)
-    takers_of: dict[tuple[int, ...], list[str]] = {}
-    for classes, _ in groups:
-        if classes not in takers_of:
-            positions = sorted(position for number in classes for position in subscriptions.classes[number])
-            takers_of[classes] = [subscriptions.members[position] for position in positions]
+        groups.setdefault((classes, cluster.partitions[topic]), []).append(topic)
+    takers_of = {
+        classes: [subscriptions.members[position] for position in subscriptions.members_of(classes)]
+        for classes in {classes for classes, _ in groups}
+    }
     return [(takers_of[classes], topics) for (classes, _), topics in groups.items()]
 
 

@@ -48,16 +48,14 @@ def _assign_alike(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
 
 def _assign_mixed(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
     plan: dict[str, dict[str, Sequence[int]]] = {member_id: {} for member_id in subscriptions.members}
-    takers_of: dict[tuple[int, ...], list[int]] = {}
+    takers_of: dict[int, list[int]] = {}
     dealt: dict[tuple[int, int], list[range]] = {}
     circle = 0
     for topic, classes in subscriptions.subscribers.items():
         count = cluster.partitions[topic]
-        key = tuple(classes)
-        takers = takers_of.get(key)
+        takers = takers_of.get(classes)
         if takers is None:
-            takers = sorted(position for number in classes for position in subscriptions.classes[number])
-            takers_of[key] = takers
+            takers = takers_of[classes] = subscriptions.members_of(classes)
         ranges = dealt.get((count, len(takers)))
         if ranges is None:
             ranges = dealt[count, len(takers)] = ranges_of_step(count, len(takers))

@@ -14,7 +14,7 @@ import attrs
 from assignors.base import Cluster, Member, Plan
 from assignors.bits import bit_set
 from assignors.claims import Claims, MemberClaims, settle
-from assignors.dealing import add, deal, level
+from assignors.dealing import add, deal, level, run_length
 from assignors.least_moves import LeastMoves
 from assignors.levels import Flow
 from assignors.lots import Lots, racks_of_members
@@ -133,21 +133,24 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
     """Nobody owns anything: balanced loads, each topic spread over as many members as that allows."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
-    flow.fill()
+    flow.fill(run_length(sum(lots.supply)))
     flow.balance()
-    shares: list[dict[str, Sequence[int]]] = [{} for _ in subscriptions.classes]
+    singles = len(subscriptions.classes) == len(subscriptions.members)
+    shares: list[dict[str, Sequence[int]]] = result.gains if singles else [{} for _ in subscriptions.classes]
     for given, inside in zip(flow.given, groups.lots, strict=True):
-        supply = iter(inside)
-        topic, left = "", lots.free[0][:0]
-        for number, wanted in given.items():
-            share = shares[number]
-            while wanted:
-                if not left:
-                    lot = next(supply)
-                    topic, left = lots.topics[lot], lots.free[lot]
-                share[topic] = left[:wanted]
-                wanted -= len(share[topic])
-                left = left[len(share[topic]) :]
+        takers = iter(given.items())
+        number, wanted = next(takers)
+        for lot in inside:
+            topic, start, supply = lots.topics[lot], 0, lots.supply[lot]
+            while start < supply:
+                if not wanted:
+                    number, wanted = next(takers)
+                stop = min(start + wanted, supply)
+                shares[number][topic] = range(start, stop)
+                wanted -= stop - start
+                start = stop
+    if singles:
+        return
     for positions, share, load in zip(subscriptions.classes, shares, flow.loads, strict=True):
         quota, over = divmod(load, len(positions))
         deal(share, [(member, quota + (place < over)) for place, member in enumerate(positions)], result.gains)
@@ -167,12 +170,13 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
     flow.fill()
     flow.balance()
     least_of_class = flow.least_loads()
-    size = len(subscriptions.members)
-    members_of = [bit_set(positions, size) for positions in subscriptions.classes]
-    allowed = []
-    for classes in groups.classes:
-        least = min([least_of_class[number] for number in classes])
-        allowed.append(sum([members_of[number] for number in classes if least_of_class[number] == least]))
+    with_least: dict[int, list[int]] = {}
+    for number, least in enumerate(least_of_class):
+        with_least.setdefault(least, []).append(number)
+    sets = [bit_set(with_least[least], len(least_of_class)) for least in sorted(with_least)]
+    # Only the emptiest subscribers of a lot may have some of it: to give to a fuller one would not be balanced.
+    emptiest = [next(classes & which for which in sets if classes & which) for classes in groups.classes]
+    allowed = [bit_set(subscriptions.members_of(classes), len(subscriptions.members)) for classes in emptiest]
     search = LeastMoves(
         lots.supply,
         [allowed[group] for group in groups.group_of],
@@ -232,23 +236,19 @@ def _join(kept: Mapping[str, Sequence[int]], gains: Mapping[str, Sequence[int]])
 class _Groups:
     """Lots with the same subscribers count as one while loads are worked out.
 
-    ``group_of``: for each lot its group; ``lots``: for each group its lots; ``classes``: for each group the classes
-    of members that subscribe.
+    ``group_of``: for each lot its group; ``lots``: for each group its lots; ``classes``: for each group the set of
+    classes that subscribe.
     """
 
     group_of: Sequence[int]
     lots: Sequence[Sequence[int]]
-    classes: Sequence[tuple[int, ...]]
+    classes: Sequence[int]
 
     @classmethod
     def of(cls, subscriptions: Subscriptions, lots: Lots) -> _Groups:
         """Group the lots."""
-        number_of: dict[tuple[int, ...], int] = {}
-        group_of_topic = {
-            topic: number_of.setdefault(tuple(classes), len(number_of))
-            for topic, classes in subscriptions.subscribers.items()
-        }
-        group_of = [group_of_topic[topic] for topic in lots.topics]
+        number_of: dict[int, int] = {}
+        group_of = [number_of.setdefault(subscriptions.subscribers[topic], len(number_of)) for topic in lots.topics]
         inside: list[list[int]] = [[] for _ in number_of]
         for lot, group in enumerate(group_of):
             inside[group].append(lot)
@@ -258,6 +258,6 @@ class _Groups:
         """A flow from these groups to the classes, empty as yet."""
         return Flow.empty(
             [sum([lots.supply[lot] for lot in inside]) for inside in self.lots],
-            [bit_set(classes, len(subscriptions.classes)) for classes in self.classes],
+            self.classes,
             list(map(len, subscriptions.classes)),
         )

@@ -6,11 +6,13 @@ is worked out per class instead of per member is nearly free; that is half of wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from assignors.base import Cluster, Member
+from assignors.bits import numbers_in
 
 #: The largest number of partitions believed of one topic.  Kafka's own limits for a whole cluster lie below it, and a
 #: corrupt count must not make a leader fill its memory.
@@ -28,7 +30,8 @@ class Subscriptions:
     ``members``: member ids in Kafka's order (see :func:`members_in_order`); everything else refers to
     positions in it.  ``class_of``: for each member its class.  ``classes``: for each class its members' positions,
     ascending.  ``topic_sets``: for each class the topics it subscribes to, those that exist and have partitions.
-    ``topics``: all of those, in Java's order of strings.  ``subscribers``: topic -> its classes, ascending.
+    ``topics``: all of those, in Java's order of strings.  ``subscribers``: topic -> its classes, as the bits of a number
+    (see ``bits``).
     """
 
     members: Sequence[str]
@@ -36,34 +39,61 @@ class Subscriptions:
     classes: Sequence[Sequence[int]]
     topic_sets: Sequence[frozenset[str]]
     topics: Sequence[str]
-    subscribers: Mapping[str, Sequence[int]]
+    subscribers: Mapping[str, int]
 
     @classmethod
     def of(cls, cluster: Cluster, members: Mapping[str, Member]) -> Subscriptions:
         """Check the input and sort it into classes; raises :class:`InvalidInputError`."""
         check(cluster, members)
         order = members_in_order(members)
-        partitions = cluster.partitions
+        bit_of = _TopicBits(cluster.partitions)
         class_of_spelling: dict[tuple[str, ...], int] = {}
-        class_of_set: dict[frozenset[str], int] = {}
+        class_of_row: dict[int, int] = {}
         class_of: list[int] = []
         classes: list[list[int]] = []
+        topic_sets: list[frozenset[str]] = []
         for position, member_id in enumerate(order):
             spelling = tuple(members[member_id].topics)
             number = class_of_spelling.get(spelling)
             if number is None:
-                existing = frozenset(topic for topic in spelling if partitions.get(topic))
-                number = class_of_spelling[spelling] = class_of_set.setdefault(existing, len(classes))
+                topic_set = frozenset(spelling)
+                row = sum(map(bit_of.__getitem__, topic_set))
+                number = class_of_spelling[spelling] = class_of_row.setdefault(row, len(classes))
                 if number == len(classes):
                     classes.append([])
+                    known = len(topic_set) == row.bit_count()
+                    topic_sets.append(topic_set if known else frozenset(filter(bit_of.__getitem__, topic_set)))
             class_of.append(number)
             classes[number].append(position)
-        topics = in_java_order(frozenset().union(*class_of_set))
-        subscribers: dict[str, list[int]] = {topic: [] for topic in topics}
-        for number, topic_set in enumerate(class_of_set):
-            for topic in topic_set:
-                subscribers[topic].append(number)
-        return cls(order, class_of, classes, list(class_of_set), topics, subscribers)
+        topics = in_java_order([topic for topic, bit in bit_of.items() if bit])
+        # A table of bits with a row per class, read by columns.
+        width = bit_of.width
+        table = "".join([f"{row:0{width}b}" for row in reversed(class_of_row)])
+        subscribers = {topic: int(table[width - bit_of[topic].bit_length() :: width], 2) for topic in topics}
+        return cls(order, class_of, classes, topic_sets, topics, subscribers)
+
+    def members_of(self, classes: int) -> list[int]:
+        """The positions of the members of these classes, ascending."""
+        if len(self.classes) == len(self.members):
+            return list(numbers_in(classes))
+        return sorted(itertools.chain.from_iterable([self.classes[number] for number in numbers_in(classes)]))
+
+
+class _TopicBits(dict[str, int]):
+    """topic -> a bit of its own, handed out as topics are met; 0 for those without partitions."""
+
+    def __init__(self, partitions: Mapping[str, int]) -> None:
+        super().__init__()
+        self.width = 0
+        self._partitions = partitions
+
+    def __missing__(self, topic: str) -> int:
+        bit = 0
+        if self._partitions.get(topic):
+            bit = 1 << self.width
+            self.width += 1
+        self[topic] = bit
+        return bit
 
 
 def check(cluster: Cluster, members: Mapping[str, Member]) -> None:
