@@ -378,4 +378,6 @@ def _end(loop: VirtualTimeLoop) -> None:
         # A task that does not let itself be cancelled: the run's own error says more than this one would.
         loop.errors.append({"message": f"these did not end when cancelled:\n{loop.leaks()}"})
     finally:
+        for process in loop.processes:
+            process.dispose()
         loop.close()

@@ -1,0 +1,324 @@
+"""What must hold, at every step.
+
+The checkers believe three witnesses only: the records of ``__consumer_offsets`` as they are written (what is committed and
+who is in which generation), the JoinGroup answers that brokers send (who took part in a generation), and the application
+(what it holds, read, processed, and was told is committed).  A breach raises :class:`Violation` at the step that commits it.
+
+The rules, by the names under which they are reported:
+
+``exclusive``     two live members that hold the group's current generation never both own a partition
+``handover``      a partition goes to its next owner only after the former one let go, was fenced, or lost its session
+``fencing``       a commit is accepted only while no later owner has the partition
+``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
+``durability``    what was told to be committed is in the log, and the next owner starts no earlier
+``skipped``       no record is left out: an owner starts no later than where everything before was processed
+``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed
+``callbacks``     assigned only what is not held; revoked and lost only what is
+``generations``   they only grow, and records of a generation do not change who is in it
+``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions
+``liveness``      after the last fault the group becomes quiet within a bound
+``leaks``         after the end no task, timer, or connection is left
+``crash``         no exception is swallowed, and no background task ends by one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import attrs
+
+from consumer_coord.simulation.history import History
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import offsets_topic
+
+
+class Violation(AssertionError):
+    """A rule was broken; ``rule`` is its name."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+class Owner(Protocol):
+    """A member of the application, as far as checkers look at it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+
+    def holds(self, partition: TopicPartition) -> bool:
+        """Held, and not lost."""
+
+
+@attrs.define(eq=False)
+class Stint:
+    """One uninterrupted holding of a partition by one member.
+
+    ``start`` is None until the position was looked up; ``[start, position)`` was processed; ``acknowledged`` is the
+    highest offset that a commit was confirmed for; ``ended`` says how it ended, None while it lasts.
+    """
+
+    owner: Owner
+    partition: TopicPartition
+    began: float
+    number: int
+    start: int | None = None
+    position: int = 0
+    acknowledged: int = -1
+    ended: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Ended in order, with everything it processed confirmed as committed."""
+        return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
+
+
+@attrs.define(eq=False)
+class _PartitionTruth:
+    committed: int = -1
+    highest: int = -1
+    #: The stint whose commit was the last one accepted.
+    committed_by: Stint | None = None
+    #: Everything below was processed at least once.
+    covered: int = 0
+    #: Processed beyond ``covered``: (start, end).
+    islands: list[tuple[int, int]] = attrs.field(factory=list)
+    stints: list[Stint] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class GroupTruth:
+    """The last group record: generation and member id -> assignment."""
+
+    generation: int = 0
+    members: Mapping[str, bytes] = attrs.field(factory=dict)
+    leader: str | None = None
+
+
+class Checkers:
+    """All rules over one history.  ``serving()`` names the client for whom a broker works just now."""
+
+    def __init__(self, group_id: str, clock: Callable[[], float], history: History, serving: Callable[[], str]) -> None:
+        self.group_id = group_id
+        self.group = GroupTruth()
+        #: generation -> ids of the members whose JoinGroup was answered with it.
+        self.joined: dict[int, set[str]] = {}
+        self.rebalances = 0
+        self.processed = 0
+        self.processed_again = 0
+        self.commits = 0
+        self.overtaken = 0
+        self._clock = clock
+        self._history = history
+        self._serving = serving
+        self._truths: dict[TopicPartition, _PartitionTruth] = {}
+        self._holders: dict[TopicPartition, list[Stint]] = {}
+        self._shared: dict[TopicPartition, None] = {}
+        self._stints = 0
+        #: A breach that a broker's code would have caught as an error of its own; raised at the next step.
+        self.pending: Violation | None = None
+
+    # -- the log's testimony ----------------------------------------------------------------------------------------
+
+    def on_record(self, key: bytes, value: bytes | None, offset: int) -> None:
+        """A record of ``__consumer_offsets`` was written."""
+        decoded = offsets_topic.decode_key(key)
+        try:
+            if isinstance(decoded, offsets_topic.OffsetCommitKey):
+                if decoded.group == self.group_id:
+                    self._on_commit(TopicPartition(decoded.topic, decoded.partition), value)
+            elif isinstance(decoded, offsets_topic.GroupMetadataKey) and decoded.group == self.group_id:
+                self._on_group(value)
+        except Violation as breach:
+            self.pending = self.pending or breach
+
+    def _on_commit(self, partition: TopicPartition, value: bytes | None) -> None:
+        if value is None:
+            self._truths.pop(partition, None)
+            return
+        offset = offsets_topic.decode_offset_value(value).offset
+        truth = self._truth(partition)
+        client = self._serving()
+        self.commits += 1
+        stint = next((stint for stint in reversed(truth.stints) if stint.owner.name == client), None)
+        self._history.note("log", f"{partition} committed {offset} by {client}")
+        later = truth.stints[-1] if truth.stints else None
+        if stint is None:
+            raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
+        if later is not None and later is not stint and later.owner.generation >= self.group.generation:
+            raise Violation(
+                "fencing",
+                f"{client} committed {offset} for {partition} after {later.owner.name} had taken it up in generation"
+                f" {later.owner.generation}",
+            )
+        if offset < truth.committed:
+            if truth.committed_by is not stint:
+                raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
+            self.overtaken += 1
+            self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
+        truth.committed = offset
+        truth.committed_by = stint
+        truth.highest = max(truth.highest, offset)
+
+    def _on_group(self, value: bytes | None) -> None:
+        if value is None:
+            self._history.note("log", "the group was deleted")
+            return
+        stored = offsets_topic.decode_group_value(value)
+        members = {member.member_id: member.assignment for member in stored.members}
+        before = self.group
+        self._history.note(
+            "log", f"generation {stored.generation} of {len(members)} members, {stored.protocol}, led by {stored.leader}"
+        )
+        if stored.generation < before.generation:
+            raise Violation("generations", f"generation {before.generation} is followed by {stored.generation}")
+        if stored.generation > before.generation:
+            self.rebalances += 1
+        self.group = GroupTruth(stored.generation, members, stored.leader)
+
+    def on_joined(self, member_id: str, generation: int) -> None:
+        """A broker answered a JoinGroup with a generation."""
+        if generation < self.group.generation:
+            raise Violation(
+                "generations", f"{member_id} joined generation {generation} after generation {self.group.generation}"
+            )
+        self.joined.setdefault(generation, set()).add(member_id)
+
+    # -- the application's testimony --------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Something happened: look at what can have gone wrong anywhere."""
+        if self.pending is not None:
+            raise self.pending
+        for partition in tuple(self._shared):
+            holders = [stint for stint in self._holders[partition] if stint.owner.alive and stint.owner.holds(partition)]
+            current = [stint for stint in holders if stint.owner.generation == self.group.generation]
+            if len(current) > 1:
+                raise Violation(
+                    "exclusive",
+                    f"{partition} is owned in generation {self.group.generation} by "
+                    + " and ".join(f"{stint.owner.name} (since {stint.began:.4f} s)" for stint in current),
+                )
+
+    def taken_up(self, owner: Owner, partition: TopicPartition) -> Stint:
+        """A member holds a partition from now on."""
+        holders = self._holders.setdefault(partition, [])
+        if any(stint.owner is owner for stint in holders):
+            raise Violation("callbacks", f"{owner.name} was assigned {partition}, which it holds")
+        for stint in holders:
+            other = stint.owner
+            if not other.alive or not other.holds(partition) or owner.member_id not in self.group.members:
+                continue
+            joined = self.joined.get(owner.generation, ())
+            if other.member_id in self.group.members and other.member_id in joined:
+                raise Violation(
+                    "handover",
+                    f"{owner.name} took up {partition} in generation {owner.generation}, which {other.name} has held since"
+                    f" {stint.began:.4f} s; it joined that generation and was not fenced",
+                )
+        self._stints += 1
+        stint = Stint(owner, partition, self._clock(), self._stints)
+        holders.append(stint)
+        if len(holders) > 1:
+            self._shared[partition] = None
+        self._truth(partition).stints.append(stint)
+        self._history.note(owner.name, f"takes up {partition} in generation {owner.generation}")
+        self.step()
+        return stint
+
+    def committed_now(self, partition: TopicPartition) -> int:
+        """What is committed, by the log; -1 for nothing."""
+        return self._truth(partition).committed
+
+    def starts(self, stint: Stint, offset: int, committed_before: int) -> None:
+        """A member looked up where to begin; ``committed_before`` is what the log said when it asked."""
+        partition = stint.partition
+        truth = self._truth(partition)
+        stint.start = stint.position = offset
+        self._history.note(stint.owner.name, f"starts {partition} at {offset}")
+        if offset < committed_before and stint.ended is None:
+            raise Violation(
+                "durability", f"{stint.owner.name} starts {partition} at {offset} although {committed_before} was committed"
+            )
+        if offset > truth.covered:
+            raise Violation(
+                "skipped", f"{stint.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
+            )
+        for former in truth.stints:
+            if former is not stint and former.clean and former.start is not None and former.position > offset:
+                raise Violation(
+                    "twice",
+                    f"{stint.owner.name} starts {partition} at {offset}; {former.owner.name} gave it back in order at"
+                    f" {former.position}",
+                )
+
+    def processes(self, stint: Stint, count: int) -> None:
+        """A member processed the next ``count`` records."""
+        truth = self._truth(stint.partition)
+        start, end = stint.position, stint.position + count
+        stint.position = end
+        self.processed += count
+        if start < truth.covered:
+            self.processed_again += min(end, truth.covered) - start
+        if start <= truth.covered:
+            truth.covered = max(truth.covered, end)
+        else:
+            truth.islands.append((start, end))
+        for begin, finish in sorted(truth.islands):
+            if begin <= truth.covered:
+                truth.covered = max(truth.covered, finish)
+                truth.islands.remove((begin, finish))
+
+    def acknowledged(self, stint: Stint, offset: int) -> None:
+        """A commit of a member was confirmed."""
+        stint.acknowledged = max(stint.acknowledged, offset)
+        truth = self._truths.get(stint.partition)
+        if truth is not None and truth.highest < offset and stint in truth.stints:
+            raise Violation(
+                "durability", f"{stint.owner.name} was told that {offset} of {stint.partition} is committed; the log has not"
+            )
+
+    def ends(self, stint: Stint, how: str) -> None:
+        """A member lets go: revoked, lost, closed, or it died (killed)."""
+        if stint.ended is not None:
+            raise Violation("callbacks", f"{stint.owner.name} gave up {stint.partition} twice: {stint.ended}, then {how}")
+        stint.ended = how
+        holders = self._holders.get(stint.partition, [])
+        if stint in holders:
+            holders.remove(stint)
+        if len(holders) < 2:
+            self._shared.pop(stint.partition, None)
+        self._history.note(
+            stint.owner.name,
+            f"gives up {stint.partition} ({how}) at {stint.position}, confirmed {stint.acknowledged}",
+        )
+
+    # -- when all is quiet ------------------------------------------------------------------------------------------
+
+    def covered(self, partition: TopicPartition) -> int:
+        """So many records, from the first, were processed at least once."""
+        return self._truth(partition).covered
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition was deleted, and nothing about it counts any more."""
+        truth = self._truths.pop(partition, None)
+        if truth is not None:
+            # Who still holds it gives it up without anybody waiting for it.
+            truth.stints.clear()
+
+    def holders(self, partition: TopicPartition) -> list[Stint]:
+        """Who holds it."""
+        return list(self._holders.get(partition, ()))
+
+    def _truth(self, partition: TopicPartition) -> _PartitionTruth:
+        truth = self._truths.get(partition)
+        if truth is None:
+            truth = self._truths[partition] = _PartitionTruth()
+        return truth

@@ -1,0 +1,399 @@
+"""A network in virtual time that behaves as TCP does when things go wrong.
+
+Within a connection frames arrive whole and in order, or not at all; between connections anything may overtake anything.
+Nothing is lost silently in mid-stream: a link that lets nothing through holds frames back (as retransmission does), and a
+connection that is held back too long, or is broken, ends.  When it breaks, what was in flight either still arrives or is
+gone, so a request may have been carried out although its sender saw the connection end.
+
+A link is one direction between two hosts.  Each link can be slow, or blocked (a one-way partition).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+import attrs
+
+from consumer_coord.broker.node import ClientConnection
+from consumer_coord.environment import Transport
+from consumer_coord.errors import CoordinatorError, DisconnectedError
+from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.simulation.process import Process
+
+
+class Server(Protocol):
+    """Somebody who answers frames; :class:`consumer_coord.broker.node.BrokerNode` is one."""
+
+    @property
+    def up(self) -> bool: ...
+
+    async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None: ...
+
+
+@attrs.frozen(kw_only=True)
+class NetworkConfig:
+    """How long frames take, in milliseconds: ``latency_ms`` and now and then (``tail`` of them) ten times that, evenly
+    spread from half to one and a half.  A connection ends after ``give_up_ms`` during which a link held its frames."""
+
+    latency_ms: float = 1.0
+    tail: float = 0.01
+    give_up_ms: float = 20_000
+
+
+@attrs.define(eq=False)
+class _Link:
+    blocked: int = 0
+    extra_ms: float = 0.0
+    #: What waits for the link to let something through again.
+    held: list[Callable[[], None]] = attrs.field(factory=list)
+
+
+class SimulatedNetwork:
+    """Hosts, links and connections.  Everything that is chance comes from ``random``."""
+
+    def __init__(self, loop: VirtualTimeLoop, random: Random, config: NetworkConfig | None = None) -> None:
+        self.loop = loop
+        self.config = config or NetworkConfig()
+        self.frames = 0
+        #: Whose request a server took up last: until it first waits, what the server does it does for this client.
+        self.serving = ""
+        #: Called with (client host, server host, frame) when a request arrives at a server.
+        self.on_request: Callable[[str, str, bytes], None] | None = None
+        #: Called with (client host, server host, the request, its answer) when a server has answered.
+        self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
+        self._random = random
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
+        self._connections: dict[_Connection, None] = {}
+
+    # -- who there is -----------------------------------------------------------------------------------------------
+
+    def listen(self, host: str, port: int, server: Server, process: Process) -> None:
+        """Let ``server`` answer at an address; its code runs in ``process``."""
+        self._servers[host, port] = (server, process)
+
+    def connector(self, process: Process) -> SimulatedConnector:
+        """What a client that runs in ``process``, on the host of that name, opens connections with."""
+        return SimulatedConnector(self, process)
+
+    @property
+    def connections(self) -> int:
+        """How many are open on either side."""
+        return len(self._connections)
+
+    # -- what goes wrong --------------------------------------------------------------------------------------------
+
+    def block(self, source: str, target: str) -> None:
+        """Nothing gets from ``source`` to ``target`` until :meth:`unblock`; counts, if done twice."""
+        self._link(source, target).blocked += 1
+
+    def unblock(self, source: str, target: str) -> None:
+        """Undo one :meth:`block`; what was held back is sent again."""
+        link = self._link(source, target)
+        link.blocked = max(0, link.blocked - 1)
+        if not link.blocked:
+            held, link.held = link.held, []
+            for resend in held:
+                resend()
+
+    def slow(self, source: str, target: str, extra_ms: float) -> None:
+        """Let frames take so much longer from now on (0: as usual)."""
+        self._link(source, target).extra_ms = extra_ms
+
+    def disconnect(self, one: str, other: str | None = None) -> int:
+        """Break all connections of a host, or those between two; how many there were."""
+        hit = [
+            connection
+            for connection in self._connections
+            if one in connection.hosts and (other is None or other in connection.hosts)
+        ]
+        for connection in hit:
+            connection.break_off(f"the connection between {connection.client.name} and {connection.server_host} was reset")
+        return len(hit)
+
+    def vanish(self, process: Process) -> None:
+        """A process was killed: its kernel ends its connections."""
+        for connection in [connection for connection in self._connections if connection.client is process]:
+            connection.close_client()
+
+    # -- how frames travel ------------------------------------------------------------------------------------------
+
+    def _link(self, source: str, target: str) -> _Link:
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = _Link()
+        return link
+
+    def delay_s(self, link: _Link) -> float:
+        """How long the next frame takes on a link."""
+        draw = self._random.random
+        latency_ms = self.config.latency_ms * (0.5 + draw())
+        if draw() < self.config.tail:
+            latency_ms *= 10
+        if link.extra_ms:
+            latency_ms += link.extra_ms * (0.5 + draw())
+        return latency_ms / 1000
+
+    def opened(self, connection: _Connection) -> None:
+        """Keep a connection for :meth:`disconnect`."""
+        self._connections[connection] = None
+
+    def ended(self, connection: _Connection) -> None:
+        """Both sides know that it is over."""
+        self._connections.pop(connection, None)
+
+    async def connect(self, client: Process, host: str, port: int) -> Transport:
+        """Open a connection; hangs while a link is blocked, as a SYN without answer does."""
+        there, back = self._link(client.name, host), self._link(host, client.name)
+        await self._pass(there, client)
+        await self._pass(back, client)
+        server, process = self._servers.get((host, port), (None, None))
+        if server is None or process is None or not server.up:
+            raise DisconnectedError(f"{host}:{port} refused the connection")
+        connection = _Connection(self, client, process, server, host, there, back)
+        self.opened(connection)
+        connection.start()
+        return connection.transport
+
+    async def _pass(self, link: _Link, client: Process) -> None:
+        while link.blocked:
+            opened: asyncio.Future[None] = client.create_future()
+            link.held.append(functools.partial(_open, opened))
+            await opened
+        await asyncio.sleep(self.delay_s(link))
+
+    def coin(self) -> bool:
+        """Heads or tails."""
+        return self._random.random() < 0.5
+
+
+def _open(opened: asyncio.Future[None]) -> None:
+    if not opened.done():
+        opened.set_result(None)
+
+
+@attrs.frozen
+class SimulatedConnector:
+    """The connector of one client process."""
+
+    network: SimulatedNetwork
+    process: Process
+
+    async def connect(self, host: str, port: int) -> Transport:
+        """See :class:`consumer_coord.environment.Connector`."""
+        return await self.network.connect(self.process, host, port)
+
+
+class _Stream:
+    """One direction of a connection: frames in order, delayed, held back, then an end."""
+
+    def __init__(self, network: SimulatedNetwork, link: _Link, home: Process, deliver: Callable[[bytes | None], None]) -> None:
+        self._network = network
+        self._link = link
+        self._home = home
+        self._deliver = deliver
+        self._last = 0.0
+        self._waiting: deque[bytes | None] = deque()
+        self._held_since: float | None = None
+        self.cut = False
+
+    def send(self, frame: bytes | None, on_stall: Callable[[], None] | None = None) -> None:
+        """Send a frame, or the end (None).  ``on_stall`` is called when the link held it back for too long."""
+        if self._link.blocked:
+            if not self._waiting:
+                self._held_since = self._network.loop.time()
+                self._link.held.append(self._resend)
+            self._waiting.append(frame)
+            if on_stall is not None:
+                since = self._held_since
+                self._network.loop.call_later(self._network.config.give_up_ms / 1000, self._stalled, since, on_stall)
+            return
+        self._launch(frame)
+
+    def _launch(self, frame: bytes | None) -> None:
+        network = self._network
+        self._last = max(self._last, network.loop.time() + network.delay_s(self._link))
+        self._home.call_at(self._last, self._arrive, frame)
+
+    def _arrive(self, frame: bytes | None) -> None:
+        if not self.cut or frame is None:
+            self._deliver(frame)
+
+    def _resend(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        self._held_since = None
+        for frame in waiting:
+            self._launch(frame)
+
+    def _stalled(self, since: float | None, on_stall: Callable[[], None]) -> None:
+        if since is not None and self._held_since == since:
+            on_stall()
+
+    def lose_waiting(self) -> None:
+        """Whoever sent this gave up: what the link holds back is not sent again, only the end is."""
+        if self._waiting:
+            self._waiting = deque([None])
+
+
+class _Connection:
+    """Both ends and both directions of one connection."""
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        client: Process,
+        server_process: Process,
+        server: Server,
+        server_host: str,
+        there: _Link,
+        back: _Link,
+    ) -> None:
+        self.client = client
+        self.server_host = server_host
+        self.hosts = (client.name, server_host)
+        self._network = network
+        self._server = server
+        self._server_process = server_process
+        self._there = _Stream(network, there, server_process, self._arrives)
+        self._back = _Stream(network, back, client, self._answered)
+        self.transport = _ClientSide(self, client)
+        self._requests: deque[bytes] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._client_open = True
+        self._server_open = True
+
+    def start(self) -> None:
+        """Let the server's end serve."""
+        self._server_process.create_task(self._serve(), name=f"serve {self.client.name}")
+
+    # -- the client's end -------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """From the client."""
+        if not self._client_open:
+            raise DisconnectedError(f"the connection to {self.server_host} is closed")
+        self._there.send(frame, self._gave_up)
+
+    def close_client(self) -> None:
+        """The client closes, or its kernel does."""
+        if self._client_open:
+            self._client_open = False
+            self._there.send(None)
+            self._maybe_ended()
+
+    def _gave_up(self) -> None:
+        """A request was held back too long: the client's end breaks; the server learns of it when the link heals."""
+        if self._client_open:
+            self._client_open = False
+            self._there.lose_waiting()
+            self.transport.deliver(None)
+            self._maybe_ended()
+
+    def _answered(self, frame: bytes | None) -> None:
+        if self._client_open:
+            if frame is None:
+                self._client_open = False
+                self._there.send(None)
+                self._maybe_ended()
+            self.transport.deliver(frame)
+
+    # -- the server's end -------------------------------------------------------------------------------------------
+
+    def _arrives(self, frame: bytes | None) -> None:
+        if frame is None:
+            self._server_open = False
+            self._maybe_ended()
+        elif self._server_open:
+            self._requests.append(frame)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _serve(self) -> None:
+        """One request at a time, answers in order, as Kafka's ``SocketServer``."""
+        client = ClientConnection(self.client.name)
+        network = self._network
+        while True:
+            while not self._requests:
+                if not self._server_open:
+                    return
+                self._wake = self._server_process.create_future()
+                await self._wake
+            frame = self._requests.popleft()
+            network.frames += 1
+            network.serving = self.client.name
+            if network.on_request is not None:
+                network.on_request(self.client.name, self.server_host, frame)
+            try:
+                answer = await self._server.handle(frame, client)
+            except CoordinatorError:
+                self._requests.clear()
+                if self._server_open:
+                    self._server_open = False
+                    self._back.send(None)
+                    self._maybe_ended()
+                return
+            if answer is not None:
+                if network.on_answer is not None:
+                    network.on_answer(self.client.name, self.server_host, frame, answer)
+                if self._server_open:
+                    self._back.send(answer)
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    def break_off(self, why: str) -> None:
+        """Reset: both ends see it; what is in flight may still arrive at the server, or not."""
+        self._there.cut = self._network.coin()
+        self._back.cut = True
+        if self._client_open:
+            self._client_open = False
+            self._there.lose_waiting()
+            self.client.call_soon(self.transport.deliver, None)
+        self._there.send(None)
+        self._maybe_ended()
+
+    def _maybe_ended(self) -> None:
+        if not self._client_open and not self._server_open:
+            self._network.ended(self)
+
+
+class _ClientSide:
+    """The transport that the production client holds."""
+
+    def __init__(self, connection: _Connection, process: Process) -> None:
+        self._connection = connection
+        self._process = process
+        self._arrived: deque[bytes] = deque()
+        self._over = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def deliver(self, frame: bytes | None) -> None:
+        """A frame, or the end, got here."""
+        if frame is None:
+            self._over = True
+        else:
+            self._arrived.append(frame)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def send(self, frame: bytes) -> None:
+        """See :class:`consumer_coord.environment.Transport`."""
+        self._connection.send(frame)
+
+    async def receive(self) -> bytes:
+        """See :class:`consumer_coord.environment.Transport`."""
+        while not self._arrived:
+            if self._over:
+                raise DisconnectedError(f"{self._connection.server_host} closed the connection")
+            self._waiter = self._process.create_future()
+            await self._waiter
+        return self._arrived.popleft()
+
+    def close(self) -> None:
+        """See :class:`consumer_coord.environment.Transport`."""
+        self._connection.close_client()
+        self._over = True
