@@ -16,6 +16,7 @@ group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order
 
 from __future__ import annotations
 
+import concurrent.futures
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -101,6 +102,20 @@ class BlockingCoordinator:
             raise ClosedError("the coordinator is closed")
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return self._runtime.call(work, timeout_ms=limit)
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Start a coroutine on the background loop without waiting for it."""
+        self._runtime.check_process()
+        return self._runtime.submit(work)
+
+    def on_loop(self, function: Callable[[], object]) -> None:
+        """Run a function on the background loop, soon."""
+        self._runtime.check_process()
+        self._runtime.loop.call_soon_threadsafe(function)
+
+    def check_process(self) -> None:
+        """Raise :class:`~consumer_coord.errors.ForkedError` in a forked child."""
+        self._runtime.check_process()
 
     def _soon(self, work: Callable[[], object]) -> None:
         async def run() -> None:

@@ -192,6 +192,11 @@ class ConsumerCoordinator:
         return self._state
 
     @property
+    def subscribed(self) -> bool:
+        """True while there is a subscription; thread-safe."""
+        return bool(self._subscription)
+
+    @property
     def is_leader(self) -> bool:
         """True while this member leads the group; thread-safe."""
         return self._is_leader
@@ -795,10 +800,10 @@ class ConsumerCoordinator:
         self._note_obstacle(why)
         self._lookup.gone(broker, why)
 
-    async def wait_for_sync(self, since: Generation, deadline: Deadline) -> None:
+    async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait until a rebalance that is under way, or that the group demands, was synced; offsets.py resends then."""
         if not await self._signal.until(
-            lambda: (self._state is MemberState.STABLE and self._generation != since)
+            lambda: (self._state is MemberState.STABLE and not self.rebalancing)
             or self._generation.generation_id < 0
             or self._failure is not None,
             deadline,

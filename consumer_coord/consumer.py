@@ -1,0 +1,641 @@
+"""GroupConsumer: ``confluent_kafka.Consumer`` with a coordinator, and so assignors, in Python.
+
+The protocol runs on the process's background loop; the application's thread owns librdkafka's handle and the callbacks.
+``poll`` and ``consume`` look at one flag; when it is up they carry out what the group wants, step by step: lost, revoked,
+added.  A rebalance that changes nothing for this member costs its application nothing.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import confluent_kafka
+from confluent_kafka import Message
+
+from assignors.base import Assignor
+from consumer_coord import commits, group_metadata
+from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.data_plane import DataPlane, native, partition_of, position_of
+from consumer_coord.errors import (
+    CallbackError,
+    ClosedError,
+    ConcurrentUseError,
+    ConfigurationError,
+    CoordinatorError,
+    FatalError,
+    WakeupError,
+)
+from consumer_coord.kafka_exceptions import kafka_exceptions, to_kafka_exception
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.rebalance import Change
+from consumer_coord.start_offsets import starting_positions
+from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = logging.getLogger(__name__)
+
+Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
+Callback: TypeAlias = "Callable[[GroupConsumer, Rows], object]"
+
+#: How long librdkafka may wait before we look up again: short while the group rebalances, longer in peace.
+_SLICE_S = 0.05
+_REBALANCING_SLICE_S = 0.005
+
+_FOREVER_S = 365 * 86_400.0
+
+
+class GroupConsumer:
+    """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
+
+    ``config`` is one dictionary of Kafka's settings for both planes.  Use it from one thread at a time (a second one gets
+    :class:`~consumer_coord.errors.ConcurrentUseError`); only :meth:`wakeup` is safe from any.  Errors are this package's
+    and ``KafkaException`` at once.  Also a context manager, and an iterator over messages.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        assignors: Sequence[Assignor | type[Assignor]] | None = None,
+        **keywords: Any,
+    ) -> None:
+        settings = dict(config)
+        self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
+        self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
+        with kafka_exceptions():
+            self._coordinator = BlockingCoordinator(settings, assignors=assignors)
+            try:
+                self._data = DataPlane(self._coordinator.config.librdkafka, **keywords)
+            except BaseException:
+                self._coordinator.close()
+                raise
+        self._core = self._coordinator.core
+        self._settings = self._coordinator.config
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._in_callback = False
+        self._closed = False
+        self._woken = False
+        self._manual = False
+        self._on_assign: Callback | None = None
+        self._on_revoke: Callback | None = None
+        self._on_lost: Callback | None = None
+        #: Partitions taken up whose position is still looked up.
+        self._pending: set[TopicPartition] = set()
+        self._lookup: concurrent.futures.Future[Mapping[TopicPartition, OffsetAndMetadata]] | None = None
+        self._looked_up: frozenset[TopicPartition] = frozenset()
+        #: Positions chosen by assign() or seek() inside on_assign.
+        self._chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: With enable.auto.offset.store=false: what store_offsets() said.
+        self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._auto = commits.AutoCommit(self._coordinator, self._data)
+        self._asynchronous = commits.AsynchronousCommits(self._coordinator, self._committed_callback)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        """The next message, however long it takes; a message with an error is raised as KafkaException."""
+        message = self.poll()
+        if message is None:
+            raise StopIteration
+        if message.error() is not None:
+            raise confluent_kafka.KafkaException(message.error())
+        return message
+
+    def _enter(self, *, in_callback: bool = True) -> bool:
+        """Take the consumer for this thread; False when it is taken already, by a callback's caller."""
+        if self._lock.acquire(blocking=False):
+            self._thread = threading.get_ident()
+            if self._closed:
+                self._leave()
+                raise to_kafka_exception(ClosedError("Consumer closed"))
+            return True
+        if self._thread != threading.get_ident():
+            raise to_kafka_exception(
+                ConcurrentUseError("two threads use one consumer at once: give each thread its own, or guard it by a lock")
+            )
+        if not in_callback:
+            raise to_kafka_exception(
+                ConcurrentUseError("poll, consume, subscribe and close may not be called inside a rebalance callback")
+            )
+        return False
+
+    def _leave(self) -> None:
+        self._thread = 0
+        self._lock.release()
+
+    def wakeup(self) -> None:
+        """Make a poll that waits, or the next one, raise :class:`WakeupError`; safe from any thread."""
+        self._woken = True
+        self._core.attention = True
+
+    # -- subscription -------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription.
+
+        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume and close.
+        """
+        with kafka_exceptions(), _Used(self, in_callback=False):
+            if self._manual:
+                raise FatalError("subscribe after assign: end the manual assignment with unassign() first")
+            for callback in (on_assign, on_revoke, on_lost):
+                if callback is not None and not callable(callback):
+                    raise TypeError(f"{callback!r} is not callable")
+            if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+                raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
+            patterns = [topic for topic in topics if topic.startswith("^")]
+            if patterns:
+                # librdkafka's patterns match a topic's beginning; plain names among them match themselves.
+                parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]
+                self._coordinator.subscribe_pattern(_compile("|".join(parts)))
+            else:
+                self._coordinator.subscribe(topics)
+            self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+            self._auto.start()
+
+    def unsubscribe(self) -> None:
+        """Commit what is finished, give everything up, and leave the group."""
+        with kafka_exceptions(), _Used(self, in_callback=False):
+            if not self._manual:
+                failure = self._give_up_all()
+                self._coordinator.unsubscribe()
+                if failure is not None:
+                    raise failure
+
+    def assign(self, partitions: Rows) -> None:
+        """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
+        with kafka_exceptions(), _Used(self) as nested:
+            if nested:
+                self._choose(partitions)
+                return
+            self._check_manual("assign")
+            self._data.stop(self._data.assigned)
+            self._data.start({partition_of(row): position_of(row) for row in partitions})
+            self._manual = True
+
+    def incremental_assign(self, partitions: Rows) -> None:
+        """The same, in addition to what is assigned."""
+        with kafka_exceptions(), _Used(self) as nested:
+            if nested:
+                self._choose(partitions)
+                return
+            self._check_manual("incremental_assign")
+            self._data.start({partition_of(row): position_of(row) for row in partitions})
+            self._manual = True
+
+    def unassign(self) -> None:
+        """End a manual assignment; inside on_revoke there is nothing left to do."""
+        with kafka_exceptions(), _Used(self) as nested:
+            if not nested:
+                self._check_manual("unassign")
+                self._data.stop(self._data.assigned)
+                self._manual = False
+
+    def incremental_unassign(self, partitions: Rows) -> None:
+        """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
+        with kafka_exceptions(), _Used(self) as nested:
+            if not nested:
+                self._check_manual("incremental_unassign")
+                self._data.stop({partition_of(row) for row in partitions})
+
+    def _check_manual(self, what: str) -> None:
+        if self._on_group:
+            raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
+
+    @property
+    def _on_group(self) -> bool:
+        return bool(self._core.subscribed)
+
+    def _choose(self, rows: Rows) -> None:
+        chosen = {partition_of(row): position_of(row) for row in rows}
+        foreign = chosen.keys() - self._pending
+        if foreign:
+            raise FatalError(f"{listed(foreign)} were not assigned by the group just now")
+        self._chosen.update({partition: at for partition, at in chosen.items() if at.offset != confluent_kafka.OFFSET_INVALID})
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
+        if not self._lock.acquire(blocking=False):
+            self._enter(in_callback=False)
+        try:
+            core = self._core
+            core.polls += 1
+            if core.attention or self._closed:
+                self._attend()
+            if timeout is not None and 0 <= timeout <= _REBALANCING_SLICE_S:
+                return self._data.handle.poll(timeout)
+            return self._poll_slices(timeout)
+        finally:
+            self._lock.release()
+
+    def _poll_slices(self, timeout: float | None) -> Message | None:
+        message = self._data.handle.poll(0)
+        if message is not None:
+            return message
+        ends = time.monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
+        while message is None:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return None
+            message = self._data.handle.poll(min(left, self._slice()))
+            self._between_slices()
+        return message
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        if not self._lock.acquire(blocking=False):
+            self._enter(in_callback=False)
+        try:
+            core = self._core
+            core.polls += 1
+            if core.attention or self._closed:
+                self._attend()
+            messages: list[Message] = self._data.handle.consume(num_messages, 0)
+            if len(messages) == num_messages or timeout == 0:
+                return messages
+            ends = time.monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
+            while len(messages) < num_messages:
+                left = ends - time.monotonic()
+                if left <= 0 or (messages and core.attention):
+                    # What is in hand goes out before a rebalance changes who owns it.
+                    break
+                messages += self._data.handle.consume(num_messages - len(messages), min(left, self._slice()))
+                if not messages:
+                    self._between_slices()
+            return messages
+        finally:
+            self._lock.release()
+
+    def _slice(self) -> float:
+        return _REBALANCING_SLICE_S if self._core.rebalancing or self._pending else _SLICE_S
+
+    def _between_slices(self) -> None:
+        self._core.polls += 1
+        if self._core.attention:
+            self._attend()
+
+    # -- what the group wants -----------------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """Look at everything that may have come up since the last poll; the rare path of poll and consume."""
+        if self._closed:
+            raise to_kafka_exception(ClosedError("Consumer closed"))
+        self._thread = threading.get_ident()
+        with kafka_exceptions():
+            self._coordinator.polled()
+            if self._woken:
+                self._woken = False
+                raise WakeupError("wakeup() was called")
+            self._auto.poll(self._finished)
+            self._asynchronous.poll()
+            change = self._core.assignment.change()
+            failure = self._carry_out(change) if change else None
+            self._start_pending()
+            if failure is not None:
+                raise failure
+
+    def _carry_out(self, change: Change) -> CoordinatorError | None:
+        """Lost, revoked, added: callbacks first, then the data plane, then the report; returns what a callback raised.
+
+        Every callback runs and the state is right afterwards, whatever one of them raises; the first exception wins.
+        """
+        failures: list[CoordinatorError | None] = []
+        if change.lost:
+            failures.append(self._call_back(self._on_lost or self._on_revoke, change.lost, "on_lost"))
+            self._stop(change.lost)
+            self._coordinator.let_go(change.lost)
+        if change.revoked:
+            failures.append(self._commit_before_revoke(change.revoked))
+            failures.append(self._call_back(self._on_revoke, change.revoked, "on_revoke"))
+            self._stop(change.revoked)
+            self._coordinator.let_go(change.revoked)
+        taken = self._coordinator.take_up(change)
+        if taken or change.first:
+            self._pending |= taken
+            failures.append(self._call_back(self._on_assign, taken, "on_assign"))
+            chosen = {partition: self._chosen[partition] for partition in self._chosen.keys() & taken}
+            self._chosen.clear()
+            self._data.start(chosen)
+            self._pending -= chosen.keys()
+        return next((failure for failure in failures if failure is not None), None)
+
+    def _stop(self, partitions: frozenset[TopicPartition]) -> None:
+        self._data.stop(partitions)
+        self._pending -= partitions
+        for partition in partitions:
+            self._stored.pop(partition, None)
+
+    def _call_back(
+        self, callback: Callback | None, partitions: frozenset[TopicPartition], name: str
+    ) -> CoordinatorError | None:
+        if callback is None:
+            return None
+        self._in_callback = True
+        try:
+            callback(self, [native(partition) for partition in sorted(partitions)])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the protocol goes on first
+            failure = CallbackError(f"{name} raised {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return failure
+        finally:
+            self._in_callback = False
+        return None
+
+    def _start_pending(self) -> None:
+        """Start what was taken up once its committed position is known."""
+        if self._lookup is not None and self._lookup.done():
+            lookup, self._lookup = self._lookup, None
+            found = lookup.result()
+            ready = {partition: at for partition, at in found.items() if partition in self._pending}
+            self._pending -= ready.keys()
+            self._data.start(ready)
+        if self._pending and self._lookup is None:
+            wanted = frozenset(self._pending)
+            limit_ms = self._settings.coordinator.default_api_timeout_ms
+            reset = self._settings.auto_offset_reset
+            self._lookup = self._coordinator.submit(
+                lambda: starting_positions(self._core, wanted, reset, limit_ms)
+            )
+            self._lookup.add_done_callback(lambda _: setattr(self._core, "attention", True))
+
+    def _commit_before_revoke(self, partitions: frozenset[TopicPartition]) -> CoordinatorError | None:
+        """Automatic commit of what moves; a failure is logged, because the rebalance goes on all the same."""
+        if self._settings.coordinator.enable_auto_commit:
+            finished = {tp: at for tp, at in self._finished().items() if tp in partitions}
+            self._auto.commit_now(finished, self._settings.coordinator.rebalance_timeout_ms)
+        self._asynchronous.poll()
+        return None
+
+    def _give_up_all(self) -> CoordinatorError | None:
+        """Everything held is revoked, or was lost; for close and unsubscribe."""
+        change = self._core.assignment.change()
+        held = self._core.assignment.held
+        return self._carry_out(Change(change.target, change.lost, held, frozenset(), False))
+
+    def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions of what the application has finished: all it was given, or what it stored."""
+        if self._auto_store:
+            return self._data.positions(self._data.assigned)
+        return {partition: at for partition, at in self._stored.items() if partition in self._data.assigned}
+
+    # -- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, message: Message | None = None, offsets: Rows | None = None, asynchronous: bool = True
+    ) -> Rows | None:
+        """Commit a message's offset + 1, given offsets, or all that is finished; with the group's generation.
+
+        Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
+        a list of TopicPartition, each with its ``error``, and raises when nothing could be committed at all.
+        """
+        with kafka_exceptions(), _Used(self):
+            wanted = self._to_commit(message, offsets)
+            if asynchronous:
+                self._asynchronous.start(wanted)
+                return None
+            self._asynchronous.poll()
+            result = self._coordinator.commit(wanted)
+            rows = commits.to_rows(wanted, result)
+            failures = [error for error in result.values() if error is not None]
+            if failures and len(failures) == len(result):
+                raise failures[0]
+            return rows
+
+    def _to_commit(self, message: Message | None, rows: Rows | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if message is not None and rows is not None:
+            raise ValueError("message and offsets are mutually exclusive")
+        if message is not None:
+            if message.error() is not None:
+                raise ValueError("a message with an error has no offset to commit")
+            return {_partition_of_message(message): _after(message)}
+        if rows is not None:
+            return {partition_of(row): position_of(row) for row in rows if row.offset >= 0}
+        finished = self._finished()
+        if not finished:
+            raise to_kafka_exception(commits.nothing_to_commit())
+        return finished
+
+    def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
+        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+        with kafka_exceptions(), _Used(self):
+            if self._auto_store:
+                raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
+            wanted = self._to_commit(message, offsets if message is None else None)
+            foreign = wanted.keys() - self._data.assigned
+            if foreign:
+                raise FatalError(f"{listed(foreign)} are not assigned to this consumer")
+            self._stored.update(wanted)
+
+    def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
+        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        with kafka_exceptions(), _Used(self):
+            found = self._coordinator.committed([partition_of(row) for row in partitions], _ms(timeout))
+            return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]
+
+    def _committed_callback(self, rows: Rows, error: CoordinatorError | None) -> None:
+        if self._on_commit is not None:
+            self._on_commit(None if error is None else to_kafka_exception(error).args[0], rows)
+        elif error is not None:
+            logger.warning("an asynchronous commit failed: %s", error)
+
+    def position(self, partitions: Rows) -> Rows:
+        """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
+        with kafka_exceptions(), _Used(self):
+            rows: Rows = self._data.handle.position(list(partitions))
+            return rows
+
+    def seek(self, partition: confluent_kafka.TopicPartition) -> None:
+        """Go on at another offset of an assigned partition; inside on_assign, begin there."""
+        with kafka_exceptions(), _Used(self):
+            if partition_of(partition) in self._pending:
+                self._start_at(partition)
+                return
+            self._stored.pop(partition_of(partition), None)
+            self._data.handle.seek(partition)
+
+    def _start_at(self, row: confluent_kafka.TopicPartition) -> None:
+        if self._in_callback:
+            self._chosen[partition_of(row)] = position_of(row)
+        else:
+            self._pending.discard(partition_of(row))
+            self._data.start({partition_of(row): position_of(row)})
+
+    def get_watermark_offsets(
+        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
+    ) -> tuple[int, int] | None:
+        """(first offset, end offset) of a partition."""
+        with _Used(self):
+            limit = {} if timeout is None else {"timeout": timeout}
+            offsets: tuple[int, int] | None = self._data.handle.get_watermark_offsets(partition, cached=cached, **limit)
+            return offsets
+
+    def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
+        """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+        with _Used(self):
+            rows: Rows = self._data.handle.offsets_for_times(partitions, *([] if timeout is None else [timeout]))
+            return rows
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    def assignment(self) -> Rows:
+        """What this consumer holds now."""
+        with kafka_exceptions(), _Used(self):
+            held = self._data.assigned if self._manual else self._core.assignment.held
+            return [native(partition) for partition in sorted(held)]
+
+    def pause(self, partitions: Rows) -> None:
+        """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
+        with kafka_exceptions(), _Used(self):
+            self._data.pause(self._must_hold(partitions, "pause"))
+
+    def resume(self, partitions: Rows) -> None:
+        """Hand out messages of these partitions again."""
+        with kafka_exceptions(), _Used(self):
+            self._data.resume(self._must_hold(partitions, "resume"))
+
+    def _must_hold(self, rows: Rows, what: str) -> set[TopicPartition]:
+        wanted = {partition_of(row) for row in rows}
+        foreign = wanted - self._data.assigned - self._pending
+        if foreign:
+            raise FatalError(f"{what}: {listed(foreign)} are not assigned to this consumer")
+        return wanted
+
+    def memberid(self) -> str:
+        """The member id that the coordinator gave, empty before."""
+        return self._core.member_id
+
+    def generation(self) -> int:
+        """The group's generation as of the last join, -1 outside the group."""
+        return self._core.generation
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        with _Used(self):
+            if topic is None:
+                return self._data.handle.list_topics(timeout=timeout)
+            return self._data.handle.list_topics(topic, timeout)
+
+    def consumer_group_metadata(self) -> Any:
+        """For ``Producer.send_offsets_to_transaction``: fenced by our generation and member (KIP-447).
+
+        The next JoinGroup waits for the next poll, at most half the rebalance timeout: no rebalance aborts a transaction
+        that is shorter.
+        """
+        with kafka_exceptions(), _Used(self):
+            self._coordinator.hold_joins()
+            state = self._core.generation_state
+            instance_id = self._settings.coordinator.group_instance_id
+            return group_metadata.encode(self._core.group_id, state, instance_id)
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Make the group rebalance (KIP-568), with a reason for the broker's log."""
+        with kafka_exceptions(), _Used(self):
+            self._coordinator.enforce_rebalance(reason)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Not offered: the control plane reads its credentials once."""
+        raise to_kafka_exception(
+            FatalError("set_sasl_credentials is not supported: make a new consumer with the new credentials")
+        )
+
+    def metrics(self) -> Mapping[str, float]:
+        """The coordinator's counters and timings under the Java client's names."""
+        with kafka_exceptions():
+            return self._coordinator.metrics()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> None:
+        """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds."""
+        if self._closed:
+            return
+        with kafka_exceptions():
+            self._enter(in_callback=False)
+            try:
+                self._close(_ms(timeout))
+            finally:
+                self._leave()
+
+    def _close(self, timeout_ms: float | None) -> None:
+        failure: CoordinatorError | None = None
+        self._auto.stop()
+        try:
+            self._coordinator.check_process()
+            failure = self._give_up_all() if not self._manual else self._commit_before_revoke(frozenset(self._data.assigned))
+            self._asynchronous.finish(timeout_ms)
+        finally:
+            self._closed = True
+            self._core.attention = True
+            try:
+                self._coordinator.close(timeout_ms)
+            finally:
+                self._data.handle.close()
+        if failure is not None:
+            raise failure
+
+
+class _Used:
+    """The consumer is in use by this thread while the block runs; True inside when a callback's caller has it."""
+
+    def __init__(self, consumer: GroupConsumer, *, in_callback: bool = True) -> None:
+        self._consumer = consumer
+        self._in_callback = in_callback
+
+    def __enter__(self) -> bool:
+        self._taken = self._consumer._enter(in_callback=self._in_callback)
+        return not self._taken
+
+    def __exit__(self, *details: object) -> None:
+        if self._taken:
+            self._consumer._leave()
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"the subscription pattern {pattern!r} is no regular expression: {error}") from error
+
+
+def _ms(timeout: float | None) -> float | None:
+    return None if timeout is None or timeout < 0 else timeout * 1000
+
+
+def _partition_of_message(message: Message) -> TopicPartition:
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return TopicPartition(topic, partition)
+
+
+def _after(message: Message) -> OffsetAndMetadata:
+    offset = message.offset()
+    assert offset is not None
+    epoch = message.leader_epoch()
+    return OffsetAndMetadata(offset + 1, -1 if epoch is None else epoch)
