@@ -199,7 +199,12 @@ class Checkers:
             raise self.pending
         for partition in tuple(self._shared):
             holders = [stint for stint in self._holders[partition] if stint.owner.alive and stint.owner.holds(partition)]
-            current = [stint for stint in holders if stint.owner.generation == self.group.generation]
+            current = [
+                stint
+                for stint in holders
+                # A static member whose place was taken is fenced, although it knows the present generation.
+                if stint.owner.generation == self.group.generation and stint.owner.member_id in self.group.members
+            ]
             if len(current) > 1:
                 raise Violation(
                     "exclusive",
