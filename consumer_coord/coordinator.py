@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from assignors.base import Assignor, Cluster, RebalanceProtocol
-from consumer_coord import leader
+from assignors.base import Assignor, RebalanceProtocol
+from consumer_coord import requests
 from consumer_coord.answers import HEARTBEAT, JOIN_GROUP, SYNC_GROUP, Step, fatal, step_for
+from consumer_coord.assigning import Assigning
 from consumer_coord.config import CoordinatorConfig, common_protocol
 from consumer_coord.discovery import CoordinatorLookup
 from consumer_coord.environment import now
@@ -37,10 +38,11 @@ from consumer_coord.errors import (
     MalformedMessageError,
     RequestTimedOutError,
     RetriableError,
-    UnknownTopicError,
 )
+from consumer_coord.failures import Failures, copy_of
 from consumer_coord.heartbeat import Heartbeat
-from consumer_coord.list_offsets import ListedOffset, lags, list_offsets
+from consumer_coord.list_offsets import ListedOffset, list_offsets
+from consumer_coord.member_log import MemberLog
 from consumer_coord.member_state import (
     NO_GENERATION,
     Generation,
@@ -48,9 +50,9 @@ from consumer_coord.member_state import (
     check_transition,
 )
 from consumer_coord.metadata import Broker, Metadata
+from consumer_coord.metadata_watch import MetadataWatch
 from consumer_coord.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.connection import Versioned
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata, Offsets
 from consumer_coord.rebalance import AssignmentState, Target
 from consumer_coord.retry import Deadline
@@ -58,31 +60,18 @@ from consumer_coord.signals import Signal
 from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.membership import Subscription, decode_assignment, encode_subscription
+from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages import (
-    HeartbeatRequest,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-
-PROTOCOL_TYPE = "consumer"
-
-#: KIP-800: brokers cut longer reasons.
-MOST_REASON_CHARACTERS = 255
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
 
 #: When a member joins, the others in its process ask the coordinator this soon whether the group rebalances.
 PEER_HEARTBEATS_MS = (3, 20)
-
-#: All figures that an assignor needs are fetched within this time.
-_FIGURES_TIMEOUT_MS = 1_000
 
 
 class _Superseded(Exception):
@@ -114,7 +103,8 @@ class ConsumerCoordinator:
         self._subscription = NOTHING
         self._joined_topics: tuple[str, ...] = ()
         self._signal = Signal()
-        self._log = _Log(logging.getLogger(__name__), self)
+        self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
+        self._log = MemberLog(logging.getLogger(__name__), self)
         self._lookup = CoordinatorLookup(config.group_id, cluster, self._metrics, self._note_obstacle)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._driver: asyncio.Task[None] | None = None
@@ -136,7 +126,12 @@ class ConsumerCoordinator:
             request_timeout_ms=config.request_timeout_ms,
             spawn=self._spawn,
         )
-        self._watch = cluster.watch(frozenset(), self._on_metadata)
+        self._watch = MetadataWatch(
+            cluster, config.group_id, exclude_internal=config.exclude_internal_topics, on_change=self._on_metadata
+        )
+        self._assigning = Assigning(
+            config, cluster, self._watch, self.offsets, self._metrics, self._log, on_return=self._signal.fire
+        )
         self._peers = cluster.groups.setdefault(config.group_id, {})
         self._peers[self] = None
         self._rejoin_reason: str | None = None
@@ -145,17 +140,7 @@ class ConsumerCoordinator:
         self._held_until = 0.0
         self._released: set[TopicPartition] = set()
         self._released_at = 0.0
-        self._failure: CoordinatorError | None = None
-        self._failure_is_final = False
-        self._obstacle = ""
-        self._stuck_since = now()
-        self._missing_reported = False
-        self._stuck_assignor: asyncio.Future[Any] | None = None
         self._is_leader = False
-        self._group_topics: frozenset[str] = frozenset()
-        self._assigned_view: leader.ClusterView | None = None
-        self._with_racks = False
-        self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
         self._closed = False
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
 
@@ -233,9 +218,8 @@ class ConsumerCoordinator:
         if subscription == self._subscription:
             return
         self._subscription = subscription
-        self._missing_reported = False
-        self._stuck_since = now()
-        self._watch_topics()
+        self._watch.subscribe(subscription)
+        self._failures.went_on()
         self._heartbeat.poll_restarts()
         self._start()
         if not subscription.pattern or self._generation.has_member_id:
@@ -251,7 +235,7 @@ class ConsumerCoordinator:
             await self._stop_driver()
             await self.offsets.drained(self._deadline(timeout_ms))
             await self._leave("the consumer unsubscribed from all topics", self._deadline(timeout_ms))
-            self._watch_topics()
+            self._watch.subscribe(NOTHING)
 
     def polled(self) -> None:
         """The application polled; thread-safe.  Raises a failure of the background, once, or again if it is final."""
@@ -262,17 +246,14 @@ class ConsumerCoordinator:
     def _attend(self) -> None:
         # First the flag and then the look: what the loop notes in between is seen by the next poll.
         self.attention = False
-        failure = self._failure
+        failure = self._failures.take()
         if failure is None and self._parked_at is None and self._held_at is None:
             self.attention = not self.assignment.settled
             return
-        if failure is not None and not self._failure_is_final:
-            self._failure = None
         self.attention = True
         self._call(self._signal.fire)
         if failure is not None:
-            # A new object each time: raising one object again would grow its traceback.
-            raise type(failure)(str(failure), code=failure.code) from failure
+            raise copy_of(failure)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
         """The application gave these partitions up (revoked, or lost); thread-safe."""
@@ -332,7 +313,7 @@ class ConsumerCoordinator:
 
         def done() -> bool:
             return (
-                self._failure is not None
+                self._failures.current is not None
                 or (self._state is MemberState.STABLE and self._rejoin_reason is None)
                 or bool(self.assignment.to_revoke)
                 or bool(self.assignment.change().lost)
@@ -342,7 +323,7 @@ class ConsumerCoordinator:
             self.polled()
             raise RequestTimedOutError(
                 f"group {self.group_id!r} was not joined in time ({self._state.value}"
-                + (f"; {self._obstacle})" if self._obstacle else ")")
+                + (f"; {self._failures.obstacle})" if self._failures.obstacle else ")")
             )
         self.polled()
         return self.assignment.target
@@ -355,7 +336,6 @@ class ConsumerCoordinator:
             try:
                 await self._rebalance()
                 retries = 0
-                self._obstacle = ""
             except _Superseded:
                 continue
             except (RetriableError, MalformedMessageError) as error:
@@ -367,11 +347,10 @@ class ConsumerCoordinator:
                 await self._fail(error)
 
     def _join_wanted(self) -> bool:
-        if not self._subscription or self._failure is not None or self._rejoin_reason is None:
+        if not self._subscription or self._failures.current is not None or self._rejoin_reason is None:
             return False
-        if self._stuck_assignor is not None and not self._stuck_assignor.done():
+        if self._assigning.stuck:
             return False
-        self._stuck_assignor = None
         if self._parked_at is not None:
             if self.polls == self._parked_at:
                 return False
@@ -412,7 +391,7 @@ class ConsumerCoordinator:
         """
         if self._subscription.pattern is not None:
             await self.cluster.refresh(Deadline.after(self.config.request_timeout_ms))
-        topics = self._wanted_topics()
+        topics = self._watch.topics()
         before = self._generation
         if self.protocol is RebalanceProtocol.EAGER:
             self.assignment.revoke_all()
@@ -435,10 +414,14 @@ class ConsumerCoordinator:
         self._released.clear()
         return topics
 
+    def _owned(self) -> Mapping[str, Sequence[int]]:
+        """What JoinGroup names as owned: an eager member has given up everything."""
+        return by_topic(self.assignment.owned()) if self.protocol is RebalanceProtocol.COOPERATIVE else {}
+
     def _must_let_go(self) -> bool:
         if self.protocol is RebalanceProtocol.EAGER:
             return bool(self.assignment.to_revoke)
-        topics = frozenset(self._wanted_topics())
+        topics = frozenset(self._watch.topics())
         return any(partition.topic not in topics for partition in self.assignment.to_revoke)
 
     def _joins_held(self) -> bool:
@@ -464,7 +447,7 @@ class ConsumerCoordinator:
                 self._wake_peers(PEER_HEARTBEATS_MS)
             answer: JoinGroupResponse = await self.ask_coordinator(
                 broker,
-                self._join_request(topics, reason),
+                requests.join_group(self.config, self._generation, self.assignors, topics, self._owned(), reason),
                 # The coordinator answers when everybody joined or the rebalance timeout is over.
                 timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
                 waits=True,
@@ -478,7 +461,7 @@ class ConsumerCoordinator:
             if step is Step.GO_ON:
                 break
             self._take(step, answer.error_code, "JoinGroup", broker, self._offered())
-        if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in self._names():
+        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in self._names():
             raise InconsistentGroupProtocolError(
                 f"the group {self.group_id!r} agreed on {answer.protocol_type!r} with {answer.protocol_name!r}, but"
                 f" {self._offered()}"
@@ -491,35 +474,6 @@ class ConsumerCoordinator:
         self._heartbeat.session_starts()
         return answer
 
-    def _join_request(self, topics: tuple[str, ...], reason: str) -> JoinGroupRequest:
-        owned: Mapping[str, Sequence[int]] = {}
-        if self.protocol is RebalanceProtocol.COOPERATIVE:
-            owned = by_topic(self.assignment.owned())
-        protocols = []
-        for assignor in self.assignors:
-            try:
-                user_data = assignor.user_data(topics)
-            except Exception as error:
-                raise AssignorError(f"assignor {assignor.name!r} raised in user_data: {error!r}") from error
-            subscription = Subscription(
-                topics=topics,
-                user_data=user_data,
-                owned_partitions=owned,
-                generation_id=self._generation.generation_id,
-                rack_id=self.config.client_rack,
-            )
-            protocols.append(JoinGroupRequestProtocol(name=assignor.name, metadata=encode_subscription(subscription)))
-        return JoinGroupRequest(
-            group_id=self.group_id,
-            session_timeout_ms=self.config.session_timeout_ms,
-            rebalance_timeout_ms=self.config.rebalance_timeout_ms,
-            member_id=self._generation.member_id,
-            group_instance_id=self.config.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=protocols,
-            reason=reason[:MOST_REASON_CHARACTERS],
-        )
-
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """The leader's part (``onJoinLeader``, ``performAssignment``): everybody's assignment, encoded.
 
@@ -527,62 +481,7 @@ class ConsumerCoordinator:
         :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
         """
         assignor = next(each for each in self.assignors if each.name == joined.protocol_name)
-        run_blocking = self.cluster.environment.run_blocking
-        group = await run_blocking(lambda: leader.read_members(joined.members))
-        self._group_topics = group.topics
-        self._watch_topics()
-        if not self._group_topics <= self.metadata.topics.keys():
-            try:
-                await self.cluster.refresh(Deadline.after(min(self.config.request_timeout_ms, self.config.session_timeout_ms)))
-            except RetriableError as error:
-                self._log.warning("assigning with the metadata at hand: %s", error)
-        self._with_racks = any(member.rack for member in group.members.values())
-        view = leader.ClusterView.of(self.metadata, self._group_topics, with_racks=self._with_racks)
-        self._assigned_view = view
-        self._doubted_racks = None
-        if joined.skip_assignment:
-            # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
-            return ()
-        lag = await self._lag_of(view) if "lag" in assignor.needs else {}
-        cluster = Cluster(view.partitions, view.racks, lag=lag)
-        started = now()
-        work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, self.protocol, cluster, group)))
-        done, _ = await asyncio.wait({work}, timeout=self.config.assignor_timeout_ms / 1000)
-        if not done:
-            work.add_done_callback(self._assignor_returned)
-            self._stuck_assignor = work
-            raise AssignorError(
-                f"assignor {assignor.name!r} did not return within assignor.timeout.ms={self.config.assignor_timeout_ms};"
-                " this member left the group, and joins again when it does"
-            )
-        self._metrics.record("assign", (now() - started) * 1000)
-        return work.result()
-
-    def _assignor_returned(self, work: asyncio.Future[Any]) -> None:
-        if not work.cancelled():
-            self._log.warning("the assignor that hung has returned (%r)", work.exception())
-        self._signal.fire()
-
-    async def _lag_of(self, view: leader.ClusterView) -> Mapping[str, Sequence[int | None]]:
-        """topic -> each partition's lag; None where it could not be had within a second."""
-        deadline = Deadline.after(_FIGURES_TIMEOUT_MS)
-        everything = [
-            TopicPartition(topic, number) for topic, count in view.partitions.items() for number in range(count)
-        ]
-        try:
-            committed = await self.offsets.committed(everything, timeout_ms=deadline.remaining_ms)
-        except RetriableError as error:
-            self._log.warning("the assignor gets no lag: %s", error)
-            committed = {}
-        positions = {
-            partition: None if (position := committed.get(partition)) is None else position.offset
-            for partition in everything
-        }
-        lag = await lags(self.cluster, positions, deadline)
-        return {
-            topic: [lag[TopicPartition(topic, number)] for number in range(count)]
-            for topic, count in view.partitions.items()
-        }
+        return await self._assigning.run(assignor, self.protocol, joined)
 
     async def _sync_group(
         self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]
@@ -594,24 +493,16 @@ class ConsumerCoordinator:
         started = now()
         answer = await self.ask_coordinator(
             broker,
-            SyncGroupRequest(
-                group_id=self.group_id,
-                generation_id=current.generation_id,
-                member_id=current.member_id,
-                group_instance_id=self.config.group_instance_id,
-                protocol_type=PROTOCOL_TYPE,
-                protocol_name=current.protocol_name,
-                assignments=assignments,
-            ),
+            requests.sync_group(self.config, current, assignments),
             timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
             waits=True,
         )
         self._check_not_superseded(current)
         self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
-        if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in (None, current.protocol_name):
+        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in (None, current.protocol_name):
             raise InconsistentGroupProtocolError(
                 f"SyncGroup of group {self.group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r},"
-                f" but this member joined for {PROTOCOL_TYPE!r} and {current.protocol_name!r}"
+                f" but this member joined for {requests.PROTOCOL_TYPE!r} and {current.protocol_name!r}"
             )
         self._metrics.record("sync", (now() - started) * 1000)
         if not answer.assignment:
@@ -639,7 +530,7 @@ class ConsumerCoordinator:
                     raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
         released = self.assignment.publish(generation, flatten(assignment))
         self._log.info("assigned %s", listed(self.assignment.target.partitions))
-        self._stuck_since = now()
+        self._failures.went_on()
         self._call_attention()
         if unwanted:
             self.request_rejoin("the assignment has topics outside the subscription")
@@ -648,10 +539,11 @@ class ConsumerCoordinator:
                 # Promised to the application but never taken up, so nobody has to wait for it.
                 self.request_rejoin("partitions were given up before they were used")
             self._heartbeat.early()
-        if self._wanted_topics() != topics:
+        if self._watch.topics() != topics:
             self.request_rejoin("the subscription changed during the rebalance")
-        if self._is_leader:
-            self._check_cluster_view()
+        if not self._is_leader:
+            self._watch.follow()
+        self._check_metadata()
         self._wake_peers()
         self._signal.fire()
 
@@ -689,16 +581,13 @@ class ConsumerCoordinator:
     async def _fail(self, error: CoordinatorError) -> None:
         """Nobody can retry this: tell the application, and do not stand in the group's way meanwhile."""
         self._log.error("%s", error)
-        self._failure = error
-        self._failure_is_final = isinstance(error, FencedError)
         if isinstance(error, FencedError):
             # The other holder of the instance id is the member now: nothing of ours may leave it.
             self._lose(str(error))
         elif self._generation.has_member_id:
             await self._leave(str(error), Deadline.after(self.config.request_timeout_ms), static_too=True)
         self.request_rejoin("after a failure")
-        self._call_attention()
-        self._signal.fire()
+        self._failures.set(error)
 
     def _check_not_superseded(self, before: Generation) -> None:
         if self._generation is not before or self._closed:
@@ -720,12 +609,7 @@ class ConsumerCoordinator:
         try:
             answer = await self.ask_coordinator(
                 broker,
-                HeartbeatRequest(
-                    group_id=self.group_id,
-                    generation_id=used.generation_id,
-                    member_id=used.member_id,
-                    group_instance_id=self.config.group_instance_id,
-                ),
+                requests.heartbeat(self.config, used),
                 timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms),
             )
         except (MalformedMessageError, DisconnectedError) as error:
@@ -805,7 +689,7 @@ class ConsumerCoordinator:
         if not await self._signal.until(
             lambda: (self._state is MemberState.STABLE and not self.rebalancing)
             or self._generation.generation_id < 0
-            or self._failure is not None,
+            or self._failures.current is not None,
             deadline,
         ):
             raise RequestTimedOutError("the rebalance did not complete in time")
@@ -848,60 +732,20 @@ class ConsumerCoordinator:
 
     # -- metadata -----------------------------------------------------------------------------------------------------
 
-    def _wanted_topics(self) -> tuple[str, ...]:
-        return self._subscription.wanted(self.metadata, exclude_internal=self.config.exclude_internal_topics)
-
-    def _watch_topics(self) -> None:
-        if self._subscription.pattern is not None:
-            self.cluster.change_watch(self._watch, None)
-        else:
-            group = self._group_topics if self._is_leader else frozenset()
-            self.cluster.change_watch(self._watch, frozenset(self._subscription.topics) | group)
-
     def _on_metadata(self, metadata: Metadata) -> None:
         if not self._subscription or self._closed:
             return
-        self._report_missing(metadata)
-        if self._state is not MemberState.STABLE:
-            return
-        if self._subscription.pattern is not None and self._wanted_topics() != self._joined_topics:
-            self.request_rejoin("the topics that match the pattern changed")
-        if self._is_leader:
-            self._check_cluster_view()
+        if self._failures.current is None:
+            missing = self._watch.missing(waited_long=self._failures.stuck_for_too_long)
+            if missing is not None:
+                self._failures.set(missing)
+        if self._state is MemberState.STABLE:
+            self._check_metadata()
 
-    def _check_cluster_view(self) -> None:
-        """The leader watches over what its assignment was based on; followers do not."""
-        old = self._assigned_view
-        if old is None:
-            return
-        view = leader.ClusterView.of(self.metadata, self._group_topics, with_racks=self._with_racks)
-        if view.partitions != old.partitions:
-            self.request_rejoin("topics or partition counts changed")
-        elif view.racks != old.racks:
-            # A broker that restarts shows its partitions' racks wrong for a moment: believe it when it is seen twice.
-            if self._doubted_racks == view.racks:
-                self.request_rejoin("racks changed")
-            self._doubted_racks = view.racks
-        else:
-            self._doubted_racks = None
-
-    def _report_missing(self, metadata: Metadata) -> None:
-        missing = [topic for topic in self._subscription.topics if topic not in metadata.topics]
-        if not missing:
-            self._missing_reported = False
-            return
-        for topic in missing:
-            code = metadata.errors.get(topic, codes.NONE)
-            if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION) and self._failure is None:
-                self._failure = fatal(code, group_id=self.group_id, request=f"metadata of topic {topic!r}")
-                self._call_attention()
-        if not self._missing_reported and now() - self._stuck_since > self.config.default_api_timeout_ms / 1000:
-            self._missing_reported = True
-            if self._failure is None:
-                self._failure = UnknownTopicError(
-                    f"subscribed topics do not exist: {', '.join(missing)}. Create them, or mend the names", code=3
-                )
-                self._call_attention()
+    def _check_metadata(self) -> None:
+        reason = self._watch.reason_to_rejoin(self._joined_topics)
+        if reason is not None:
+            self.request_rejoin(reason)
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
@@ -934,7 +778,7 @@ class ConsumerCoordinator:
             except CoordinatorError as error:
                 self._log.warning("left without telling the coordinator, which is not known: %s", error)
                 return
-        request = self._leave_request(member.member_id, reason)
+        request = requests.leave_group(self.config, member.member_id, reason)
         try:
             answer = await self.cluster.request(broker, request, timeout_ms=max(1.0, deadline.remaining_ms))
         except CoordinatorError as error:
@@ -943,19 +787,6 @@ class ConsumerCoordinator:
         for code in (answer.error_code, *(row.error_code for row in answer.members)):
             if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
                 self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
-
-    def _leave_request(self, member_id: str, reason: str) -> Versioned:
-        group_id, instance_id = self.group_id, self.config.group_instance_id
-
-        def build(version: int) -> LeaveGroupRequest:
-            if version < 3:
-                return LeaveGroupRequest(group_id=group_id, member_id=member_id)
-            identity = MemberIdentity(
-                member_id=member_id, group_instance_id=instance_id, reason=reason[:MOST_REASON_CHARACTERS]
-            )
-            return LeaveGroupRequest(group_id=group_id, members=[identity])
-
-        return Versioned(LeaveGroupRequest, build)
 
     async def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
         """Finish commits, leave, and end every task; idempotent.  All of it within ``timeout_ms``.
@@ -972,7 +803,7 @@ class ConsumerCoordinator:
             await self._leave("the consumer is being closed", deadline, rejoin=False)
         self._closed = True
         self._peers.pop(self, None)
-        self.cluster.unwatch(self._watch)
+        self._watch.close()
         self._lookup.close()
         tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]
         for task in tasks:
@@ -1017,7 +848,7 @@ class ConsumerCoordinator:
         self._log.error("a background task crashed", exc_info=error)
         crash = CoordinatorError(f"the coordinator's task {task.get_name()!r} crashed: {error!r}; please report this")
         crash.__cause__ = error
-        self._failure, self._failure_is_final = crash, True
+        self._failures.set(crash, final=True)
         self._subscription = NOTHING
         self._spawn(self._leave("the client crashed", Deadline.after(self.config.request_timeout_ms)), "leave")
 
@@ -1034,15 +865,7 @@ class ConsumerCoordinator:
             self._loop.call_soon_threadsafe(function)
 
     def _note_obstacle(self, what: str) -> None:
-        """Remember what stands in the way; if it stands there for too long, the application's poll says so."""
-        self._obstacle = what
-        waited_s = now() - self._stuck_since
-        if waited_s > self.config.default_api_timeout_ms / 1000 and self._failure is None and self._subscription:
-            self._stuck_since = now()
-            self._failure = RetriableError(
-                f"group {self.group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
-            )
-            self._call_attention()
+        self._failures.note_obstacle(what, wanted=bool(self._subscription))
 
     def _names(self) -> list[str]:
         return [assignor.name for assignor in self.assignors]
@@ -1059,16 +882,3 @@ class ConsumerCoordinator:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the coordinator is closed")
-
-
-class _Log(logging.LoggerAdapter[logging.Logger]):
-    """Every line carries group, member and generation."""
-
-    def __init__(self, logger: logging.Logger, member: ConsumerCoordinator) -> None:
-        super().__init__(logger, {})
-        self._member = member
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        member = self._member
-        who = member.config.group_instance_id or member.member_id or "new member"
-        return f"[group={member.group_id} member={who} generation={member.generation}] {msg}", kwargs

@@ -1,0 +1,66 @@
+"""What went wrong in the background, until the application's next poll raises it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from consumer_coord.environment import now
+from consumer_coord.errors import CoordinatorError, FencedError, RetriableError
+
+
+class Failures:
+    """At most one failure at a time, and what stands in the way of a join.
+
+    A *final* failure (fenced, crashed) is raised at every poll; another one once, and then the background tries again.
+    """
+
+    def __init__(self, group_id: str, patience_ms: float, tell: Callable[[], None]) -> None:
+        self.current: CoordinatorError | None = None
+        self.final = False
+        self.obstacle = ""
+        self._group_id = group_id
+        self._patience_s = patience_ms / 1000
+        self._tell = tell
+        self._stuck_since = now()
+
+    def set(self, error: CoordinatorError, *, final: bool = False) -> None:
+        """Note a failure and call the application; a final one is never replaced."""
+        if not self.final:
+            self.current, self.final = error, final or isinstance(error, FencedError)
+            self._tell()
+
+    def take(self) -> CoordinatorError | None:
+        """The failure to raise now; one that is not final is over with that.  Thread-safe."""
+        error = self.current
+        if error is not None and not self.final:
+            self.current = None
+        return error
+
+    def went_on(self) -> None:
+        """The member made progress: nothing stands in the way."""
+        self.obstacle = ""
+        self._stuck_since = now()
+
+    @property
+    def stuck_for_too_long(self) -> bool:
+        """True when there was no progress for ``default.api.timeout.ms``."""
+        return now() - self._stuck_since > self._patience_s
+
+    def note_obstacle(self, what: str, *, wanted: bool) -> None:
+        """Remember what stands in the way; if it stands there for too long, the application hears of it."""
+        self.obstacle = what
+        if wanted and self.stuck_for_too_long and self.current is None:
+            waited_s = now() - self._stuck_since
+            self._stuck_since = now()
+            self.set(
+                RetriableError(
+                    f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
+                )
+            )
+
+
+def copy_of(error: CoordinatorError) -> CoordinatorError:
+    """A new object to raise: raising one object again and again would grow its traceback for ever."""
+    again = type(error)(str(error), code=error.code)
+    again.__cause__ = error
+    return again

@@ -1,0 +1,119 @@
+"""What changes of the cluster's metadata mean for one member: topics that match, grow, vanish, or were never there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from consumer_coord.answers import fatal
+from consumer_coord.errors import CoordinatorError, UnknownTopicError
+from consumer_coord.leader import ClusterView
+from consumer_coord.metadata import Metadata
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.subscription import NOTHING, TopicSubscription
+from consumer_coord.wire import error_codes as codes
+
+
+class MetadataWatch:
+    """A member's interest in metadata.
+
+    A follower minds its own subscription only; the leader all topics of the group, because nobody else notices when one
+    grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
+    """
+
+    def __init__(
+        self, cluster: ClusterClient, group_id: str, *, exclude_internal: bool, on_change: Callable[[Metadata], None]
+    ) -> None:
+        self.subscription: TopicSubscription = NOTHING
+        self._cluster = cluster
+        self._group_id = group_id
+        self._exclude_internal = exclude_internal
+        self._group_topics: frozenset[str] = frozenset()
+        self._assigned: ClusterView | None = None
+        self._with_racks = False
+        self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
+        self._missing_reported = False
+        self._watch = cluster.watch(frozenset(), on_change)
+
+    def close(self) -> None:
+        """No more interest."""
+        self._cluster.unwatch(self._watch)
+
+    def subscribe(self, subscription: TopicSubscription) -> None:
+        """Mind these topics from now on."""
+        self.subscription = subscription
+        self._missing_reported = False
+        self._update()
+
+    def topics(self) -> tuple[str, ...]:
+        """What to ask the group for, as of now."""
+        return self.subscription.wanted(self._cluster.metadata, exclude_internal=self._exclude_internal)
+
+    def lead(self, topics: frozenset[str], *, with_racks: bool) -> None:
+        """This member leads a group that subscribes to ``topics``."""
+        self._group_topics = topics
+        self._with_racks = with_racks
+        self._update()
+
+    def follow(self) -> None:
+        """This member does not lead."""
+        if self._assigned is not None or self._group_topics:
+            self._assigned = None
+            self._group_topics = frozenset()
+            self._update()
+
+    def view(self) -> ClusterView:
+        """What an assignment made now is based on; remembered for :meth:`reason_to_rejoin`."""
+        self._assigned = self._view()
+        self._doubted_racks = None
+        return self._assigned
+
+    def _view(self) -> ClusterView:
+        return ClusterView.of(self._cluster.metadata, self._group_topics, with_racks=self._with_racks)
+
+    def reason_to_rejoin(self, joined_topics: tuple[str, ...]) -> str | None:
+        """Why the group has to be assigned anew, if it has to."""
+        if self.subscription.pattern is not None and self.topics() != joined_topics:
+            return "the topics that match the pattern changed"
+        if self._assigned is None:
+            return None
+        view = self._view()
+        if view.partitions != self._assigned.partitions:
+            return "topics or partition counts changed"
+        if view.racks == self._assigned.racks:
+            self._doubted_racks = None
+        elif self._doubted_racks == view.racks:
+            return "racks changed"
+        else:
+            # A broker that restarts shows its partitions' racks wrong for a moment: believe it when it is seen twice.
+            self._doubted_racks = view.racks
+            self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
+        return None
+
+    def missing(self, *, waited_long: bool) -> CoordinatorError | None:
+        """What to tell the application about topics it subscribed to by name and cannot have."""
+        metadata = self._cluster.metadata
+        missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
+        if not missing:
+            self._missing_reported = False
+            return None
+        if self._missing_reported:
+            return None
+        for topic in missing:
+            code = metadata.errors.get(topic, codes.NONE)
+            if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION):
+                self._missing_reported = True
+                return fatal(code, group_id=self._group_id, request=f"metadata of topic {topic!r}")
+        if not waited_long:
+            return None
+        self._missing_reported = True
+        return UnknownTopicError(
+            f"subscribed topics do not exist: {', '.join(missing)}. Create them, or mend the names; they are joined as soon"
+            " as they appear",
+            code=codes.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+
+    def _update(self) -> None:
+        if self.subscription.pattern is not None:
+            self._cluster.change_watch(self._watch, None)
+        else:
+            self._cluster.change_watch(self._watch, frozenset(self.subscription.topics) | self._group_topics)
