@@ -1,0 +1,207 @@
+"""A daemon thread of the planner process that looks end offsets up and commits, so that planning waits for neither.
+
+An idle query is asked for its latest offset about 90 times a second: those calls read what this thread found last.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from consumer_coord.errors import ClosedError, CoordinatorError
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.spark.planner import PlannedCommit
+from consumer_coord.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+#: After a failure, so long until the next attempt.
+RETRY_S = 1.0
+
+Ends = Mapping[TopicPartition, int]
+
+
+@attrs.frozen
+class View:
+    """End offsets, and when (``time.monotonic()``) their look-up *began*: everything written before is in them."""
+
+    ends: Ends = attrs.field(factory=dict)
+    at_s: float = float("-inf")
+
+
+@attrs.frozen
+class Outcome:
+    """How one commit went; ``error`` is None when it was accepted."""
+
+    partition: TopicPartition
+    commit: PlannedCommit
+    error: CoordinatorError | None
+
+
+class Background:
+    """Two jobs, asked for by the planner's main thread: :meth:`want_view` and :meth:`commit`."""
+
+    def __init__(
+        self,
+        look_up: Callable[[frozenset[TopicPartition]], Ends],
+        send: Callable[[Mapping[TopicPartition, PlannedCommit]], CommitResult],
+    ) -> None:
+        self._look_up = look_up
+        self._send = send
+        self._changed = threading.Condition()
+        self._wanted: frozenset[TopicPartition] | None = None
+        self._view = View()
+        self._problem: CoordinatorError | None = None
+        self._queued: dict[TopicPartition, PlannedCommit] = {}
+        self._sending: dict[TopicPartition, PlannedCommit] = {}
+        self._outcomes: list[Outcome] = []
+        self._closed = False
+        self._crash: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kafka-group-background", daemon=True)
+        self._thread.start()
+
+    # -- the main thread's side -------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """What was found last."""
+        return self._view
+
+    @property
+    def problem(self) -> CoordinatorError | None:
+        """Why the last look-up failed, None when it did not."""
+        return self._problem
+
+    def want_view(self, partitions: frozenset[TopicPartition]) -> None:
+        """Look the ends of these partitions up, soon."""
+        with self._changed:
+            self._check()
+            self._wanted = partitions
+            self._changed.notify_all()
+
+    def wait_for_view(self, since_s: float, timeout_s: float) -> View:
+        """The view that was begun after ``since_s``, or after ``timeout_s`` whatever there is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._view.at_s >= since_s or self._closed or self._crash is not None, timeout_s)
+            self._check()
+            return self._view
+
+    def forget_view(self) -> None:
+        """What was found does not hold any more (another topic of the same name)."""
+        with self._changed:
+            self._view = View()
+
+    def commit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
+        """Commit these, soon; what is on its way already is not sent twice."""
+        with self._changed:
+            self._check()
+            fresh = {
+                partition: commit
+                for partition, commit in commits.items()
+                if self._sending.get(partition) != commit and self._queued.get(partition) != commit
+            }
+            if fresh:
+                self._queued.update(fresh)
+                self._changed.notify_all()
+
+    @property
+    def committing(self) -> bool:
+        """True while a commit is on its way."""
+        return bool(self._queued or self._sending)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until no commit is on its way; False when the time was over first."""
+        with self._changed:
+            done = self._changed.wait_for(
+                lambda: not (self._queued or self._sending) or self._closed or self._crash is not None, timeout_s
+            )
+            self._check()
+            return done
+
+    def outcomes(self) -> list[Outcome]:
+        """How commits went since the last call."""
+        with self._changed:
+            outcomes, self._outcomes = self._outcomes, []
+            return outcomes
+
+    def close(self) -> None:
+        """Begin nothing more; the thread is a daemon and is not waited for."""
+        with self._changed:
+            self._closed = True
+            self._queued.clear()
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._crash is not None:
+            raise CoordinatorError(f"the query's background thread crashed: {self._crash!r}") from self._crash
+
+    # -- the thread's side ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it at its next call
+            with self._changed:
+                self._crash = error
+                self._changed.notify_all()
+
+    def _step(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._queued or self._wanted is not None)
+            if self._closed:
+                return False
+            self._sending, self._queued = self._queued, {}
+            wanted, self._wanted = self._wanted, None
+        if self._sending:
+            self._commit_now(self._sending)
+        if wanted is not None:
+            self._view_now(wanted)
+        return True
+
+    def _commit_now(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
+        results: CommitResult
+        try:
+            results = self._send(commits)
+        except ClosedError:
+            return
+        except CoordinatorError as error:
+            results = dict.fromkeys(commits, error)
+        with self._changed:
+            self._outcomes += [Outcome(partition, commit, results[partition]) for partition, commit in commits.items()]
+            self._sending = {}
+            self._changed.notify_all()
+
+    def _view_now(self, wanted: frozenset[TopicPartition]) -> None:
+        began = time.monotonic()
+        try:
+            ends = self._look_up(wanted)
+        except ClosedError:
+            return
+        except CoordinatorError as error:
+            with self._changed:
+                self._problem = error
+                self._changed.wait_for(lambda: self._closed or bool(self._queued), RETRY_S)
+            return
+        with self._changed:
+            self._view = View(ends, began)
+            self._problem = None
+            self._changed.notify_all()
+
+
+def position(commit: PlannedCommit) -> OffsetAndMetadata:
+    """A commit as Kafka has it; the metadata tell how many partitions the topic had when the group began to read it."""
+    return OffsetAndMetadata(commit.offset, metadata=f"{_COUNT}{commit.count}")
+
+
+_COUNT = "kafka_group n="
+
+
+def count_of(metadata: str) -> int | None:
+    """What :func:`position` noted, None in a commit that somebody else made."""
+    count = metadata.removeprefix(_COUNT)
+    return int(count) if metadata.startswith(_COUNT) and count.isdecimal() else None

@@ -1,0 +1,319 @@
+"""librdkafka consumers that live as long as their worker process, and reading ranges of offsets from them.
+
+One consumer holds several partitions.  What it fetched beyond a range's end stays in a small *stash* for the next batch,
+which as a rule begins there, so no seek is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import attrs
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from consumer_coord.spark.errors import DataLossError, ReadStalledError
+from consumer_coord.spark.packing import Range
+
+logger = logging.getLogger(__name__)
+
+#: How many messages are taken from librdkafka at once.
+TAKE = 10_000
+#: Beyond so many messages, or bytes, a partition that nobody asks for is given back to the broker.
+STASH_MESSAGES = 10_000
+STASH_BYTES = 4 << 20
+#: A gap up to here is read over; a wider one is worth a new fetch.
+SKIP = 1_000
+#: A task of so many records keeps nothing of other partitions: they would only be in its way.
+BIG_TASK = 20_000
+#: What was not used for so long is closed.
+IDLE_S = 60.0
+#: Consumers of different settings (queries) that one worker keeps.
+MOST_CONSUMERS = 4
+
+_POLL_S = 0.1
+_WATERMARK_TIMEOUT_S = 30.0
+
+_Key = tuple[str, int]
+
+#: Errors that no patience cures.
+_FATAL = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._FATAL,
+    KafkaError._SSL,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+}
+_GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+
+@attrs.frozen
+class Chunk:
+    """Messages of one partition, in order, none of them an error."""
+
+    topic: str
+    partition: int
+    messages: Sequence[Message]
+
+
+@attrs.define
+class _Position:
+    """What of one assigned partition has come: everything in [low, next) is in ``stash``, as far as messages exist."""
+
+    low: int
+    next: int
+    used_s: float
+    stash: list[Message] = attrs.field(factory=list)
+    stash_bytes: int = 0
+
+    def keep(self, messages: Sequence[Message]) -> None:
+        self.stash.extend(messages)
+        self.stash_bytes += sum(map(len, messages))
+
+    def take(self, start: int, end: int) -> Sequence[Message]:
+        """The stash's messages of [start, end); what is below ``start`` is dropped."""
+        first = bisect_left(self.stash, start, key=Message.offset)
+        last = bisect_left(self.stash, end, key=Message.offset)
+        taken = self.stash[first:last]
+        self.stash = self.stash[last:]
+        self.stash_bytes = sum(map(len, self.stash))
+        self.low = min(end, self.next)
+        return taken
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.stash) > STASH_MESSAGES or self.stash_bytes > STASH_BYTES
+
+
+class CachedConsumer:
+    """One ``confluent_kafka.Consumer`` and where it stands in each of its partitions.  Of one thread."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._consumer = Consumer(dict(config), logger=logger)
+        self._positions: dict[_Key, _Position] = {}
+        self._topics: set[str] = set()
+        self.used_s = 0.0
+
+    def close(self) -> None:
+        """Give its connections back."""
+        self._positions.clear()
+        self._consumer.close()
+
+    def forget(self) -> None:
+        """Give all partitions back; the connections stay."""
+        self._unassign(list(self._positions))
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
+        """All messages of ``ranges``, each of another partition, as they come."""
+        self.used_s = time.monotonic()
+        pending = {(each.topic, each.partition): each for each in ranges if each.size}
+        self._evict(pending, sum(each.size for each in ranges))
+        for key, each in list(pending.items()):
+            position = self._go_to(key, each.start)
+            kept = position.take(each.start, each.end)
+            if kept:
+                yield Chunk(*key, kept)
+            if position.next >= each.end:
+                del pending[key]
+        deadline = time.monotonic() + timeout_ms / 1000
+        while pending:
+            messages = self._consumer.consume(TAKE, 0)
+            if not messages:
+                first = self._consumer.poll(_POLL_S)
+                if first is None:
+                    if time.monotonic() > deadline:
+                        raise _stalled(pending, self._positions, timeout_ms)
+                    continue
+                messages = [first, *self._consumer.consume(TAKE - 1, 0)]
+            left = len(pending)
+            came = False
+            for key, run in self._runs(messages):
+                if isinstance(run, KafkaError):
+                    self._on_error(key, run, pending, fail_on_data_loss)
+                    continue
+                chunk = self._sort_in(key, run, pending)
+                if chunk is not None:
+                    came = True
+                    yield chunk
+            if came or len(pending) < left:
+                deadline = time.monotonic() + timeout_ms / 1000
+
+    def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[_Key, list[Message] | KafkaError]]:
+        """Messages grouped as they lie, by partition; errors, ends of partitions among them, one by one."""
+        errors = [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
+        start = 0
+        for index in (*errors, len(messages)):
+            clean = messages[start:index]
+            at = 0
+            if len(self._topics) == 1:
+                topic = next(iter(self._topics))
+                for partition, group in groupby(map(Message.partition, clean)):
+                    count = sum(1 for _ in group)
+                    yield (topic, partition), clean[at : at + count]
+                    at += count
+            else:
+                for key, pairs in groupby(zip(map(Message.topic, clean), map(Message.partition, clean), strict=True)):
+                    count = sum(1 for _ in pairs)
+                    yield key, clean[at : at + count]
+                    at += count
+            if index < len(messages):
+                failed = messages[index]
+                error = failed.error()
+                key = (failed.topic() or "", failed.partition() if failed.partition() is not None else -1)
+                if error.code() == KafkaError._PARTITION_EOF:
+                    position = self._positions.get(key)
+                    if position is not None:
+                        # Everything below has come, whether or not there was a message for it.
+                        position.next = max(position.next, failed.offset())
+                yield key, error
+            start = index + 1
+
+    def _sort_in(self, key: _Key, run: list[Message], pending: dict[_Key, Range]) -> Chunk | None:
+        position = self._positions.get(key)
+        if position is None:
+            return None
+        position.next = max(position.next, run[-1].offset() + 1)
+        wanted = pending.get(key)
+        if wanted is None:
+            position.keep(run)
+            if position.is_full:
+                self._unassign([key])
+            return None
+        first = 0 if run[0].offset() >= wanted.start else bisect_left(run, wanted.start, key=Message.offset)
+        last = len(run) if run[-1].offset() < wanted.end else bisect_left(run, wanted.end, key=Message.offset)
+        position.low = min(wanted.end, position.next)
+        if last < len(run):
+            position.keep(run[last:])
+        if position.next >= wanted.end:
+            del pending[key]
+        return Chunk(*key, run if last - first == len(run) else run[first:last]) if last > first else None
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def _on_error(self, key: _Key, error: KafkaError, pending: dict[_Key, Range], fail_on_data_loss: bool) -> None:
+        code = error.code()
+        wanted = pending.get(key)
+        if code == KafkaError._PARTITION_EOF:
+            if wanted is not None and self._positions[key].next >= wanted.end:
+                self._positions[key].low = wanted.end
+                del pending[key]
+            return
+        if code in _FATAL or error.fatal():
+            raise KafkaException(error)
+        if wanted is None:
+            if key in self._positions and (code in _GONE or code in _NO_TOPIC):
+                self._unassign([key])
+            return
+        if code in _GONE:
+            self._on_gone(key, wanted, pending, fail_on_data_loss)
+        elif code in _NO_TOPIC:
+            self._lose(f"{_named(wanted)}: the topic or partition is gone ({error.str()})", fail_on_data_loss)
+            del pending[key]
+            self._unassign([key])
+        else:
+            # librdkafka goes on trying by itself (brokers down, leaders moving); the timeout bounds it.
+            logger.info("%s: %s", _named(wanted), error)
+
+    def _on_gone(self, key: _Key, wanted: Range, pending: dict[_Key, Range], fail_on_data_loss: bool) -> None:
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
+        position = self._positions[key]
+        at = max(position.next, wanted.start)
+        if low <= at <= high:
+            # The leader had only just moved, and the old one did not know this offset.
+            self._assign(key, at)
+            return
+        what = f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read"
+        self._lose(what, fail_on_data_loss)
+        if at < low < wanted.end:
+            self._assign(key, low)
+        else:
+            del pending[key]
+            self._unassign([key])
+
+    def _lose(self, what: str, fail_on_data_loss: bool) -> None:
+        message = f"data loss in {what}"
+        if fail_on_data_loss:
+            raise DataLossError(
+                f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
+                " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+            )
+        logger.warning("%s; going on, as failOnDataLoss=false", message)
+
+    # -- partitions -------------------------------------------------------------------------------------------------
+
+    def _go_to(self, key: _Key, start: int) -> _Position:
+        position = self._positions.get(key)
+        if position is None or not position.low <= start <= position.next + SKIP:
+            return self._assign(key, start)
+        position.used_s = self.used_s
+        return position
+
+    def _assign(self, key: _Key, start: int) -> _Position:
+        if key in self._positions:
+            self._unassign([key])
+        self._consumer.incremental_assign([TopicPartition(*key, start)])
+        position = self._positions[key] = _Position(start, start, self.used_s)
+        self._topics.add(key[0])
+        return position
+
+    def _unassign(self, keys: Sequence[_Key]) -> None:
+        if keys:
+            self._consumer.incremental_unassign([TopicPartition(*key) for key in keys])
+            for key in keys:
+                del self._positions[key]
+            self._topics = {topic for topic, _ in self._positions}
+
+    def _evict(self, wanted: Mapping[_Key, Range], size: int) -> None:
+        """Give back what is not wanted now and either long unused or in the way of a big task."""
+        self._unassign(
+            [
+                key
+                for key, position in self._positions.items()
+                if key not in wanted and (size >= BIG_TASK or self.used_s - position.used_s > IDLE_S)
+            ]
+        )
+
+
+def _named(wanted: Range) -> str:
+    return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
+
+
+def _stalled(pending: Mapping[_Key, Range], positions: Mapping[_Key, _Position], timeout_ms: int) -> ReadStalledError:
+    waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
+    return ReadStalledError(
+        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
+    )
+
+
+# -- the cache of this process ----------------------------------------------------------------------------------------
+
+_consumers: dict[tuple[tuple[str, str], ...], CachedConsumer] = {}
+
+
+def cached_consumer(config: Mapping[str, Any], now_s: float) -> CachedConsumer:
+    """This worker's consumer for ``config``; others that were long unused, or are too many, are closed."""
+    wanted = tuple(sorted((key, repr(value)) for key, value in config.items()))
+    by_age = sorted((key for key in _consumers if key != wanted), key=lambda key: _consumers[key].used_s)
+    surplus = max(0, len(by_age) - MOST_CONSUMERS + 1)
+    for index, key in enumerate(by_age):
+        if index < surplus or now_s - _consumers[key].used_s > IDLE_S:
+            _consumers.pop(key).close()
+    if wanted not in _consumers:
+        _consumers[wanted] = CachedConsumer(config)
+    return _consumers[wanted]
+
+
+def close_all() -> None:
+    """Close every consumer of this process."""
+    while _consumers:
+        _consumers.popitem()[1].close()

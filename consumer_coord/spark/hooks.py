@@ -1,0 +1,96 @@
+"""How a user's own code reaches the planner: the assignor of the group, and the packing of ranges into tasks.
+
+A hook is named by a text, because options of a query are texts:
+
+* the name of a built-in or of an entry point (assignors only), for an installed package;
+* ``module:attribute``, importable in the planner: an installed package, or a file handed over with ``--py-files``;
+* what :func:`by_value` makes of a class or function of a notebook: the object itself, pickled by value.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from assignors.base import Assignor, RebalanceProtocol
+from consumer_coord import config
+from consumer_coord.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from consumer_coord.spark.packing import Packing, Range, Task
+
+Packer: TypeAlias = "Callable[[Sequence[Range], Packing], Sequence[Task]]"
+
+_BY_VALUE = "by-value:"
+
+
+def by_value(hook: Any) -> str:
+    """A class or function, however it was defined, as the value of the option ``assignor`` or ``packer``.
+
+    It is pickled by value, so it need not be importable where the planner runs; what it imports must be.
+    """
+    from pyspark import cloudpickle
+
+    module = importlib.import_module(hook.__module__) if getattr(hook, "__module__", None) else None
+    register = module is not None and module.__name__ != "__main__"
+    if register:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled = cloudpickle.dumps(hook)
+    finally:
+        if register:
+            cloudpickle.unregister_pickle_by_value(module)
+    return _BY_VALUE + base64.b64encode(zlib.compress(pickled)).decode("ascii")
+
+
+def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
+    """Assignor objects for the option ``assignor``; raises :class:`~consumer_coord.errors.ConfigurationError`."""
+    wanted = tuple(name.strip() for name in names.split(",") if name.strip())
+    if not wanted:
+        raise ConfigurationError(f"assignor={names!r} names no assignor")
+    found = []
+    for name in wanted:
+        try:
+            assignor = config.as_assignor(_unpickle(name)) if name.startswith(_BY_VALUE) else config.load_assignors([name])[0]
+        except ConfigurationError as error:
+            shown = "a class handed over by value" if name.startswith(_BY_VALUE) else repr(name)
+            raise ConfigurationError(f"option assignor, {shown}: {error}") from error
+        found.append(assignor)
+    if config.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
+        raise ConfigurationError(
+            f"assignor={', '.join(assignor.name for assignor in found)} is eager: each rebalance would hold the whole group up"
+            " until this query's batch is finished; take cooperative-sticky, or accept that with allowEager=true"
+        )
+    return tuple(found)
+
+
+def load_packer(name: str | None) -> Packer | None:
+    """The user's own packing, None for the built-in one; raises :class:`~consumer_coord.errors.ConfigurationError`."""
+    if name is None:
+        return None
+    if name.startswith(_BY_VALUE):
+        found = _unpickle(name)
+    else:
+        module, separator, attribute = name.partition(":")
+        if not separator:
+            raise ConfigurationError(f"packer={name!r} must be module:function, or the text that by_value() returns")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(f"packer={name!r} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(f"packer={found!r} is no function of ranges and packing")
+    packer: Packer = found
+    return packer
+
+
+def _unpickle(text: str) -> Any:
+    from pyspark import cloudpickle
+
+    try:
+        return cloudpickle.loads(zlib.decompress(base64.b64decode(text.removeprefix(_BY_VALUE), validate=True)))
+    except Exception as error:
+        raise ConfigurationError(f"an object handed over by value cannot be loaded here: {error!r}") from error

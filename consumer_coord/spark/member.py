@@ -1,0 +1,445 @@
+"""A query's membership in its group; it lives in Spark's planner process of that query.
+
+Calls come from the planner's main thread, one at a time, between micro-batches.  Joining, heartbeats and rebalances run
+on the coordinator's daemon thread all through a batch; the own share changes only in :meth:`Membership.next_batch`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
+from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.metadata import compile_pattern
+from consumer_coord.offsets import CommitResult
+from consumer_coord.spark.background import Background, position
+from consumer_coord.spark.errors import CheckpointError, DataLossError
+from consumer_coord.spark.hooks import load_assignors
+from consumer_coord.spark.offsets import Offsets, check_cluster
+from consumer_coord.spark.options import Options
+from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
+from consumer_coord.spark.status import Status
+from consumer_coord.spark.takeup import NO_COMMIT, Start, resolve
+from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = logging.getLogger(__name__)
+
+#: One look-up or commit may take so long before planning goes on without it.
+REQUEST_TIMEOUT_MS = 10_000
+#: A view of the end offsets is fresh enough for so long; idle calls come each 10 ms and are answered from it.
+FRESH_S = 0.02
+IDLE_FRESH_S = 0.1
+#: A planning call that does not come in a spin waits so long for a fresh view.
+VIEW_WAIT_S = 2.0
+#: Calls within this time of each other are a spin: Spark polls an idle source.
+SPIN_S = 0.05
+#: A query with Trigger.AvailableNow that gets nothing at first waits so long for others to hand something over.
+FIRST_SHARE_S = 5.0
+#: Leaving must not hold the end of the process up.
+LEAVE_TIMEOUT_MS = 1_500
+
+
+class Membership:
+    """One query in its group.  Made without I/O; the first call that needs the group joins it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._planner = Planner(options.group)
+        self._limits = Limits(options.max_offsets, options.min_offsets, options.max_trigger_delay_ms)
+        self._read_committed = options.config().isolation_level == "read_committed"
+        self.status = Status()
+        self._coordinator: BlockingCoordinator | None = None
+        self._background: Background | None = None
+        self._joined = False
+        self._topics_at_start: frozenset[str] | None = None
+        #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
+        self._starting: dict[TopicPartition, Holding] = {}
+        self._target_ends: Mapping[TopicPartition, int] | None = None
+        self._last_call_s = float("-inf")
+        self._retry_commit_s = float("-inf")
+        self._checked_metadata = -1
+        self._left = False
+
+    # -- coming and going -------------------------------------------------------------------------------------------
+
+    def open(self) -> BlockingCoordinator:
+        """Subscribe, if that was not done; joining goes on in the background."""
+        if self._left:
+            raise FatalError("this query has left its group")
+        if self._coordinator is None:
+            options = self._options
+            assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+            self._coordinator = coordinator = BlockingCoordinator(options.settings, assignors=assignors)
+            self._background = Background(self._look_up, self._send)
+            if options.pattern is not None:
+                coordinator.subscribe_pattern(compile_pattern(options.pattern))
+            else:
+                coordinator.subscribe(options.topics)
+        return self._coordinator
+
+    def leave(self) -> None:
+        """Leave the group, within a second or so; idempotent.  Nothing more is committed."""
+        if self._left:
+            return
+        self._left = True
+        if self._background is not None:
+            self._background.close()
+        if self._coordinator is not None:
+            try:
+                self._coordinator.close(LEAVE_TIMEOUT_MS)
+            except CoordinatorError as error:
+                logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
+
+    def _join(self, coordinator: BlockingCoordinator) -> None:
+        """Wait for the first assignment."""
+        config = coordinator.config.coordinator
+        timeout_ms = config.default_api_timeout_ms + config.rebalance_timeout_ms
+        try:
+            coordinator.join_group_if_needed(timeout_ms)
+        except RetriableError as error:
+            raise type(error)(
+                f"{error}. The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
+                f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?",
+                code=error.code,
+            ) from error
+        self._joined = True
+
+    def _poll(self, coordinator: BlockingCoordinator) -> None:
+        try:
+            coordinator.polled()
+        except RetriableError as error:
+            if not self._joined:
+                raise
+            # The coordinator goes on trying; so does the query, with what it holds.
+            logger.warning("group %r: %s", self._options.group, error)
+            self.status.problem = str(error)
+
+    # -- planning ---------------------------------------------------------------------------------------------------
+
+    def next_batch(self, start: Offsets, limits: Limits | None = None) -> Offsets | None:
+        """Spark finished ``start``: commit it, take part in rebalances, and plan the next batch; None when there is none."""
+        coordinator = self.open()
+        background = self._background
+        assert background is not None
+        now_s = time.monotonic()
+        spinning = now_s - self._last_call_s < SPIN_S and self._planner.unfinished is None
+        self._planner.confirm(start)
+        self._poll(coordinator)
+        if not self._joined:
+            self._join(coordinator)
+            self._check_checkpoint(coordinator, start)
+        self._settle(coordinator, background)
+        self._commit_finished(background)
+        self._check_topics(coordinator)
+        ends = self._ends(background, now_s, spinning)
+        cluster = coordinator.metadata.cluster_id or ""
+        planned = self._planner.plan(
+            start,
+            ends,
+            self._current_limits(limits),
+            cluster=cluster,
+            generation=coordinator.generation,
+            now_ms=time.monotonic() * 1000,
+        )
+        if planned is None and background.committing:
+            # Nothing else to do; and with Trigger.AvailableNow this was the last call.
+            background.drain(REQUEST_TIMEOUT_MS / 1000)
+            self._collect(background)
+        self._last_call_s = time.monotonic()
+        self.status.update(self._planner.held, ends, coordinator.generation, coordinator.member_id)
+        return planned
+
+    def _current_limits(self, limits: Limits | None) -> Limits:
+        chosen = self._limits if limits is None else limits
+        # With Trigger.AvailableNow less than the minimum may be all there is.
+        return chosen if self._target_ends is None else attrs.evolve(chosen, min_offsets=None)
+
+    def _check_checkpoint(self, coordinator: BlockingCoordinator, start: Offsets) -> None:
+        check_cluster(start, coordinator.metadata.cluster_id, self._options.bootstrap_servers)
+        topics = start.topics.keys()
+        pattern = self._options.pattern
+        if pattern is not None:
+            mine = {topic for topic in topics if compile_pattern(pattern).fullmatch(topic)}
+        else:
+            mine = topics & set(self._options.topics)
+        if topics and not mine:
+            raise CheckpointError(
+                f"checkpointLocation belongs to a query of {', '.join(sorted(topics))}, and this one has"
+                f" {self._options.subscription()}: set that back, or give this query a checkpoint of its own"
+            )
+
+    # -- the own share ----------------------------------------------------------------------------------------------
+
+    def _settle(self, coordinator: BlockingCoordinator, background: Background) -> None:
+        """Carry out what the group wants: lost, revoked, added."""
+        for _ in range(10):
+            change = coordinator.change()
+            if not change:
+                break
+            if change.lost:
+                self._give_up(change.lost)
+                coordinator.let_go(change.lost)
+                self.status.lost(change.lost, coordinator.generation)
+            if change.revoked:
+                # Everything that is finished is committed before somebody else reads on from there.
+                self._commit_finished(background)
+                background.drain(REQUEST_TIMEOUT_MS / 1000)
+                self._collect(background)
+                self._give_up(change.revoked)
+                coordinator.let_go(change.revoked)
+                self.status.revoked(change.revoked, coordinator.generation)
+                self._check_deleted(coordinator, change.revoked)
+            if change.target.generation >= 0 and change.first:
+                self.status.rebalances += 1
+            try:
+                starts = self._resolve(coordinator, change.added)
+            except RetriableError as error:
+                logger.warning("group %r: where %s start: %s", self._options.group, listed(change.added), error)
+                self.status.problem = str(error)
+                return
+            taken = coordinator.take_up(change)
+            if taken:
+                self._take_up(coordinator, {partition: starts[partition] for partition in taken})
+                self.status.owned(taken, coordinator.generation)
+                background.forget_view()
+        self._commit_starts(coordinator)
+
+    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        self._planner.drop(partitions)
+        for partition in partitions:
+            self._starting.pop(partition, None)
+
+    def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
+        if not added:
+            return {}
+        unknown = {partition.topic for partition in added} - coordinator.metadata.topics.keys()
+        if unknown:
+            coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
+        starts = resolve(
+            added,
+            coordinator,
+            self._planner,
+            self._options.starting,
+            known_topics=self._topics_at_start,
+            read_committed=self._read_committed,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            on_loss=self._lose,
+        )
+        if self._topics_at_start is None:
+            self._topics_at_start = frozenset(coordinator.metadata.topics)
+        return starts
+
+    def _take_up(self, coordinator: BlockingCoordinator, starts: Mapping[TopicPartition, Start]) -> None:
+        ownerships = coordinator.core.assignment.ownerships(starts)
+        for partition, start in starts.items():
+            ownership = ownerships[partition]
+            if ownership is None:
+                continue  # lost again already: the next change says so
+            holding = start.holding(ownership)
+            if start.committed == NO_COMMIT:
+                self._starting[partition] = holding
+            else:
+                self._planner.take_up(partition, holding)
+
+    def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
+        """Commit the starts that were resolved: whoever comes next must not resolve them again, later."""
+        if not self._starting or time.monotonic() < self._retry_commit_s:
+            return
+        commits = {
+            partition: PlannedCommit(holding.position, holding.ownership, holding.count)
+            for partition, holding in self._starting.items()
+        }
+        results: CommitResult
+        try:
+            results = self._send(commits)
+        except RetriableError as refused:
+            results = dict.fromkeys(commits, refused)
+        for partition, commit in commits.items():
+            error = results[partition]
+            if error is None:
+                self._planner.take_up(partition, attrs.evolve(self._starting.pop(partition), committed=commit.offset))
+            else:
+                self._on_commit_failure(partition, commit, error)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def _commit_finished(self, background: Background) -> None:
+        self._collect(background)
+        if time.monotonic() >= self._retry_commit_s:
+            commits = self._planner.uncommitted()
+            if commits:
+                background.commit(commits)
+
+    def _collect(self, background: Background) -> None:
+        for outcome in background.outcomes():
+            if outcome.error is None:
+                self._planner.committed(outcome.partition, outcome.commit)
+                self.status.commits += 1
+            else:
+                self._on_commit_failure(outcome.partition, outcome.commit, outcome.error)
+
+    def _on_commit_failure(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
+        if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
+            raise error
+        logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
+        self.status.commit_failed(partition, commit.offset, error)
+        self._retry_commit_s = time.monotonic() + 1.0
+
+    def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
+        """On the background thread, or the main one."""
+        assert self._coordinator is not None
+        return self._coordinator.commit(
+            {partition: position(commit) for partition, commit in commits.items()},
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            ownerships={partition: commit.ownership for partition, commit in commits.items()},
+        )
+
+    # -- end offsets ------------------------------------------------------------------------------------------------
+
+    def _look_up(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """On the background thread."""
+        assert self._coordinator is not None
+        found = self._coordinator.list_offsets(
+            dict.fromkeys(partitions, LATEST), REQUEST_TIMEOUT_MS, read_committed=self._read_committed
+        )
+        return {partition: listed_offset.offset for partition, listed_offset in found.items()}
+
+    def _ends(self, background: Background, now_s: float, spinning: bool) -> Mapping[TopicPartition, int]:
+        held = frozenset(self._planner.held)
+        if not held:
+            return {}
+        view = background.view
+        stale_s = now_s - view.at_s
+        if stale_s > (IDLE_FRESH_S if spinning else FRESH_S):
+            background.want_view(held)
+            if not spinning:
+                view = background.wait_for_view(now_s, VIEW_WAIT_S)
+        if background.problem is not None:
+            self.status.problem = str(background.problem)
+        behind = {
+            partition: view.ends[partition]
+            for partition, holding in self._planner.held.items()
+            if partition in view.ends and view.ends[partition] < holding.position
+        }
+        if behind:
+            self._check_behind(background, behind)
+        ends = view.ends
+        if self._target_ends is not None:
+            # Nothing that came after the query began; of what it did not know then, nothing at all.
+            targets = self._target_ends
+            ends = {partition: min(end, targets.get(partition, 0)) for partition, end in ends.items()}
+        return ends
+
+    # -- loss of data -----------------------------------------------------------------------------------------------
+
+    def _lose(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"data loss in {what}. To go on with what there is, set failOnDataLoss=false"
+            )
+        logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
+
+    def _check_topics(self, coordinator: BlockingCoordinator) -> None:
+        """Whether a topic was deleted and made again under our hands; looks only when there is new metadata."""
+        metadata = coordinator.metadata
+        if metadata.version == self._checked_metadata:
+            return
+        self._checked_metadata = metadata.version
+        for partition, holding in list(self._planner.held.items()):
+            topic = metadata.topics.get(partition.topic)
+            if topic is not None and topic.id != holding.topic_id:
+                self._recreated(coordinator, partition, holding, topic.id)
+
+    def _recreated(
+        self, coordinator: BlockingCoordinator, partition: TopicPartition, holding: Holding, topic_id: uuid.UUID
+    ) -> None:
+        self._lose(
+            f"topic {partition.topic!r}, partition {partition.partition}: it was deleted and made again (topic id"
+            f" {holding.topic_id}, now {topic_id}); what was unread from offset {holding.position} on is gone"
+        )
+        earliest = coordinator.list_offsets({partition: EARLIEST}, REQUEST_TIMEOUT_MS)[partition].offset
+        moved = Holding(topic_id, holding.count, holding.ownership, earliest, NO_COMMIT)
+        self._planner.move(partition, moved)
+        assert self._background is not None
+        self._background.forget_view()
+
+    def _check_behind(self, background: Background, behind: Mapping[TopicPartition, int]) -> None:
+        """A partition ends before our position: another topic of that name, or a log that was cut back."""
+        assert self._coordinator is not None
+        self._coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
+        self._check_topics(self._coordinator)
+        for partition, end in behind.items():
+            holding = self._planner.held.get(partition)
+            if holding is None or end >= holding.position:
+                continue
+            self._lose(
+                f"topic {partition.topic!r}, partition {partition.partition}: its log was cut back to offset {end}, and offsets"
+                f" up to {holding.position} had been read (an unclean leader election?)"
+            )
+            self._planner.move(partition, attrs.evolve(holding, position=end))
+        background.forget_view()
+
+    def _check_deleted(self, coordinator: BlockingCoordinator, revoked: frozenset[TopicPartition]) -> None:
+        metadata = coordinator.metadata
+        gone = [partition for partition in revoked if partition.topic not in metadata.topics]
+        wanted = self._options.topics
+        gone = [partition for partition in gone if not wanted or partition.topic in wanted]
+        if gone:
+            self._lose(f"{listed(gone)}: the topic was deleted, and what was unread of it is gone")
+
+    # -- other calls ------------------------------------------------------------------------------------------------
+
+    def is_planned(self, end: Offsets) -> bool:
+        """True for the batch that was planned last and is not finished."""
+        return self._planner.unfinished == end
+
+    def check_replay(self, end: Offsets) -> Offsets:
+        """Before a batch of the checkpoint is run again: its topics must be the ones it was planned from."""
+        coordinator = self.open()
+        try:
+            metadata = coordinator.refresh_metadata(coordinator.config.coordinator.default_api_timeout_ms)
+        except RetriableError as error:
+            raise type(error)(
+                f"{error}: the unfinished batch of the checkpoint cannot be read;"
+                f" are the brokers of kafka.bootstrap.servers={self._options.bootstrap_servers!r} up?"
+            ) from error
+        check_cluster(end, metadata.cluster_id, self._options.bootstrap_servers)
+        kept = dict(end.topics)
+        for name, part in end.topics.items():
+            topic = metadata.topics.get(name)
+            if topic is not None and topic.id != part.id:
+                self._lose(
+                    f"topic {name!r}: the unfinished batch of the checkpoint is of topic id {part.id}, and the topic was"
+                    f" deleted and made again as {topic.id}"
+                )
+                del kept[name]
+        return attrs.evolve(end, topics=kept)
+
+    def prepare_available_now(self) -> None:
+        """Fix what there is to read: nothing written after this call is read by the query."""
+        coordinator = self.open()
+        background = self._background
+        assert background is not None
+        self._poll(coordinator)
+        self._join(coordinator)
+        deadline = time.monotonic() + FIRST_SHARE_S
+        while not coordinator.change().target.partitions and time.monotonic() < deadline:
+            time.sleep(0.05)
+        metadata = coordinator.metadata
+        if self._options.pattern is not None:
+            topics = metadata.matching(compile_pattern(self._options.pattern), exclude_internal=True)
+        else:
+            topics = frozenset(self._options.topics)
+        every = {
+            TopicPartition(topic, number): LATEST
+            for topic, count in metadata.partitions(topics).items()
+            for number in range(count)
+        }
+        found = coordinator.list_offsets(every, read_committed=self._read_committed)
+        self._target_ends = {partition: listed_offset.offset for partition, listed_offset in found.items()}

@@ -1,0 +1,139 @@
+"""Offsets in the checkpoint, version 1: self-describing, so that any recorded batch can be replayed from them alone.
+
+    {"v": 1, "group": "billing", "cluster": "<cluster id>",
+     "topics": {"orders": {"id": "<topic id>", "n": 4, "p": {"0": [from, to, generation]}}}}
+
+The *end* offset of a batch names everything the query held when it was planned: the range ``[from, to)`` of each
+partition that had data, ``[to, to]`` of each that had none, and the group's generation.  ``n`` is how many partitions
+the topic had when the group began to read it.  Spark compares offsets as text, so keys are sorted.  The offset before the
+first batch has no topics, and no cluster, because it is made without a look at the cluster.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.spark.errors import CheckpointError
+from consumer_coord.topic_partition import TopicPartition
+
+VERSION = 1
+
+
+@attrs.frozen
+class Span:
+    """Offsets ``start`` (included) to ``end`` (not included) of one partition, planned in ``generation``."""
+
+    start: int
+    end: int
+    generation: int
+
+
+@attrs.frozen
+class TopicSpans:
+    """One topic's part: its id (KIP-516), its partitions when the group began with it, and the span of each one held."""
+
+    id: uuid.UUID
+    count: int
+    spans: Mapping[int, Span]
+
+
+@attrs.frozen
+class Offsets:
+    """One offset of a query, as Spark writes it to its log."""
+
+    group: str
+    cluster: str | None = None
+    topics: Mapping[str, TopicSpans] = attrs.field(factory=dict)
+
+    def spans(self) -> Iterator[tuple[TopicPartition, Span]]:
+        """Every partition in it, in order."""
+        for topic, part in sorted(self.topics.items()):
+            for number, span in sorted(part.spans.items()):
+                yield TopicPartition(topic, number), span
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark; keys are in the order of ``json.dumps(sort_keys=True)`` on every level."""
+        return {
+            "cluster": self.cluster,
+            "group": self.group,
+            "topics": {
+                topic: {
+                    "id": str(part.id),
+                    "n": part.count,
+                    "p": {
+                        str(number): [span.start, span.end, span.generation]
+                        for number, span in sorted(part.spans.items(), key=lambda item: str(item[0]))
+                    },
+                }
+                for topic, part in sorted(self.topics.items())
+            },
+            "v": VERSION,
+        }
+
+
+def from_json(read: Any, group: str) -> Offsets:
+    """The offset of a checkpoint, for a query of ``group``.
+
+    Raises :class:`~consumer_coord.spark.errors.CheckpointError`, which says whose checkpoint this is.
+    """
+    if not isinstance(read, dict) or "v" not in read:
+        kind = "Spark's own Kafka source" if _is_of_sparks_source(read) else "another source"
+        raise CheckpointError(
+            f"checkpointLocation holds an offset of {kind}, {_shown(read)}: give this query a checkpoint of its own"
+            " (to go on where the other one stood, commit its offsets to the group first; see docs/spark.md)"
+        )
+    if read["v"] != VERSION:
+        raise CheckpointError(
+            f"checkpointLocation holds offsets of version {read['v']!r}, and this release reads version {VERSION}:"
+            " go on with the release that wrote them, or start from a fresh checkpoint"
+        )
+    if read.get("group") != group:
+        raise CheckpointError(
+            f"checkpointLocation belongs to group {read.get('group')!r} and the option group.id is {group!r}:"
+            " set group.id back, or give this query a checkpoint of its own"
+        )
+    try:
+        topics = {topic: _topic(part) for topic, part in read["topics"].items()}
+        cluster = read["cluster"]
+        if not (isinstance(cluster, str) or (cluster is None and not topics)):
+            raise ValueError(f"cluster={cluster!r}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"checkpointLocation holds a damaged offset, {_shown(read)} ({error!r}): start from a fresh checkpoint;"
+            " the group's commits say where"
+        ) from error
+    return Offsets(group, cluster, topics)
+
+
+def _topic(part: Mapping[str, Any]) -> TopicSpans:
+    spans = {}
+    for number, triple in part["p"].items():
+        start, end, generation = triple
+        if not all(type(value) is int for value in triple) or not 0 <= start <= end:
+            raise ValueError(f"{number}: {triple!r}")
+        spans[int(number)] = Span(start, end, generation)
+    return TopicSpans(uuid.UUID(part["id"]), int(part["n"]), spans)
+
+
+def _is_of_sparks_source(read: Any) -> bool:
+    return isinstance(read, dict) and all(
+        isinstance(numbers, dict) and all(isinstance(offset, int) for offset in numbers.values()) for numbers in read.values()
+    )
+
+
+def _shown(read: Any) -> str:
+    text = repr(read)
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def check_cluster(offsets: Offsets, cluster: str | None, bootstrap_servers: str) -> None:
+    """A checkpoint must not be taken to another cluster: its offsets mean nothing there."""
+    if offsets.cluster is not None and cluster is not None and offsets.cluster != cluster:
+        raise CheckpointError(
+            f"checkpointLocation belongs to the cluster {offsets.cluster} and kafka.bootstrap.servers={bootstrap_servers!r}"
+            f" leads to {cluster}: set it back, or give this query a checkpoint of its own"
+        )

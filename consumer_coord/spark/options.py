@@ -1,0 +1,268 @@
+"""The options of the ``kafka_group`` source: names of Spark's own Kafka source where it has them, checked all at once.
+
+Everything wrong with a query's options is an error at ``load()`` whose message names the option, its value and what to
+do.  Pure: no connection is made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.config import Config, parse
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.spark.hooks import load_assignors, load_packer
+from consumer_coord.spark.starting import Starting, parse_starting
+
+#: A batch may take long: only planning counts as a poll.
+MAX_POLL_INTERVAL_MS = 3_600_000
+#: How long the group waits for this query in a rebalance; it answers in the background, so this needs no batch.
+REBALANCE_TIMEOUT_MS = 60_000
+
+DEFAULT_ASSIGNOR = "cooperative-sticky"
+
+_NAMES = (
+    "allowEager",
+    "assignor",
+    "failOnDataLoss",
+    "group.id",
+    "group.instance.id",
+    "includeHeaders",
+    "kafka.bootstrap.servers",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+    "packer",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "subscribe",
+    "subscribePattern",
+)
+_KNOWN = {name.lower(): name for name in _NAMES}
+
+#: Options of Spark's own source, and other likely ones, that have no place here, and why.
+_REFUSED = {
+    "assign": "the group decides who reads which partition; use subscribe, or Spark's own source (format 'kafka')",
+    "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read what is there now",
+    "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
+    "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
+    "groupidprefix": "the query joins a real group; name it with group.id",
+    "path": "Kafka has no paths; call load() without one and name topics with subscribe",
+    "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
+    "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
+    "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark finished its batch for sure",
+}
+
+#: Settings that the source itself decides; ``kafka.group.id`` and its like are spelled without the prefix as well.
+_RESERVED = {
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "the source commits what Spark has finished",
+    "auto.commit.interval.ms": "the source commits what Spark has finished",
+    "enable.auto.offset.store": "the source commits what Spark has finished",
+    "enable.partition.eof": "the source needs it on",
+    "partition.assignment.strategy": "use the option assignor",
+    "key.deserializer": "keys are bytes; parse them with DataFrame operations",
+    "value.deserializer": "values are bytes; parse them with DataFrame operations",
+    "interceptor.classes": "no Java class runs here",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """A query's options, parsed.  Times are in milliseconds; None means that there is no such limit."""
+
+    settings: Mapping[str, Any] = attrs.field(repr=False)
+    """Kafka's dotted names for both planes, ``group.id`` included."""
+    topics: tuple[str, ...]
+    pattern: str | None
+    assignor: str
+    allow_eager: bool
+    starting: Starting
+    max_offsets: int | None
+    min_offsets: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    poll_timeout_ms: int
+    packer: str | None
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return str(self.settings["group.id"])
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """As given."""
+        return str(self.settings["bootstrap.servers"])
+
+    def config(self) -> Config:
+        """The settings as both planes want them."""
+        return parse(self.settings)
+
+    def data_plane(self) -> dict[str, Any]:
+        """What an executor's ``confluent_kafka.Consumer`` is made from."""
+        return {
+            "queued.max.messages.kbytes": 32_768,
+            "fetch.wait.max.ms": 100,
+            **self.config().librdkafka,
+            "enable.partition.eof": True,
+            # A position out of range is data loss, and the reader's to judge.
+            "auto.offset.reset": "error",
+        }
+
+    def subscription(self) -> str:
+        """For messages."""
+        return f"subscribePattern={self.pattern!r}" if self.pattern is not None else f"subscribe={','.join(self.topics)!r}"
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Check a query's options; names are case-insensitive, as everywhere in Spark.
+
+    Raises :class:`~consumer_coord.errors.ConfigurationError`.
+    """
+    options = {key.lower(): str(value) for key, value in given.items()}
+    _check_names(options)
+    settings = _settings(options)
+    topics, pattern = _subscription(options)
+    minimum = _integer(options, "minOffsetsPerTrigger")
+    maximum = _integer(options, "maxOffsetsPerTrigger")
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise ConfigurationError(
+            f"minOffsetsPerTrigger={minimum} is above maxOffsetsPerTrigger={maximum}: no batch could satisfy both"
+        )
+    if "maxtriggerdelay" in options and minimum is None:
+        raise ConfigurationError("maxTriggerDelay limits the wait for minOffsetsPerTrigger: set that too, or leave it out")
+    parsed = Options(
+        settings=settings,
+        topics=topics,
+        pattern=pattern,
+        assignor=options.get("assignor", DEFAULT_ASSIGNOR),
+        allow_eager=_boolean(options, "allowEager", False),
+        starting=parse_starting(options),
+        max_offsets=maximum,
+        min_offsets=minimum,
+        max_trigger_delay_ms=_duration_ms(options, "maxTriggerDelay", 15 * 60_000),
+        min_partitions=_integer(options, "minPartitions"),
+        max_records_per_partition=_integer(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
+        include_headers=_boolean(options, "includeHeaders", False),
+        poll_timeout_ms=_integer(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        packer=options.get("packer"),
+    )
+    _check_starting(parsed)
+    # Both raise for a hook that cannot be had, and for an assignor that would hold the group up.
+    load_assignors(parsed.assignor, allow_eager=parsed.allow_eager)
+    load_packer(parsed.packer)
+    parsed.config()
+    return parsed
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    for name in options:
+        if name in _REFUSED:
+            raise ConfigurationError(f"option {name}={options[name]!r}: {_REFUSED[name]}")
+        if name in _KNOWN or name.startswith("kafka."):
+            continue
+        close = difflib.get_close_matches(name, _KNOWN, 1)
+        hint = f"; did you mean {_KNOWN[close[0]]!r}?" if close else f"; Kafka's own settings are written kafka.{name}"
+        raise ConfigurationError(f"kafka_group has no option {name!r}{hint}")
+
+
+def _settings(options: Mapping[str, str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
+    }
+    for name in ("group.id", "group.instance.id"):
+        if name not in options:
+            continue
+        if settings.get(name, options[name]) != options[name]:
+            raise ConfigurationError(
+                f"{name}={options[name]!r} and kafka.{name}={settings[name]!r} contradict each other: keep {name}"
+            )
+        settings[name] = options[name]
+    for name, instead in _RESERVED.items():
+        if name in settings:
+            raise ConfigurationError(f"kafka.{name}={settings[name]!r} is not yours to set here: {instead}")
+    if not settings.get("bootstrap.servers"):
+        raise ConfigurationError("kafka.bootstrap.servers is missing: set it to one or more brokers, host:port,host:port")
+    if not settings.get("group.id"):
+        raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
+    settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
+    settings.setdefault("rebalance.timeout.ms", REBALANCE_TIMEOUT_MS)
+    return settings
+
+
+def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    topics, pattern = options.get("subscribe"), options.get("subscribepattern")
+    if (topics is None) == (pattern is None):
+        raise ConfigurationError(
+            "set one of subscribe (topics, separated by commas) and subscribePattern (a regular expression)"
+            + ("" if topics is None else f": subscribe={topics!r} and subscribePattern={pattern!r} exclude each other")
+        )
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigurationError(f"subscribePattern={pattern!r} is no regular expression: {error}") from error
+        return (), pattern
+    names = tuple(dict.fromkeys(name.strip() for name in (topics or "").split(",") if name.strip()))
+    if not names:
+        raise ConfigurationError(f"subscribe={topics!r} names no topic: give one or more, separated by commas")
+    for name in names:
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
+            raise ConfigurationError(f"subscribe: {name!r} is no name that Kafka allows for a topic")
+    return names, None
+
+
+def _check_starting(options: Options) -> None:
+    if options.pattern is not None:
+        return
+    for partition in options.starting.named():
+        if partition.topic not in options.topics:
+            raise ConfigurationError(
+                f"{options.starting.option} names topic {partition.topic!r}, which {options.subscription()} does not"
+            )
+
+
+def _integer(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name.lower())
+    if value is None:
+        return None
+    if not re.fullmatch(r"\+?\d{1,18}", value.strip()) or int(value) < 1:
+        raise ConfigurationError(f"{name}={value!r} must be a whole number above 0")
+    return int(value)
+
+
+def _boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
+    value = options.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise ConfigurationError(f"{name}={value!r} must be true or false")
+    return value == "true"
+
+
+_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
+    """A duration as Spark's own options have it (``JavaUtils.timeStringAsMs``): ``30s``, ``15m``, bare milliseconds."""
+    value = options.get(name.lower())
+    if value is None:
+        return default
+    match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower())
+    unit = (match.group(2) or "ms") if match else ""
+    if match is None or unit not in _UNITS_MS:
+        raise ConfigurationError(f"{name}={value!r} is no duration: write for example 500ms, 30s, 15m or 1h")
+    return int(int(match.group(1)) * _UNITS_MS[unit])
+

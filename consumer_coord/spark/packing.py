@@ -1,0 +1,111 @@
+"""From ranges of offsets to tasks of Spark.  Pure: the same ranges and limits give the same tasks, so a batch replays.
+
+Small ranges share a task, because a task costs tens of milliseconds whatever it does; huge ones are split, because a
+partition must not make the rest wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.spark.hooks import Packer
+from consumer_coord.topic_partition import TopicPartition
+
+#: So many records are worth a task of their own, when there are cores for it.
+TASK_WORTH = 50_000
+#: A range is split for the sake of balance only when its pieces are at least so big.
+SPLIT_WORTH = 100_000
+
+
+@attrs.frozen(order=True)
+class Range:
+    """Offsets ``start`` (included) to ``end`` (not included) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; at most that many records."""
+        return self.end - self.start
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of which partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+Task: TypeAlias = tuple[Range, ...]
+
+
+@attrs.frozen
+class Packing:
+    """The limits: cores to fill, and the options ``minPartitions`` and ``maxRecordsPerPartition``."""
+
+    parallelism: int
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+
+
+def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
+    """The built-in packing: as many tasks as cores and work allow, of nearly equal size."""
+    total = sum(each.size for each in ranges)
+    if not total:
+        return ()
+    count = max(packing.min_partitions or 1, min(packing.parallelism, -(-total // TASK_WORTH)))
+    most = packing.max_records_per_partition or total
+    fair = -(-total // count)
+    # minPartitions asks for pieces whatever their size, as in Spark's own source.
+    piece = min(most, fair if packing.min_partitions else max(fair, SPLIT_WORTH))
+    pieces = [part for each in ranges for part in split(each, piece)]
+    pieces.sort(key=lambda part: (-part.size, part))
+    bins: list[list[Range]] = []
+    open_bins: list[tuple[int, int]] = []
+    for part in pieces:
+        if len(bins) < count or open_bins[0][0] + part.size > most:
+            heapq.heappush(open_bins, (part.size, len(bins)))
+            bins.append([part])
+        else:
+            size, index = open_bins[0]
+            heapq.heapreplace(open_bins, (size + part.size, index))
+            bins[index].append(part)
+    return tuple(tuple(sorted(each)) for each in bins)
+
+
+def split(whole: Range, most: int) -> Sequence[Range]:
+    """Equal pieces of at most ``most`` offsets; none of an empty range."""
+    count = -(-whole.size // most)
+    cuts = [whole.start + whole.size * index // count for index in range(count)] + [whole.end] if count else []
+    return [attrs.evolve(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
+
+
+def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
+    """Tasks by the user's own packing, checked: every offset must be in exactly one task."""
+    if packer is None:
+        return pack(ranges, packing)
+    tasks = tuple(tuple(sorted(task)) for task in packer(tuple(ranges), packing))
+    if _joined([part for task in tasks for part in task]) != _joined(ranges):
+        raise ConfigurationError(
+            f"packer={getattr(packer, '__qualname__', packer)!r} returned tasks that do not hold every offset exactly once:"
+            f" given {list(ranges)}, returned {list(tasks)}"
+        )
+    return tuple(task for task in tasks if task)
+
+
+def _joined(ranges: Sequence[Range]) -> list[Range]:
+    joined: list[Range] = []
+    for each in sorted(ranges):
+        last = joined[-1] if joined else None
+        if last is not None and last.topic_partition == each.topic_partition and last.end == each.start:
+            joined[-1] = attrs.evolve(last, end=each.end)
+        elif each.size:
+            joined.append(each)
+    return joined

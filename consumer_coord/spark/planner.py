@@ -1,0 +1,220 @@
+"""What a query has planned, finished and may commit.  Pure: no I/O, no clock; the membership feeds it.
+
+Two facts make it safe.  A range is committed only when Spark says that its batch is finished *and* the partition was held
+without a break from planning until now (the same ownership).  And a position moves only by planning: the spans of one
+ownership follow each other without gap or overlap, so every offset is in exactly one batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from consumer_coord.spark.offsets import Offsets, Span, TopicSpans
+from consumer_coord.topic_partition import TopicPartition
+
+
+@attrs.frozen
+class Holding:
+    """One partition that the query holds: where its next batch starts, and up to where the group has a commit.
+
+    ``confirmed`` is the end of the last batch that was planned under this ownership and that Spark has finished.
+    """
+
+    topic_id: uuid.UUID
+    count: int
+    ownership: int
+    position: int
+    committed: int
+    confirmed: int = -1
+
+
+@attrs.frozen
+class Limits:
+    """Admission control; None is no limit.  ``max_delay_ms`` bounds the wait for ``min_offsets``."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 0
+
+
+@attrs.frozen
+class PlannedCommit:
+    """An offset to commit, the ownership under which it was read, and the topic's count for the commit's metadata."""
+
+    offset: int
+    ownership: int
+    count: int
+
+
+@attrs.frozen
+class _Batch:
+    before: Offsets
+    end: Offsets
+    ownerships: Mapping[TopicPartition, int]
+
+
+class Planner:
+    """The bookkeeping of one query."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._held: dict[TopicPartition, Holding] = {}
+        self._batch: _Batch | None = None
+        self._finished: dict[TopicPartition, tuple[uuid.UUID, int]] = {}
+        self._last_batch_ms: float | None = None
+        self._turn = 0
+
+    @property
+    def held(self) -> Mapping[TopicPartition, Holding]:
+        """What the query holds now."""
+        return self._held
+
+    @property
+    def unfinished(self) -> Offsets | None:
+        """The end of the batch that was planned and not seen finished."""
+        return None if self._batch is None else self._batch.end
+
+    # -- finishing --------------------------------------------------------------------------------------------------
+
+    def confirm(self, finished: Offsets) -> None:
+        """Spark finished everything up to ``finished``; what may be committed for it is now in :meth:`uncommitted`.
+
+        Idempotent.
+        """
+        batch, self._batch = self._batch, None
+        if batch is not None and finished != batch.end:
+            # Spark did not run what was planned: its offsets are planned again, not skipped.
+            self._roll_back(batch)
+            batch = None
+        for partition, span in finished.spans():
+            topic_id = finished.topics[partition.topic].id
+            known = self._finished.get(partition)
+            if known is None or known[0] != topic_id or known[1] < span.end:
+                self._finished[partition] = (topic_id, span.end)
+            holding = self._held.get(partition)
+            if batch is not None and holding is not None and holding.ownership == batch.ownerships.get(partition):
+                self._held[partition] = attrs.evolve(holding, confirmed=span.end)
+
+    def _roll_back(self, batch: _Batch) -> None:
+        for partition, span in batch.end.spans():
+            holding = self._held.get(partition)
+            if holding is not None and holding.ownership == batch.ownerships.get(partition):
+                self._held[partition] = attrs.evolve(holding, position=span.start)
+
+    def committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:
+        """The group's coordinator has accepted ``commit``."""
+        holding = self._held.get(partition)
+        if holding is not None and holding.ownership == commit.ownership and commit.offset > holding.committed:
+            self._held[partition] = attrs.evolve(holding, committed=commit.offset)
+
+    def uncommitted(self) -> Mapping[TopicPartition, PlannedCommit]:
+        """What is to be committed now: finished, held without a break since it was planned, and above the group's commit."""
+        return {
+            partition: PlannedCommit(holding.confirmed, holding.ownership, holding.count)
+            for partition, holding in self._held.items()
+            if holding.confirmed > holding.committed
+        }
+
+    # -- holding ----------------------------------------------------------------------------------------------------
+
+    def resume(self, partition: TopicPartition, topic_id: uuid.UUID, committed: int) -> int:
+        """Where a partition goes on that has a commit: the later of the group's and of what this query has finished."""
+        finished = self.finished(partition, topic_id)
+        return committed if finished is None else max(committed, finished)
+
+    def finished(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
+        """Up to where this query, by its checkpoint or its life so far, has finished this very topic's partition."""
+        known = self._finished.get(partition)
+        return known[1] if known is not None and known[0] == topic_id else None
+
+    def finished_id(self, topic: str) -> uuid.UUID | None:
+        """The topic id under which this query last finished anything of ``topic``."""
+        return next((known for partition, (known, _) in self._finished.items() if partition.topic == topic), None)
+
+    def take_up(self, partition: TopicPartition, holding: Holding) -> None:
+        """The partition is held from now on."""
+        self._held[partition] = holding
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Revoked or lost."""
+        for partition in partitions:
+            self._held.pop(partition, None)
+
+    def move(self, partition: TopicPartition, holding: Holding) -> None:
+        """After a loss of data: the partition goes on elsewhere, or as another topic's."""
+        self._held[partition] = holding
+        known = self._finished.get(partition)
+        if known is not None and known[0] != holding.topic_id:
+            del self._finished[partition]
+
+    # -- planning ---------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        start: Offsets,
+        latest: Mapping[TopicPartition, int],
+        limits: Limits,
+        *,
+        cluster: str,
+        generation: int,
+        now_ms: float,
+    ) -> Offsets | None:
+        """The end of the next batch, None when there is none: no data, or less than wanted, and the same share.
+
+        ``latest``: the end of each partition, as far as it may be read.  A partition without one has no data.
+        """
+        ready = {
+            partition: max(0, latest.get(partition, holding.position) - holding.position)
+            for partition, holding in sorted(self._held.items())
+        }
+        takes = self._admit(ready, limits, now_ms)
+        if not any(takes.values()) and self._is_settled(start):
+            return None
+        topics: dict[str, dict[int, Span]] = {}
+        for partition in ready:
+            holding = self._held[partition]
+            until = holding.position + takes[partition]
+            topics.setdefault(partition.topic, {})[partition.partition] = Span(holding.position, until, generation)
+        end = Offsets(
+            self._group,
+            cluster,
+            {topic: TopicSpans(*self._topic(topic), spans) for topic, spans in topics.items()},
+        )
+        self._batch = _Batch(start, end, {partition: holding.ownership for partition, holding in self._held.items()})
+        for partition, span in end.spans():
+            self._held[partition] = attrs.evolve(self._held[partition], position=span.end)
+        if any(takes.values()):
+            self._last_batch_ms = now_ms
+        return end
+
+    def _topic(self, topic: str) -> tuple[uuid.UUID, int]:
+        holding = next(holding for partition, holding in self._held.items() if partition.topic == topic)
+        return holding.topic_id, holding.count
+
+    def _is_settled(self, start: Offsets) -> bool:
+        before = {partition: (start.topics[partition.topic].id, span.end) for partition, span in start.spans()}
+        return before == {partition: (holding.topic_id, holding.position) for partition, holding in self._held.items()}
+
+    def _admit(self, ready: Mapping[TopicPartition, int], limits: Limits, now_ms: float) -> Mapping[TopicPartition, int]:
+        total = sum(ready.values())
+        waited_ms = None if self._last_batch_ms is None else now_ms - self._last_batch_ms
+        if (
+            limits.min_offsets is not None
+            and total < limits.min_offsets
+            and waited_ms is not None
+            and waited_ms < limits.max_delay_ms
+        ):
+            return dict.fromkeys(ready, 0)
+        if limits.max_offsets is None or total <= limits.max_offsets:
+            return ready
+        takes = {partition: limits.max_offsets * size // total for partition, size in ready.items()}
+        left = limits.max_offsets - sum(takes.values())
+        # What rounding left over goes round in turns, so that no small partition starves beside a huge one.
+        waiting = [partition for partition, size in ready.items() if size > takes[partition]]
+        for step in range(left):
+            takes[waiting[(self._turn + step) % len(waiting)]] += 1
+        self._turn += left
+        return takes

@@ -1,0 +1,145 @@
+"""On the driver: a query's membership as an object, and a listener for what it owns, hands over and loses.
+
+Both read what the source reports with each progress of the query (``sources[].latestOffset``), so Spark's UI and any
+other listener see the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+_MARKS = frozenset({"lag", "generation", "memberId", "partitions", "events"})
+
+
+@attrs.frozen
+class ShareEvent:
+    """A change of a query's share: ``kind`` is owned, revoked or lost; ``partitions`` is topic -> numbers."""
+
+    number: int
+    kind: str
+    partitions: Mapping[str, Sequence[int]]
+    generation: int
+    at_ms: int
+
+
+@attrs.frozen
+class PartitionProgress:
+    """One partition: the next offset to plan, the end of the log as last seen, and the group's commit (-1: none)."""
+
+    position: int
+    end: int
+    committed: int
+
+
+@attrs.frozen
+class GroupProgress:
+    """A query's membership as of its last progress.
+
+    ``lag``: records that are there and not planned yet.  ``partitions``: topic -> partition -> where it stands.
+    """
+
+    lag: int
+    generation: int
+    member_id: str
+    partitions: Mapping[str, Mapping[int, PartitionProgress]]
+    rebalances: int
+    commits: int
+    commit_failures: int
+    problem: str | None
+    events: Sequence[ShareEvent]
+
+    @property
+    def owned(self) -> Mapping[str, Sequence[int]]:
+        """topic -> partition numbers."""
+        return {topic: sorted(numbers) for topic, numbers in self.partitions.items()}
+
+
+def progress(query: Any) -> GroupProgress | None:
+    """The membership of ``query`` (a ``StreamingQuery``), None before its first progress.
+
+    Of a query with several ``kafka_group`` sources this is the first one's; :func:`all_progress` has each.
+    """
+    last = query.lastProgress
+    return next(iter(all_progress(last)), None) if last is not None else None
+
+
+def all_progress(last: Any) -> Sequence[GroupProgress]:
+    """One for each ``kafka_group`` source in a ``StreamingQueryProgress``, or in the dictionary older Sparks have."""
+    return [_parse(read) for read in _reports(last)]
+
+
+def _reports(last: Any) -> Iterator[Mapping[str, Any]]:
+    for source in last["sources"] if isinstance(last, Mapping) else last.sources:
+        text = source["latestOffset"] if isinstance(source, Mapping) else source.latestOffset
+        read = json.loads(text) if isinstance(text, str) and text.startswith("{") else text
+        if isinstance(read, Mapping) and read.keys() >= _MARKS:
+            yield read
+
+
+def _parse(read: Mapping[str, Any]) -> GroupProgress:
+    return GroupProgress(
+        lag=read["lag"],
+        generation=read["generation"],
+        member_id=read["memberId"],
+        partitions={
+            topic: {int(number): PartitionProgress(*triple) for number, triple in numbers.items()}
+            for topic, numbers in read["partitions"].items()
+        },
+        rebalances=read["rebalances"],
+        commits=read["commits"],
+        commit_failures=read["commitFailures"],
+        problem=read["problem"],
+        events=[
+            ShareEvent(one["number"], one["event"], one["partitions"], one["generation"], one["at_ms"])
+            for one in read["events"]
+        ],
+    )
+
+
+class GroupListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is typed Any here
+    """Register one with ``spark.streams.addListener``; override what you need.
+
+    Each change is told once, in order, with the progress of the batch that follows it: a change of the share always
+    causes a batch, an empty one if there is no data.
+    """
+
+    def on_owned(self, query: str, event: ShareEvent) -> None:
+        """``query`` (its name, or its id) took partitions up."""
+
+    def on_revoked(self, query: str, event: ShareEvent) -> None:
+        """It handed partitions over, after committing what was finished."""
+
+    def on_lost(self, query: str, event: ShareEvent) -> None:
+        """Its membership ended, and others may own these already."""
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Forget what was told of it."""
+        self._told().pop(str(event.runId), None)
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Tell the changes that this progress brings."""
+        last = event.progress
+        name = last.name or str(last.id)
+        told = self._told().setdefault(str(last.runId), {})
+        calls = {"owned": self.on_owned, "revoked": self.on_revoked, "lost": self.on_lost}
+        for index, found in enumerate(all_progress(last)):
+            for one in found.events:
+                if one.number > told.get(index, 0):
+                    told[index] = one.number
+                    calls[one.kind](name, one)
+
+    def _told(self) -> dict[str, dict[int, int]]:
+        # A subclass's __init__ need not call ours.
+        found: dict[str, dict[int, int]] = self.__dict__.setdefault("_told_events", {})
+        return found

@@ -1,0 +1,197 @@
+"""The data source ``kafka_group``: what Spark calls, and in which process.
+
+``KafkaGroupSource`` is made at ``load()``, in a short-lived process, and checks every option there.  Its stream reader is
+made again in the query's long-lived planner process, where it is the group's member, and once more in a short-lived one
+that pickles it for the executors, where only :meth:`KafkaGroupStreamReader.read` runs.  So nothing here does I/O before the
+first call that needs the group, and a pickled reader holds no membership.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.spark.columns import check_schema, source_schema
+from consumer_coord.spark.hooks import load_packer
+from consumer_coord.spark.offsets import Offsets, from_json
+from consumer_coord.spark.options import Options, parse_options
+from consumer_coord.spark.packing import Packing, Range, Task, pack_with
+from consumer_coord.spark.reader import ReadSpec, read_ranges
+
+if TYPE_CHECKING:
+    from consumer_coord.spark.member import Membership
+
+logger = logging.getLogger(__name__)
+
+
+class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed Any here
+    """A Structured Streaming source whose queries are members of a Kafka consumer group.
+
+    ``spark.dataSource.register(KafkaGroupSource)``, then ``spark.readStream.format("kafka_group")``; docs/spark.md has
+    the options.
+    """
+
+    #: How many tasks a big batch is worth; None: as many as this machine has cores.  See :func:`register`.
+    parallelism: int | None = None
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        check_data_plane(parse_options(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "kafka_group"
+
+    def schema(self) -> StructType:
+        """All columns; a query that gives a schema of its own may leave some out."""
+        return source_schema(parse_options(self.options).include_headers)
+
+    def streamReader(self, schema: StructType) -> KafkaGroupStreamReader:  # noqa: N802 - Spark's name
+        """The reader, in whichever process Spark needs one."""
+        options = parse_options(self.options)
+        check_schema(schema, options.include_headers)
+        return KafkaGroupStreamReader(options, schema, self.parallelism or os.cpu_count() or 1)
+
+
+def register(spark: Any) -> None:
+    """Register the source with the number of tasks that ``spark``'s executors can run at once."""
+    cores = int(spark.sparkContext.defaultParallelism)
+    spark.dataSource.register(type("KafkaGroupSource", (KafkaGroupSource,), {"parallelism": cores, "__module__": "__main__"}))
+
+
+def check_data_plane(options: Options) -> None:
+    """Let librdkafka look at the settings that are its own: an unknown ``kafka.*`` key is an error at ``load()``."""
+    try:
+        Consumer(options.data_plane(), logger=logger).close()
+    except KafkaException as error:
+        raise ConfigurationError(f"a kafka.* option is wrong: {error.args[0].str()}; remove it or correct it") from error
+
+
+class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is typed Any here
+    """One task's ranges."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(tuple((each.topic, each.partition, each.start, each.end) for each in task))
+
+    @property
+    def ranges(self) -> Sequence[Range]:
+        """What to read."""
+        return [Range(*each) for each in self.value]
+
+
+class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is typed Any here
+    """A query's planner side (everything but ``read``) and executor side (``read`` alone)."""
+
+    def __init__(self, options: Options, schema: StructType, parallelism: int) -> None:
+        self._options = options
+        self._spec = ReadSpec(options.data_plane(), options.fail_on_data_loss, options.poll_timeout_ms)
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
+        self._membership: Membership | None = None
+        self._last: tuple[Any, Offsets] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_spec": self._spec, "_schema": self._schema}
+
+    # -- the planner's process --------------------------------------------------------------------------------------
+
+    def _member(self) -> Membership:
+        if self._membership is None:
+            # Imported here: executors have no use for the coordinator.
+            from consumer_coord.spark import lifeline
+            from consumer_coord.spark.member import Membership
+
+            self._membership = Membership(self._options)
+            lifeline.leave_with_process(self._membership.leave)
+            if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true":
+                logger.warning(
+                    "spark.python.unix.domain.socket.enabled is off: each task waits some 40 ms for its first bytes; set it to"
+                    " true when the session is built"
+                )
+        return self._membership
+
+    def _parse(self, offset: Any) -> Offsets:
+        if self._last is None or self._last[0] != offset:
+            self._last = (offset, from_json(offset, self._options.group))
+        return self._last[1]
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Before everything: no partition is held.  It is the same whenever Spark asks."""
+        return Offsets(self._options.group).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger``; the minimum and its delay are kept here, Spark has no limit for both."""
+        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """``start`` is the end of the last batch that Spark finished; returns the next one's end, or ``start`` itself."""
+        from consumer_coord.spark.planner import Limits
+
+        limits = None
+        if isinstance(limit, ReadMaxRows):
+            own = self._options
+            limits = Limits(limit.max_rows, own.min_offsets, own.max_trigger_delay_ms)
+        planned = self._member().next_batch(self._parse(start), limits)
+        return start if planned is None else planned.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing that comes after this call belongs to the query."""
+        self._member().prepare_available_now()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Lag, generation, share and commits; see ``consumer_coord.spark.progress``."""
+        return self._member().status.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch that ends at ``end``, which alone says what is in it."""
+        batch = self._parse(end)
+        member = self._member()
+        if not member.is_planned(batch):
+            batch = member.check_replay(batch)
+        return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for ``end`` again.  It was confirmed by ``latestOffset`` before, or something is wrong."""
+        if self._membership is not None and self._membership.is_planned(self._parse(end)):
+            from consumer_coord.spark.errors import AsyncProgressError
+
+            raise AsyncProgressError(
+                "Spark confirms a batch that it has not finished: asyncProgressTrackingEnabled=true is not supported by"
+                " kafka_group, which commits to Kafka only what is finished for sure; remove that option of writeStream"
+            )
+
+    def stop(self) -> None:
+        """The query ended: leave the group; idempotent, and of no effect where there is no membership."""
+        if self._membership is not None:
+            from consumer_coord.spark import lifeline
+
+            self._membership.leave()
+            lifeline.forget(self._membership.leave)
+
+    # -- the executors' processes -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task's records."""
+        assert isinstance(partition, GroupInputPartition)
+        return read_ranges(partition.ranges, self._spec, self._schema)
+
+
+def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:
+    """The tasks of a recorded batch; the same for the same batch, whenever it is asked for."""
+    ranges = [
+        Range(partition.topic, partition.partition, span.start, span.end)
+        for partition, span in batch.spans()
+        if span.start < span.end
+    ]
+    return pack_with(load_packer(packer), ranges, packing)

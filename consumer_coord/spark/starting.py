@@ -1,0 +1,102 @@
+"""Where a partition starts that the group has no commit for: ``startingOffsets`` and its relatives, as Spark has them.
+
+Spark's words: -1 is the latest offset, -2 the earliest.  A partition that a JSON option does not name starts at the
+earliest: it is one that appeared later, and skipping its first records would lose them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.topic_partition import TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+
+_OPTIONS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
+
+
+@attrs.frozen(kw_only=True)
+class Starting:
+    """The rule of one query.  Exactly one kind of answer for each partition: an offset, or a time to look up."""
+
+    option: str = "startingOffsets"
+    word: int = LATEST
+    """For every partition that neither map names, where there is no map at all."""
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    """topic -> partition -> offset, LATEST or EARLIEST"""
+    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
+    """topic -> partition -> milliseconds since 1970"""
+    latest_after_the_end: bool = False
+    """No record that young: start at the latest offset, instead of an error."""
+
+    def of(self, partition: TopicPartition) -> int:
+        """LATEST, EARLIEST or an offset; asked only when :meth:`timestamp_of` has no answer."""
+        if self.offsets is not None:
+            return self.offsets.get(partition.topic, {}).get(partition.partition, EARLIEST)
+        return EARLIEST if self.timestamps_ms is not None else self.word
+
+    def timestamp_of(self, partition: TopicPartition) -> int | None:
+        """Milliseconds since 1970 to look an offset up for, None if the start is not given as a time."""
+        if self.timestamps_ms is not None:
+            return self.timestamps_ms.get(partition.topic, {}).get(partition.partition)
+        return self.timestamp_ms
+
+    def named(self) -> Iterator[TopicPartition]:
+        """Every partition that the option names."""
+        for by_topic in (self.offsets, self.timestamps_ms):
+            for topic, numbers in (by_topic or {}).items():
+                for number in numbers:
+                    yield TopicPartition(topic, number)
+
+
+def parse_starting(options: Mapping[str, str]) -> Starting:
+    """The rule from a query's options, with names in lower case; raises ``ConfigurationError``."""
+    given = [name for name in _OPTIONS if name.lower() in options]
+    if len(given) > 1:
+        raise ConfigurationError(f"{' and '.join(given)} exclude each other: keep one")
+    strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise ConfigurationError(f"startingOffsetsByTimestampStrategy={strategy!r} must be error or latest")
+    after_the_end = strategy == "latest"
+    if not given:
+        return Starting()
+    name = given[0]
+    value = options[name.lower()].strip()
+    if name == "startingTimestamp":
+        if not value.isdecimal() or not value.isascii():
+            raise ConfigurationError(f"startingTimestamp={value!r} must be milliseconds since 1970")
+        return Starting(option=name, timestamp_ms=int(value), latest_after_the_end=after_the_end)
+    if name == "startingOffsets" and value.lower() in ("latest", "earliest"):
+        return Starting(word=LATEST if value.lower() == "latest" else EARLIEST)
+    lowest = 0 if name == "startingOffsetsByTimestamp" else EARLIEST
+    parsed = _by_partition(name, value, lowest)
+    if name == "startingOffsets":
+        return Starting(offsets=parsed)
+    return Starting(option=name, timestamps_ms=parsed, latest_after_the_end=after_the_end)
+
+
+def _by_partition(name: str, value: str, lowest: int) -> Mapping[str, Mapping[int, int]]:
+    words = "earliest, latest or " if name == "startingOffsets" else ""
+    shape = f'must be {words}JSON like {{"topic":{{"0":23,"1":{-1 if lowest < 0 else 1700000000000}}}}}'
+    try:
+        read: Any = json.loads(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}={value!r} {shape}: {error}") from error
+    if not isinstance(read, dict):
+        raise ConfigurationError(f"{name}={value!r} {shape}")
+    found: dict[str, dict[int, int]] = {}
+    for topic, numbers in read.items():
+        if not isinstance(numbers, dict):
+            raise ConfigurationError(f"{name}: {topic!r} {shape}")
+        for number, offset in numbers.items():
+            if not number.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < lowest:
+                raise ConfigurationError(f"{name}: {topic!r} partition {number!r} at {offset!r} {shape}")
+            found.setdefault(topic, {})[int(number)] = offset
+    return found

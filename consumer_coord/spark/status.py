@@ -1,0 +1,85 @@
+"""What a query tells about its membership: the JSON of ``reportLatestOffset``, which Spark puts into its progress."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from consumer_coord.spark.planner import Holding
+from consumer_coord.topic_partition import TopicPartition, by_topic
+
+#: The last so many changes of the share are told; each has a number, so a listener sees each once.
+MOST_EVENTS = 32
+
+
+class Status:
+    """Figures and events of one membership; plain counters, written and read by the planner's main thread."""
+
+    def __init__(self) -> None:
+        self.rebalances = 0
+        self.commits = 0
+        self.commit_failures = 0
+        self.problem: str | None = None
+        self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._count = 0
+        self._held: Mapping[TopicPartition, Holding] = {}
+        self._ends: Mapping[TopicPartition, int] = {}
+        self._generation = -1
+        self._member_id = ""
+
+    def owned(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """Partitions were taken up."""
+        self._event("owned", partitions, generation)
+
+    def revoked(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """Partitions were handed over, after their last commit."""
+        self._event("revoked", partitions, generation)
+
+    def lost(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """The membership ended (a session expired, say): others may have them already."""
+        self._event("lost", partitions, generation)
+
+    def _event(self, kind: str, partitions: Iterable[TopicPartition], generation: int) -> None:
+        self._count += 1
+        self._events.append(
+            {
+                "number": self._count,
+                "event": kind,
+                "partitions": {topic: list(numbers) for topic, numbers in by_topic(partitions).items()},
+                "generation": generation,
+                "at_ms": int(time.time() * 1000),
+            }
+        )
+
+    def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
+        """A commit was refused or did not get through."""
+        self.commit_failures += 1
+        self.problem = f"offset {offset} of {partition} was not committed: {error}"
+
+    def update(
+        self, held: Mapping[TopicPartition, Holding], ends: Mapping[TopicPartition, int], generation: int, member_id: str
+    ) -> None:
+        """After planning."""
+        self._held, self._ends, self._generation, self._member_id = dict(held), ends, generation, member_id
+
+    def to_json(self) -> dict[str, Any]:
+        """``partitions``: topic -> partition -> [position, end, committed]; lag is counted from what is *planned*."""
+        partitions: dict[str, dict[str, list[int]]] = {}
+        lag = 0
+        for partition, holding in sorted(self._held.items()):
+            end = max(self._ends.get(partition, holding.position), holding.position)
+            lag += end - holding.position
+            partitions.setdefault(partition.topic, {})[str(partition.partition)] = [holding.position, end, holding.committed]
+        return {
+            "lag": lag,
+            "generation": self._generation,
+            "memberId": self._member_id,
+            "partitions": partitions,
+            "rebalances": self.rebalances,
+            "commits": self.commits,
+            "commitFailures": self.commit_failures,
+            "problem": self.problem,
+            "events": list(self._events),
+        }
