@@ -15,54 +15,40 @@ Everything here runs on one event loop, except what is marked as thread-safe.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord import requests
-from consumer_coord.answers import HEARTBEAT, JOIN_GROUP, SYNC_GROUP, Step, fatal, step_for
+from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, step_for
 from consumer_coord.assigning import Assigning
 from consumer_coord.config import CoordinatorConfig, common_protocol
-from consumer_coord.discovery import CoordinatorLookup
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     AssignorError,
-    ClosedError,
     CoordinatorError,
-    DisconnectedError,
     FatalError,
-    FencedError,
     InconsistentGroupProtocolError,
     MalformedMessageError,
     RequestTimedOutError,
     RetriableError,
 )
-from consumer_coord.failures import Failures, copy_of
-from consumer_coord.heartbeat import Heartbeat
+from consumer_coord.group_member import PEER_HEARTBEATS_MS, GroupMember, Superseded
 from consumer_coord.list_offsets import ListedOffset, list_offsets
-from consumer_coord.member_log import MemberLog
 from consumer_coord.member_state import (
-    NO_GENERATION,
     Generation,
     MemberState,
-    check_transition,
 )
 from consumer_coord.metadata import Broker, Metadata
 from consumer_coord.metadata_watch import MetadataWatch
-from consumer_coord.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata, Offsets
-from consumer_coord.rebalance import AssignmentState, Target
+from consumer_coord.rebalance import Target
 from consumer_coord.retry import Deadline
-from consumer_coord.signals import Signal
 from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
-from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages import (
-    JoinGroupRequest,
     JoinGroupResponse,
     SyncGroupRequestAssignment,
 )
@@ -70,15 +56,8 @@ from consumer_coord.wire.messages import (
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
 
-#: When a member joins, the others in its process ask the coordinator this soon whether the group rebalances.
-PEER_HEARTBEATS_MS = (3, 20)
 
-
-class _Superseded(Exception):
-    """The membership was reset, or the subscription ended, while a step waited: start over."""
-
-
-class ConsumerCoordinator:
+class ConsumerCoordinator(GroupMember):
     """One member of a consumer group.  Make it on the loop that it will live on.
 
     ``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support.
@@ -86,37 +65,9 @@ class ConsumerCoordinator:
     """
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
-        self.config = config
-        self.cluster = cluster
+        super().__init__(config, cluster)
         self.assignors = tuple(assignors)
         self.protocol = common_protocol(self.assignors)
-        self.assignment = AssignmentState()
-        #: The application counts its polls here, from its own thread.
-        self.polls = 0
-        #: True when the application has something to look at: a change, a failure.  Read from any thread.
-        self.attention = False
-        loop = asyncio.get_running_loop()
-        self._loop = loop
-        self._metrics = Metrics(loop.time)
-        self._generation = NO_GENERATION
-        self._state = MemberState.UNJOINED
-        self._subscription = NOTHING
-        self._joined_topics: tuple[str, ...] = ()
-        self._signal = Signal()
-        self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
-        self._log = MemberLog(logging.getLogger(__name__), self)
-        self._lookup = CoordinatorLookup(config.group_id, cluster, self._metrics, self._note_obstacle)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._driver: asyncio.Task[None] | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self._heartbeat = Heartbeat(
-            self,
-            self._metrics,
-            interval_ms=config.heartbeat_interval_ms,
-            session_timeout_ms=config.session_timeout_ms,
-            max_poll_interval_ms=config.max_poll_interval_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-        )
         self.offsets = Offsets(
             config.group_id,
             self,
@@ -132,78 +83,13 @@ class ConsumerCoordinator:
         self._assigning = Assigning(
             config, cluster, self._watch, self.offsets, self._metrics, self._log, on_return=self._signal.fire
         )
-        self._peers = cluster.groups.setdefault(config.group_id, {})
-        self._peers[self] = None
-        self._rejoin_reason: str | None = None
-        self._parked_at: int | None = None
-        self._held_at: int | None = None
+        self._driver: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._joined_topics: tuple[str, ...] = ()
         self._held_until = 0.0
-        self._released: set[TopicPartition] = set()
         self._released_at = 0.0
-        self._is_leader = False
-        self._closed = False
-        self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def group_id(self) -> str:
-        """The group."""
-        return self.config.group_id
-
-    @property
-    def group_instance_id(self) -> str | None:
-        """The static member's name (KIP-345), None for a dynamic member."""
-        return self.config.group_instance_id
-
-    @property
-    def generation_state(self) -> Generation:
-        """Generation id, member id and agreed assignor, as one value; thread-safe."""
-        return self._generation
-
-    @property
-    def generation(self) -> int:
-        """The generation id, -1 outside the group; thread-safe."""
-        return self._generation.generation_id
-
-    @property
-    def member_id(self) -> str:
-        """The member id that the coordinator gave, empty before; thread-safe."""
-        return self._generation.member_id
-
-    @property
-    def state(self) -> MemberState:
-        """Where this member stands; thread-safe."""
-        return self._state
-
-    @property
-    def subscribed(self) -> bool:
-        """True while there is a subscription; thread-safe."""
-        return bool(self._subscription)
-
-    @property
-    def is_leader(self) -> bool:
-        """True while this member leads the group; thread-safe."""
-        return self._is_leader
-
-    @property
-    def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync is answered; thread-safe."""
-        return self._rejoin_reason is not None or self._state in (
-            MemberState.PREPARING_REBALANCE,
-            MemberState.COMPLETING_REBALANCE,
-        )
-
-    @property
-    def metadata(self) -> Metadata:
-        """The cluster's metadata as last seen; thread-safe."""
-        return self.cluster.metadata
-
-    def metrics(self) -> Mapping[str, float]:
-        """Counters and timings under the Java client's names; see ``metrics.py``."""
-        return self._metrics.snapshot()
-
-    # -- what the application says ------------------------------------------------------------------------------------
+    # -- what the application says ---------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Subscribe to named topics, instead of what was subscribed to before."""
@@ -237,24 +123,6 @@ class ConsumerCoordinator:
             await self._leave("the consumer unsubscribed from all topics", self._deadline(timeout_ms))
             self._watch.subscribe(NOTHING)
 
-    def polled(self) -> None:
-        """The application polled; thread-safe.  Raises a failure of the background, once, or again if it is final."""
-        self.polls += 1
-        if self.attention:
-            self._attend()
-
-    def _attend(self) -> None:
-        # First the flag and then the look: what the loop notes in between is seen by the next poll.
-        self.attention = False
-        failure = self._failures.take()
-        if failure is None and self._parked_at is None and self._held_at is None:
-            self.attention = not self.assignment.settled
-            return
-        self.attention = True
-        self._call(self._signal.fire)
-        if failure is not None:
-            raise copy_of(failure)
-
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
         """The application gave these partitions up (revoked, or lost); thread-safe."""
         released = self.assignment.let_go(partitions)
@@ -281,14 +149,7 @@ class ConsumerCoordinator:
         self._check_open()
         self.request_rejoin(reason or "rebalance enforced by user")
 
-    def request_rejoin(self, reason: str) -> None:
-        """Note that a join is needed; the driver does it."""
-        if self._rejoin_reason is None:
-            self._log.info("rejoin: %s", reason)
-            self._rejoin_reason = reason
-        self._signal.fire()
-
-    # -- the sequence -------------------------------------------------------------------------------------------------
+    # -- the sequence ----------------------------------------------------------------------------------------------------
 
     async def ensure_coordinator_ready(self, timeout_ms: float | None = None) -> Broker:
         """Find the coordinator if it is not known (``ensureCoordinatorReady``, ``lookupCoordinator``).
@@ -336,7 +197,7 @@ class ConsumerCoordinator:
             try:
                 await self._rebalance()
                 retries = 0
-            except _Superseded:
+            except Superseded:
                 continue
             except (RetriableError, MalformedMessageError) as error:
                 self._note_obstacle(str(error))
@@ -410,7 +271,7 @@ class ConsumerCoordinator:
         )
         self._check_not_superseded(before)
         if not self._subscription:
-            raise _Superseded
+            raise Superseded
         self._released.clear()
         return topics
 
@@ -499,7 +360,9 @@ class ConsumerCoordinator:
         )
         self._check_not_superseded(current)
         self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
-        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in (None, current.protocol_name):
+        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or (
+            answer.protocol_name not in (None, current.protocol_name)
+        ):
             raise InconsistentGroupProtocolError(
                 f"SyncGroup of group {self.group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r},"
                 f" but this member joined for {requests.PROTOCOL_TYPE!r} and {current.protocol_name!r}"
@@ -547,166 +410,7 @@ class ConsumerCoordinator:
         self._wake_peers()
         self._signal.fire()
 
-    # -- what answers ask for -----------------------------------------------------------------------------------------
-
-    def _take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
-        """Do what an error code asks for; raises unless all is well."""
-        if step is Step.GO_ON:
-            return
-        name = codes.error_name(code)
-        if step is Step.REDISCOVER:
-            self.coordinator_gone(broker, f"{request}: {name}")
-        elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
-            self._lose(f"{request} was answered with {name}", keep_member_id=step is Step.LOSE_GENERATION)
-        elif step is Step.REJOIN:
-            raise _Superseded
-        elif step is Step.FAIL:
-            raise fatal(code, group_id=self.group_id, request=request, detail=detail)
-        raise RetriableError(f"{request}: {name}", code=code)
-
-    def _lose(self, why: str, *, keep_member_id: bool = False) -> None:
-        """The generation is gone: the partitions are lost, and the group has to be joined anew."""
-        self._log.log(logging.WARNING if self.assignment.held else logging.INFO, "out of the group: %s", why)
-        self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
-        self._is_leader = False
-        self._released.clear()
-        if self._state is not MemberState.UNJOINED:
-            self._set_state(MemberState.UNJOINED)
-        if self.assignment.lose():
-            self._metrics.record("partition-lost")
-        self._call_attention()
-        if self._subscription:
-            self.request_rejoin(why)
-
-    async def _fail(self, error: CoordinatorError) -> None:
-        """Nobody can retry this: tell the application, and do not stand in the group's way meanwhile."""
-        self._log.error("%s", error)
-        if isinstance(error, FencedError):
-            # The other holder of the instance id is the member now: nothing of ours may leave it.
-            self._lose(str(error))
-        elif self._generation.has_member_id:
-            await self._leave(str(error), Deadline.after(self.config.request_timeout_ms), static_too=True)
-        self.request_rejoin("after a failure")
-        self._failures.set(error)
-
-    def _check_not_superseded(self, before: Generation) -> None:
-        if self._generation is not before or self._closed:
-            raise _Superseded
-
-    # -- for heartbeat.py ---------------------------------------------------------------------------------------------
-
-    @property
-    def heartbeats_wanted(self) -> bool:
-        """True while the coordinator expects heartbeats: in a generation, and not while JoinGroup waits there."""
-        return self._generation.generation_id >= 0 and not self._joining
-
-    _joining = False
-
-    async def send_heartbeat(self) -> None:
-        """One heartbeat, and what its answer asks for; raises a retriable error when it was not heard."""
-        used = self._generation
-        broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
-        try:
-            answer = await self.ask_coordinator(
-                broker,
-                requests.heartbeat(self.config, used),
-                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms),
-            )
-        except (MalformedMessageError, DisconnectedError) as error:
-            self.coordinator_gone(broker, str(error))
-            raise RetriableError(str(error)) from error
-        if self._generation is not used:
-            return
-        code = answer.error_code
-        step = step_for(HEARTBEAT, code)
-        if step is Step.REJOIN:
-            if not self._state_is_joining():
-                self.request_rejoin("the group is rebalancing")
-            self._wake_peers()
-        elif step is Step.FAIL:
-            await self._fail(fatal(code, group_id=self.group_id, request="Heartbeat"))
-        else:
-            try:
-                self._take(step, code, "Heartbeat", broker)
-            except RetriableError:
-                if step in (Step.REDISCOVER, Step.BACK_OFF):
-                    raise
-
-    def _state_is_joining(self) -> bool:
-        return self._state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
-
-    def session_expired(self) -> None:
-        """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
-        if self._lookup.coordinator is not None:
-            self.coordinator_gone(self._lookup.coordinator, "no heartbeat was answered for session.timeout.ms")
-
-    async def poll_interval_exceeded(self) -> None:
-        """The application did not poll for ``max.poll.interval.ms``: leave, and join again at its next poll."""
-        self._log.warning(
-            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
-            " the setting",
-            self.config.max_poll_interval_ms,
-        )
-        self._parked_at = self.polls
-        await self._leave(
-            "consumer poll timeout has expired", Deadline.after(self.config.request_timeout_ms), static_too=False
-        )
-        self.request_rejoin("the application polled again after max.poll.interval.ms")
-        self._call_attention()
-
-    def _wake_peers(self, after_ms: Sequence[int] = (0,)) -> None:
-        """Members of one process do not wait for each other's heartbeat intervals."""
-        for peer in self._peers:
-            if peer is not self and not peer.rebalancing:
-                peer._heartbeat.early(after_ms)
-
-    # -- for offsets.py -----------------------------------------------------------------------------------------------
-
-    async def find_coordinator(self, deadline: Deadline) -> Broker:
-        """The coordinator, looked up if need be, until ``deadline``."""
-        return await self._lookup.find(deadline)
-
-    async def ask_coordinator(self, broker: Broker, message: Any, *, timeout_ms: float, waits: bool = False) -> Any:
-        """One request to the coordinator; a broken connection forgets it."""
-        if isinstance(message, JoinGroupRequest):
-            self._joining = True
-        try:
-            return await self.cluster.request(broker, message, timeout_ms=timeout_ms, waits=waits)
-        except RetriableError as error:
-            self.coordinator_gone(broker, str(error))
-            raise
-        finally:
-            if isinstance(message, JoinGroupRequest):
-                self._joining = False
-
-    def coordinator_gone(self, broker: Broker, why: str) -> None:
-        """Look the coordinator up again before the next request."""
-        self._note_obstacle(why)
-        self._lookup.gone(broker, why)
-
-    async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a rebalance that is under way, or that the group demands, was synced; offsets.py resends then."""
-        if not await self._signal.until(
-            lambda: (self._state is MemberState.STABLE and not self.rebalancing)
-            or self._generation.generation_id < 0
-            or self._failures.current is not None,
-            deadline,
-        ):
-            raise RequestTimedOutError("the rebalance did not complete in time")
-
-    def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """A commit was refused: take in what that says about the membership, if it is still the one used."""
-        if self._generation is not used or used.generation_id < 0:
-            return
-        step = step_for(HEARTBEAT, code)
-        if step is Step.REJOIN:
-            if not self.rebalancing:
-                self.request_rejoin(f"{request}: {codes.error_name(code)}")
-        elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
-            self._lose(f"{request} was refused with {codes.error_name(code)}", keep_member_id=step is Step.LOSE_GENERATION)
-        elif step is Step.FAIL:
-            error = fatal(code, group_id=self.group_id, request=request)
-            self._spawn(self._fail(error), "fail")
+    # -- offsets ---------------------------------------------------------------------------------------------------------
 
     async def commit(
         self,
@@ -730,7 +434,7 @@ class ConsumerCoordinator:
         """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``list_offsets.py``."""
         return await list_offsets(self.cluster, wanted, self._deadline(timeout_ms), read_committed=read_committed)
 
-    # -- metadata -----------------------------------------------------------------------------------------------------
+    # -- metadata --------------------------------------------------------------------------------------------------------
 
     def _on_metadata(self, metadata: Metadata) -> None:
         if not self._subscription or self._closed:
@@ -747,7 +451,7 @@ class ConsumerCoordinator:
         if reason is not None:
             self.request_rejoin(reason)
 
-    # -- leaving ------------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------------------
 
     async def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
         """Leave (``maybeLeaveGroup``); a static member stays in the group until its session ends.
@@ -759,34 +463,6 @@ class ConsumerCoordinator:
         self._rejoin_reason = None
         await self._leave(reason or "leave_group was called", self._deadline(timeout_ms), rejoin=False)
         self._start()
-
-    async def _leave(self, reason: str, deadline: Deadline, *, static_too: bool = False, rejoin: bool = True) -> None:
-        member = self._generation
-        subscription = self._subscription
-        if not rejoin:
-            self._subscription = NOTHING
-        try:
-            self._lose(reason)
-        finally:
-            self._subscription = subscription
-        if not member.has_member_id or (self.config.group_instance_id is not None and not static_too):
-            return
-        broker = self._lookup.coordinator
-        if broker is None:
-            try:
-                broker = await self.find_coordinator(deadline)
-            except CoordinatorError as error:
-                self._log.warning("left without telling the coordinator, which is not known: %s", error)
-                return
-        request = requests.leave_group(self.config, member.member_id, reason)
-        try:
-            answer = await self.cluster.request(broker, request, timeout_ms=max(1.0, deadline.remaining_ms))
-        except CoordinatorError as error:
-            self._log.warning("the coordinator did not confirm that we left: %s", error)
-            return
-        for code in (answer.error_code, *(row.error_code for row in answer.members)):
-            if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
-                self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
 
     async def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
         """Finish commits, leave, and end every task; idempotent.  All of it within ``timeout_ms``.
@@ -818,8 +494,6 @@ class ConsumerCoordinator:
             return
         await self.close(timeout_ms)
 
-    # -- small things -------------------------------------------------------------------------------------------------
-
     def _start(self) -> None:
         if self._driver is None or self._driver.done():
             self._driver = self._spawn(self._drive(), "rebalance")
@@ -832,53 +506,8 @@ class ConsumerCoordinator:
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = self._loop.create_task(work, name=f"{name} of {self.group_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or self._closed:
-            return
-        error = task.exception()
-        if error is None:
-            return
-        self._log.error("a background task crashed", exc_info=error)
-        crash = CoordinatorError(f"the coordinator's task {task.get_name()!r} crashed: {error!r}; please report this")
-        crash.__cause__ = error
-        self._failures.set(crash, final=True)
-        self._subscription = NOTHING
-        self._spawn(self._leave("the client crashed", Deadline.after(self.config.request_timeout_ms)), "leave")
-
-    def _set_state(self, state: MemberState) -> None:
-        self._state = check_transition(self._state, state)
-
-    def _call_attention(self) -> None:
-        self.attention = True
-        self._signal.fire()
-
-    def _call(self, function: Callable[[], object]) -> None:
-        """Run on the loop, from any thread; after the loop's end there is nobody left to tell."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function)
-
-    def _note_obstacle(self, what: str) -> None:
-        self._failures.note_obstacle(what, wanted=bool(self._subscription))
-
     def _names(self) -> list[str]:
         return [assignor.name for assignor in self.assignors]
 
     def _offered(self) -> str:
         return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
-
-    def _timeout(self, timeout_ms: float | None) -> float:
-        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-
-    def _deadline(self, timeout_ms: float | None) -> Deadline:
-        return Deadline.after(self._timeout(timeout_ms))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the coordinator is closed")

@@ -1,0 +1,417 @@
+"""One member's standing in its group: generation, heartbeats, what answers ask for, leaving.
+
+This is the half of the coordinator that Java calls ``AbstractCoordinator``; ``coordinator.py`` goes through the sequence of
+a rebalance on top of it.  Everything here runs on one event loop, except what is marked as thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from consumer_coord import requests
+from consumer_coord.answers import HEARTBEAT, Step, fatal, step_for
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.discovery import CoordinatorLookup
+from consumer_coord.errors import (
+    ClosedError,
+    CoordinatorError,
+    DisconnectedError,
+    FencedError,
+    MalformedMessageError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from consumer_coord.failures import Failures, copy_of
+from consumer_coord.heartbeat import Heartbeat
+from consumer_coord.member_log import MemberLog
+from consumer_coord.member_state import (
+    NO_GENERATION,
+    Generation,
+    MemberState,
+    check_transition,
+)
+from consumer_coord.metadata import Broker, Metadata
+from consumer_coord.metrics import Metrics
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.rebalance import AssignmentState
+from consumer_coord.retry import Deadline
+from consumer_coord.signals import Signal
+from consumer_coord.subscription import NOTHING
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import (
+    JoinGroupRequest,
+)
+
+#: When a member joins, the others in its process ask the coordinator this soon whether the group rebalances.
+PEER_HEARTBEATS_MS = (3, 20)
+
+
+class Superseded(Exception):
+    """The membership was reset, or the subscription ended, while a step waited: start over."""
+
+
+class GroupMember:
+    """What :class:`~consumer_coord.coordinator.ConsumerCoordinator` is to its coordinator and to its application."""
+
+    def __init__(self, config: CoordinatorConfig, cluster: ClusterClient) -> None:
+        self.config = config
+        self.cluster = cluster
+        #: What the group wants this member to hold, and what the application holds.
+        self.assignment = AssignmentState()
+        #: The application counts its polls here, from its own thread.
+        self.polls = 0
+        #: True when the application has something to look at: a change, a failure.  Read from any thread.
+        self.attention = False
+        self._loop = asyncio.get_running_loop()
+        self._metrics = Metrics(self._loop.time)
+        self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
+        self._generation = NO_GENERATION
+        self._state = MemberState.UNJOINED
+        self._is_leader = False
+        self._joining = False
+        self._subscription = NOTHING
+        self._rejoin_reason: str | None = None
+        #: The count of polls when the application was found not to poll; None while it does.
+        self._parked_at: int | None = None
+        #: The count of polls when a transaction began to hold joins; None while there is none.
+        self._held_at: int | None = None
+        self._released: set[TopicPartition] = set()
+        self._signal = Signal()
+        self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
+        self._log = MemberLog(logging.getLogger(__name__), self)
+        self._lookup = CoordinatorLookup(config.group_id, cluster, self._metrics, self._note_obstacle)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._heartbeat = Heartbeat(
+            self,
+            self._metrics,
+            interval_ms=config.heartbeat_interval_ms,
+            session_timeout_ms=config.session_timeout_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+        )
+        #: The group's members in this process; they wake each other.
+        self._peers: dict[GroupMember, None] = cluster.groups.setdefault(config.group_id, {})
+        self._peers[self] = None
+        self._closed = False
+
+    @property
+    def group_id(self) -> str:
+        """The group."""
+        return self.config.group_id
+
+    @property
+    def group_instance_id(self) -> str | None:
+        """The static member's name (KIP-345), None for a dynamic member."""
+        return self.config.group_instance_id
+
+    @property
+    def generation_state(self) -> Generation:
+        """Generation id, member id and agreed assignor, as one value; thread-safe."""
+        return self._generation
+
+    @property
+    def generation(self) -> int:
+        """The generation id, -1 outside the group; thread-safe."""
+        return self._generation.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """The member id that the coordinator gave, empty before; thread-safe."""
+        return self._generation.member_id
+
+    @property
+    def state(self) -> MemberState:
+        """Where this member stands; thread-safe."""
+        return self._state
+
+    @property
+    def subscribed(self) -> bool:
+        """True while there is a subscription; thread-safe."""
+        return bool(self._subscription)
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this member leads the group; thread-safe."""
+        return self._is_leader
+
+    @property
+    def rebalancing(self) -> bool:
+        """True from the moment a join is known to be needed until its sync is answered; thread-safe."""
+        return self._rejoin_reason is not None or self._state in (
+            MemberState.PREPARING_REBALANCE,
+            MemberState.COMPLETING_REBALANCE,
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        """The cluster's metadata as last seen; thread-safe."""
+        return self.cluster.metadata
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and timings under the Java client's names; see ``metrics.py``."""
+        return self._metrics.snapshot()
+
+    # -- what the application hears --------------------------------------------------------------------------------------
+
+    def polled(self) -> None:
+        """The application polled; thread-safe.  Raises a failure of the background, once, or again if it is final."""
+        self.polls += 1
+        if self.attention:
+            self._attend()
+
+    def _attend(self) -> None:
+        # First the flag and then the look: what the loop notes in between is seen by the next poll.
+        self.attention = False
+        failure = self._failures.take()
+        if failure is None and self._parked_at is None and self._held_at is None:
+            self.attention = not self.assignment.settled
+            return
+        self.attention = True
+        self._call(self._signal.fire)
+        if failure is not None:
+            raise copy_of(failure)
+
+    def request_rejoin(self, reason: str) -> None:
+        """Note that a join is needed; the driver does it."""
+        if self._rejoin_reason is None:
+            self._log.info("rejoin: %s", reason)
+            self._rejoin_reason = reason
+        self._signal.fire()
+
+    # -- what answers ask for --------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
+        """Do what an error code asks for; raises unless all is well."""
+        if step is Step.GO_ON:
+            return
+        name = codes.error_name(code)
+        if step is Step.REDISCOVER:
+            self.coordinator_gone(broker, f"{request}: {name}")
+        elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
+            self._lose(f"{request} was answered with {name}", keep_member_id=step is Step.LOSE_GENERATION)
+        elif step is Step.REJOIN:
+            raise Superseded
+        elif step is Step.FAIL:
+            raise fatal(code, group_id=self.group_id, request=request, detail=detail)
+        raise RetriableError(f"{request}: {name}", code=code)
+
+    def _lose(self, why: str, *, keep_member_id: bool = False) -> None:
+        """The generation is gone: the partitions are lost, and the group has to be joined anew."""
+        self._log.log(logging.WARNING if self.assignment.held else logging.INFO, "out of the group: %s", why)
+        self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
+        self._is_leader = False
+        self._released.clear()
+        if self._state is not MemberState.UNJOINED:
+            self._set_state(MemberState.UNJOINED)
+        if self.assignment.lose():
+            self._metrics.record("partition-lost")
+        self._call_attention()
+        if self._subscription:
+            self.request_rejoin(why)
+
+    async def _fail(self, error: CoordinatorError) -> None:
+        """Nobody can retry this: tell the application, and do not stand in the group's way meanwhile."""
+        self._log.error("%s", error)
+        if isinstance(error, FencedError):
+            # The other holder of the instance id is the member now: nothing of ours may leave it.
+            self._lose(str(error))
+        elif self._generation.has_member_id:
+            await self._leave(str(error), Deadline.after(self.config.request_timeout_ms), static_too=True)
+        self.request_rejoin("after a failure")
+        self._failures.set(error)
+
+    def _check_not_superseded(self, before: Generation) -> None:
+        if self._generation is not before or self._closed:
+            raise Superseded
+
+    # -- for heartbeat.py ------------------------------------------------------------------------------------------------
+
+    @property
+    def heartbeats_wanted(self) -> bool:
+        """True while the coordinator expects heartbeats: in a generation, and not while JoinGroup waits there."""
+        return self._generation.generation_id >= 0 and not self._joining
+
+    async def send_heartbeat(self) -> None:
+        """One heartbeat, and what its answer asks for; raises a retriable error when it was not heard."""
+        used = self._generation
+        broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
+        try:
+            answer = await self.ask_coordinator(
+                broker,
+                requests.heartbeat(self.config, used),
+                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms),
+            )
+        except (MalformedMessageError, DisconnectedError) as error:
+            self.coordinator_gone(broker, str(error))
+            raise RetriableError(str(error)) from error
+        if self._generation is not used:
+            return
+        code = answer.error_code
+        step = step_for(HEARTBEAT, code)
+        if step is Step.REJOIN:
+            if not self._state_is_joining():
+                self.request_rejoin("the group is rebalancing")
+            self._wake_peers()
+        elif step is Step.FAIL:
+            await self._fail(fatal(code, group_id=self.group_id, request="Heartbeat"))
+        else:
+            try:
+                self._take(step, code, "Heartbeat", broker)
+            except RetriableError:
+                if step in (Step.REDISCOVER, Step.BACK_OFF):
+                    raise
+
+    def _state_is_joining(self) -> bool:
+        return self._state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
+
+    def session_expired(self) -> None:
+        """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
+        if self._lookup.coordinator is not None:
+            self.coordinator_gone(self._lookup.coordinator, "no heartbeat was answered for session.timeout.ms")
+
+    async def poll_interval_exceeded(self) -> None:
+        """The application did not poll for ``max.poll.interval.ms``: leave, and join again at its next poll."""
+        self._log.warning(
+            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
+            " the setting",
+            self.config.max_poll_interval_ms,
+        )
+        self._parked_at = self.polls
+        await self._leave(
+            "consumer poll timeout has expired", Deadline.after(self.config.request_timeout_ms), static_too=False
+        )
+        self.request_rejoin("the application polled again after max.poll.interval.ms")
+        self._call_attention()
+
+    def _wake_peers(self, after_ms: Sequence[int] = (0,)) -> None:
+        """Members of one process do not wait for each other's heartbeat intervals."""
+        for peer in self._peers:
+            if peer is not self and not peer.rebalancing:
+                peer._heartbeat.early(after_ms)
+
+    # -- for offsets.py --------------------------------------------------------------------------------------------------
+
+    async def find_coordinator(self, deadline: Deadline) -> Broker:
+        """The coordinator, looked up if need be, until ``deadline``."""
+        return await self._lookup.find(deadline)
+
+    async def ask_coordinator(self, broker: Broker, message: Any, *, timeout_ms: float, waits: bool = False) -> Any:
+        """One request to the coordinator; a broken connection forgets it."""
+        if isinstance(message, JoinGroupRequest):
+            self._joining = True
+        try:
+            return await self.cluster.request(broker, message, timeout_ms=timeout_ms, waits=waits)
+        except RetriableError as error:
+            self.coordinator_gone(broker, str(error))
+            raise
+        finally:
+            if isinstance(message, JoinGroupRequest):
+                self._joining = False
+
+    def coordinator_gone(self, broker: Broker, why: str) -> None:
+        """Look the coordinator up again before the next request."""
+        self._note_obstacle(why)
+        self._lookup.gone(broker, why)
+
+    async def wait_for_sync(self, deadline: Deadline) -> None:
+        """Wait until a rebalance that is under way, or that the group demands, was synced; offsets.py resends then."""
+        if not await self._signal.until(
+            lambda: (self._state is MemberState.STABLE and not self.rebalancing)
+            or self._generation.generation_id < 0
+            or self._failures.current is not None,
+            deadline,
+        ):
+            raise RequestTimedOutError("the rebalance did not complete in time")
+
+    def membership_refused(self, used: Generation, code: int, request: str) -> None:
+        """A commit was refused: take in what that says about the membership, if it is still the one used."""
+        if self._generation is not used or used.generation_id < 0:
+            return
+        step = step_for(HEARTBEAT, code)
+        if step is Step.REJOIN:
+            if not self.rebalancing:
+                self.request_rejoin(f"{request}: {codes.error_name(code)}")
+        elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
+            self._lose(f"{request} was refused with {codes.error_name(code)}", keep_member_id=step is Step.LOSE_GENERATION)
+        elif step is Step.FAIL:
+            error = fatal(code, group_id=self.group_id, request=request)
+            self._spawn(self._fail(error), "fail")
+
+    # -- leaving, and small things ---------------------------------------------------------------------------------------
+
+    async def _leave(self, reason: str, deadline: Deadline, *, static_too: bool = False, rejoin: bool = True) -> None:
+        member = self._generation
+        subscription = self._subscription
+        if not rejoin:
+            self._subscription = NOTHING
+        try:
+            self._lose(reason)
+        finally:
+            self._subscription = subscription
+        if not member.has_member_id or (self.config.group_instance_id is not None and not static_too):
+            return
+        broker = self._lookup.coordinator
+        if broker is None:
+            try:
+                broker = await self.find_coordinator(deadline)
+            except CoordinatorError as error:
+                self._log.warning("left without telling the coordinator, which is not known: %s", error)
+                return
+        request = requests.leave_group(self.config, member.member_id, reason)
+        try:
+            answer = await self.cluster.request(broker, request, timeout_ms=max(1.0, deadline.remaining_ms))
+        except CoordinatorError as error:
+            self._log.warning("the coordinator did not confirm that we left: %s", error)
+            return
+        for code in (answer.error_code, *(row.error_code for row in answer.members)):
+            if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
+                self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=f"{name} of {self.group_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self._closed:
+            return
+        error = task.exception()
+        if error is None:
+            return
+        self._log.error("a background task crashed", exc_info=error)
+        crash = CoordinatorError(f"the coordinator's task {task.get_name()!r} crashed: {error!r}; please report this")
+        crash.__cause__ = error
+        self._failures.set(crash, final=True)
+        self._subscription = NOTHING
+        self._spawn(self._leave("the client crashed", Deadline.after(self.config.request_timeout_ms)), "leave")
+
+    def _set_state(self, state: MemberState) -> None:
+        self._state = check_transition(self._state, state)
+
+    def _call_attention(self) -> None:
+        self.attention = True
+        self._signal.fire()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Run on the loop, from any thread; after the loop's end there is nobody left to tell."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def _note_obstacle(self, what: str) -> None:
+        self._failures.note_obstacle(what, wanted=bool(self._subscription))
+
+    def _timeout(self, timeout_ms: float | None) -> float:
+        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
+        return Deadline.after(self._timeout(timeout_ms))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the coordinator is closed")
