@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -59,9 +58,6 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.last_used = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
         self._client = ClientConnection(host=peer[0] if peer else "unknown")
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._opened(self):
             transport.abort()
 

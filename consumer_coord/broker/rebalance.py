@@ -176,7 +176,10 @@ class Rebalance:
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             late: Sequence[str] = tuple(group.pending_sync_members)
             for member_id in late:
-                self._purgatory.cancel(group.members[member_id].heartbeat)
+                # A static member may have been replaced since, and the id of its former life still stand here (as in Kafka).
+                member = group.members.get(member_id)
+                if member is not None:
+                    self._purgatory.cancel(member.heartbeat)
                 group.remove(member_id)
             self.prepare(shard, group, f"{len(late)} members did not send SyncGroup in time")
 
@@ -204,9 +207,11 @@ class Rebalance:
         group.remove(member_id)
 
     def remove_member(self, group: GroupMetadata, member: GroupMember) -> None:
-        """Take a member out. If its JoinGroup waits it is told UNKNOWN_MEMBER_ID, so that it can start again."""
+        """Take a member out. If its JoinGroup waits it is told UNKNOWN_MEMBER_ID, so that it can start again; so is its
+        SyncGroup, which Kafka leaves without an answer."""
         self._purgatory.cancel(member.heartbeat)
         group.complete_join(member, JoinGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
+        group.complete_sync(member, SyncGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
     def _expire_pending_member(self, shard: Shard, group: GroupMetadata, member_id: str) -> None:
