@@ -148,7 +148,12 @@ class _ScramExchange:
     def __init__(self, scram: Scram) -> None:
         scramp = require_scramp()
         self._refused: type[Exception] = scramp.ScramException
-        self._client: Any = scramp.ScramClient([scram.name], scram.username, scram.password)
+        try:
+            self._client: Any = scramp.ScramClient([scram.name], scram.username, scram.password)
+        except self._refused:
+            raise ConfigurationError(
+                "sasl.username or sasl.password holds a character that may not be used with SCRAM (SASLprep, RFC 4013)"
+            ) from None
         self._run_blocking = scram.environment.run_blocking
         self._steps = 0
 
