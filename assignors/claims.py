@@ -49,17 +49,22 @@ def settle(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Memb
     for position, (owned, generation) in enumerate(claims):
         if not owned:
             continue
-        own_topics = subscriptions.topic_sets[subscriptions.class_of[position]]
-        if owned.keys() <= own_topics:
+        if subscriptions.has_all(position, owned) and all(owned.values()):
             kept[position] = owned
             for topic, partitions in owned.items():
                 claimed[topic].append(partitions)
             continue
-        kept[position] = {topic: partitions for topic, partitions in owned.items() if topic in own_topics}
+        own: dict[str, Sequence[int]] = {}
+        kept[position] = own
+        row = subscriptions.rows[subscriptions.class_of[position]]
         for topic, partitions in owned.items():
-            if topic in own_topics:
+            if not len(partitions):
+                continue
+            bit = subscriptions.bit_of[topic]
+            if bit & row:
+                own[topic] = partitions
                 claimed[topic].append(partitions)
-            elif topic in claimed:
+            elif bit:
                 foreign.setdefault(topic, []).append(_Claim(generation, position, partitions, False))
                 odd_topics.add(topic)
     free: dict[str, Sequence[int]] = {}

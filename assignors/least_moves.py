@@ -44,26 +44,31 @@ class LeastMoves:
     def __init__(
         self,
         supply: Sequence[int],
+        free: Sequence[int],
         allowed: Sequence[int],
         least: Sequence[int],
-        owned: Sequence[Mapping[int, int]],
+        owned: Sequence[Mapping[int, Sequence[int]]],
         nearness: Nearness | None = None,
+        *,
+        all_may_stay: bool = False,
     ) -> None:
-        """``supply``: how many partitions each lot has; ``allowed``: for each lot the set of members that may have some
-        in a balanced plan; ``least``: for each member the smaller of the two loads it may have; ``owned``: for
-        each member lot -> number of partitions that it owns."""
+        """``supply``: how many partitions each lot has; ``free``: how many of them nobody owns; ``allowed``: for each
+        lot the set of members that may have some in a balanced plan; ``least``: for each member the smaller of the two
+        loads it may have; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: none of those is
+        with a member that is not allowed to have it or not near to it."""
         self.changes: list[dict[int, int]] = [{} for _ in supply]
         self._allowed = allowed
         self._least = least
         self._owned = owned
         self._nearness = nearness
         self._far = 1 + sum(supply)
-        self._loads = [0] * len(least)
-        self._free = list(supply)
+        self._loads = [sum(map(len, of_member.values())) for of_member in owned]
+        self._free = list(free)
         self._regain = [0] * len(supply)  # members that had more of the lot
         self._extra = [0] * len(least)  # lots of which the member has more than it owned
         self._held: list[int | None] = [None] * len(least)  # lots of which the member has some, None: not known yet
-        self._keep()
+        if not all_may_stay:
+            self._take_away()
         self._account = sum(supply) - sum(
             [low + min(max(load - low, 0), 1) for low, load in zip(least, self._loads, strict=True)]
         )
@@ -86,21 +91,20 @@ class LeastMoves:
             while self._augment():
                 pass
 
-    # The start: everybody keeps what it owns, unless balance or racks forbid it.
-
-    def _keep(self) -> None:
+    def _take_away(self) -> None:
+        """Of what is owned, take what cannot stay for balance or should not stay for racks."""
         for member, owned in enumerate(self._owned):
             near = self._nearness.lots[member] if self._nearness else -1
             bit = 1 << member
-            for lot, number in owned.items():
-                if not self._allowed[lot] & bit:
-                    self.changes[lot][member] = -number
-                elif not near >> lot & 1:
-                    self.changes[lot][member] = -number
+            for lot, partitions in owned.items():
+                may_stay = self._allowed[lot] & bit
+                if may_stay and near >> lot & 1:
+                    continue
+                if may_stay:
                     self._regain[lot] |= bit
-                else:
-                    self._free[lot] -= number
-                    self._loads[member] += number
+                self.changes[lot][member] = -len(partitions)
+                self._free[lot] += len(partitions)
+                self._loads[member] -= len(partitions)
 
     # Costs.  A lot offers partitions to members, a member returns partitions to lots.
 
@@ -135,8 +139,8 @@ class LeastMoves:
         held = self._held[member]
         if held is None:
             held = self._extra[member]
-            for lot, number in self._owned[member].items():
-                if number + self.changes[lot].get(member, 0) > 0:
+            for lot, partitions in self._owned[member].items():
+                if len(partitions) + self.changes[lot].get(member, 0) > 0:
                     held |= 1 << lot
             self._held[member] = held
         return held
@@ -258,7 +262,7 @@ class LeastMoves:
                     number = min(number, -self.changes[at][to])
             elif kind == _MEMBER and next_kind == _LOT:
                 more = self.changes[to].get(at, 0)
-                number = min(number, more if more > 0 else self._owned[at][to] + more)
+                number = min(number, more if more > 0 else len(self._owned[at][to]) + more)
             else:
                 number = 1
         kind, at = path[-1]
@@ -325,7 +329,7 @@ class LeastMoves:
         changes = self.changes[lot]
         change = changes[member] = changes.get(member, 0) + number
         member_bit, lot_bit = 1 << member, 1 << lot
-        owned = self._owned[member].get(lot, 0)
+        owned = len(self._owned[member].get(lot, ()))
         held = self._held_by(member)
         self._held[member] = held | lot_bit if owned + change > 0 else held & ~lot_bit
         self._extra[member] = self._extra[member] | lot_bit if change > 0 else self._extra[member] & ~lot_bit

@@ -75,32 +75,41 @@ class Flow:
                     if rising:
                         if (floor - height) * rising.bit_count() >= left:
                             break
-                        left -= self._raise(lot, rising, height, floor, standing)
+                        self._raise(lot, rising, height, floor, standing)
+                        left -= (floor - height) * rising.bit_count()
                     rising |= reached
                     height = floor
             up, rest = divmod(left, rising.bit_count())
             runs -= left
             self._raise(lot, rising, height, height + up, standing)
+            height += up
             step = run if runs > 0 else 1
             if rest >= step:
-                self._raise(lot, _first(rising, rest // step), height + up, height + up + step, standing)
+                rising ^= self._raise(lot, rising, height, height + step, standing, rest // step)
             if rest % step:
-                last = _first(rising & standing[height + up], 1)
-                self._raise(lot, last, height + up, height + up + rest % step, standing)
+                self._raise(lot, rising, height, height + rest % step, standing, 1)
 
-    def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int]) -> int:
-        """Give each class in a set as many partitions as lead from one height to another; returns how many in all."""
+    def _raise(
+        self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None
+    ) -> int:
+        """Give each class in a set as many partitions as lead from one height to another; returns the set.
+
+        ``first``: so many of them, those with the smallest numbers, instead of all.
+        """
         if start == end:
-            return 0
+            return rising
+        given, loads, step = self.given[lot], self.loads, end - start
+        numbers = list(islice(numbers_in(rising), first))
+        if first is not None:
+            rising &= (1 << (numbers[-1] + 1)) - 1
         standing[start] &= ~rising
         standing[end] = standing.get(end, 0) | rising
         if not standing[start]:
             del standing[start]
-        given, loads = self.given[lot], self.loads
-        for c in numbers_in(rising):
-            given[c] = given.get(c, 0) + end - start
+        for c in numbers:
+            given[c] = given.get(c, 0) + step
             loads[c] = end
-        return (end - start) * rising.bit_count()
+        return rising
 
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
@@ -320,7 +329,3 @@ class Flow:
         self.loads[source] -= number
         self.loads[sink] += number
 
-
-def _first(numbers: int, count: int) -> int:
-    """The smallest ``count`` numbers of a set that has more."""
-    return numbers & (1 << next(islice(numbers_in(numbers), count, None))) - 1

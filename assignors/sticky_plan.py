@@ -62,7 +62,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
     subscriptions = Subscriptions.of(cluster, members)
     claims = settle(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
     rack_of = racks_of_members(cluster, subscriptions, members)
-    takers = [positions for positions, topics in _classes(subscriptions) if topics]
+    takers = [positions for positions, row in zip(subscriptions.classes, subscriptions.rows, strict=True) if row]
     gains: list[dict[str, Sequence[int]]] = [{} for _ in subscriptions.members]
     result = Draft(subscriptions.members, claims.kept, gains, claims.bound)
     if not takers:
@@ -76,10 +76,6 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
     else:
         _plan_afresh(result, subscriptions, Lots.by_topic(cluster, subscriptions, claims))
     return result
-
-
-def _classes(subscriptions: Subscriptions) -> list[tuple[Sequence[int], frozenset[str]]]:
-    return list(zip(subscriptions.classes, subscriptions.topic_sets, strict=True))
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
@@ -135,8 +131,8 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
     flow = groups.flow(subscriptions, lots)
     flow.fill(run_length(sum(lots.supply)))
     flow.balance()
-    singles = len(subscriptions.classes) == len(subscriptions.members)
-    shares: list[dict[str, Sequence[int]]] = result.gains if singles else [{} for _ in subscriptions.classes]
+    alone = subscriptions.all_differ
+    shares: list[dict[str, Sequence[int]]] = result.gains if alone else [{} for _ in subscriptions.classes]
     for given, inside in zip(flow.given, groups.lots, strict=True):
         takers = iter(given.items())
         number, wanted = next(takers)
@@ -149,7 +145,7 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
                 shares[number][topic] = range(start, stop)
                 wanted -= stop - start
                 start = stop
-    if singles:
+    if alone:
         return
     for positions, share, load in zip(subscriptions.classes, shares, flow.loads, strict=True):
         quota, over = divmod(load, len(positions))
@@ -160,13 +156,12 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
     """Mixed subscriptions, or racks: the balanced loads, and then the fewest moves that lead there."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
-    owned = [{lot: len(partitions) for lot, partitions in of_member.items()} for of_member in lots.owned]
-    for member, of_member in enumerate(owned):
-        number = subscriptions.class_of[member]
-        for lot, count in of_member.items():
-            given = flow.given[groups.group_of[lot]]
-            given[number] = given.get(number, 0) + count
-        flow.loads[number] += sum(of_member.values())
+    given_of_lot = [flow.given[group] for group in groups.group_of]
+    for number, of_member in zip(subscriptions.class_of, lots.owned, strict=True):
+        for lot, partitions in of_member.items():
+            given = given_of_lot[lot]
+            given[number] = given.get(number, 0) + len(partitions)
+        flow.loads[number] += sum(map(len, of_member.values()))
     flow.fill()
     flow.balance()
     least_of_class = flow.least_loads()
@@ -176,13 +171,15 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
     sets = [bit_set(with_least[least], len(least_of_class)) for least in sorted(with_least)]
     # Only the emptiest subscribers of a lot may have some of it: to give to a fuller one would not be balanced.
     emptiest = [next(classes & which for which in sets if classes & which) for classes in groups.classes]
-    allowed = [bit_set(subscriptions.members_of(classes), len(subscriptions.members)) for classes in emptiest]
+    allowed = list(map(subscriptions.member_set, emptiest))
     search = LeastMoves(
         lots.supply,
+        list(map(len, lots.free)),
         [allowed[group] for group in groups.group_of],
         [least_of_class[number] for number in subscriptions.class_of],
-        owned,
+        lots.owned,
         lots.nearness,
+        all_may_stay=lots.nearness is None and emptiest == groups.classes,
     )
     search.run()
     _apply(result, lots, search.changes)

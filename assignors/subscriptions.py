@@ -7,16 +7,19 @@ is worked out per class instead of per member is nearly free; that is half of wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
 from assignors.base import Cluster, Member
-from assignors.bits import numbers_in
+from assignors.bits import bit_set, numbers_in
 
 #: The largest number of partitions believed of one topic.  Kafka's own limits for a whole cluster lie below it, and a
 #: corrupt count must not make a leader fill its memory.
 MAX_PARTITIONS_PER_TOPIC = 10_000_000
+
+#: With how many different subscriptions of other members a member's one is compared.
+_RECENT = 4
 
 
 class InvalidInputError(ValueError):
@@ -29,17 +32,18 @@ class Subscriptions:
 
     ``members``: member ids in Kafka's order (see :func:`members_in_order`); everything else refers to
     positions in it.  ``class_of``: for each member its class.  ``classes``: for each class its members' positions,
-    ascending.  ``topic_sets``: for each class the topics it subscribes to, those that exist and have partitions.
-    ``topics``: all of those, in Java's order of strings.  ``subscribers``: topic -> its classes, as the bits of a number
-    (see ``bits``).
+    ascending.  ``topics``: all subscribed topics that exist and have partitions, in Java's order of strings.
+    ``subscribers``: topic -> its classes, as the bits of a number (see ``bits``).  ``bit_of``: topic -> its bit in the
+    ``rows``, 0 for any other string; ``rows``: for each class the bits of its topics.
     """
 
     members: Sequence[str]
     class_of: Sequence[int]
     classes: Sequence[Sequence[int]]
-    topic_sets: Sequence[frozenset[str]]
     topics: Sequence[str]
     subscribers: Mapping[str, int]
+    bit_of: Mapping[str, int]
+    rows: Sequence[int]
 
     @classmethod
     def of(cls, cluster: Cluster, members: Mapping[str, Member]) -> Subscriptions:
@@ -47,36 +51,48 @@ class Subscriptions:
         check(cluster, members)
         order = members_in_order(members)
         bit_of = _TopicBits(cluster.partitions)
-        class_of_spelling: dict[tuple[str, ...], int] = {}
         class_of_row: dict[int, int] = {}
         class_of: list[int] = []
         classes: list[list[int]] = []
-        topic_sets: list[frozenset[str]] = []
+        # To compare with a subscription seen before is far cheaper than to look at its topics, and mostly succeeds.
+        recent: list[tuple[Sequence[str], int]] = []
         for position, member_id in enumerate(order):
-            spelling = tuple(members[member_id].topics)
-            number = class_of_spelling.get(spelling)
+            subscribed = members[member_id].topics
+            number = next((known for spelling, known in recent if spelling == subscribed), None)
             if number is None:
-                topic_set = frozenset(spelling)
-                row = sum(map(bit_of.__getitem__, topic_set))
-                number = class_of_spelling[spelling] = class_of_row.setdefault(row, len(classes))
+                number = class_of_row.setdefault(bit_of.row(subscribed), len(classes))
                 if number == len(classes):
                     classes.append([])
-                    known = len(topic_set) == row.bit_count()
-                    topic_sets.append(topic_set if known else frozenset(filter(bit_of.__getitem__, topic_set)))
+                recent = [(subscribed, number), *recent[: _RECENT - 1]]
             class_of.append(number)
             classes[number].append(position)
         topics = in_java_order([topic for topic, bit in bit_of.items() if bit])
         # A table of bits with a row per class, read by columns.
         width = bit_of.width
-        table = "".join([f"{row:0{width}b}" for row in reversed(class_of_row)])
+        rows = list(class_of_row)
+        table = "".join([f"{row:0{width}b}" for row in reversed(rows)])
         subscribers = {topic: int(table[width - bit_of[topic].bit_length() :: width], 2) for topic in topics}
-        return cls(order, class_of, classes, topic_sets, topics, subscribers)
+        return cls(order, class_of, classes, topics, subscribers, bit_of.closed(), rows)
+
+    def has_all(self, position: int, topics: Collection[str]) -> bool:
+        """Whether the member at this position subscribes to all of these topics (which differ), and they exist."""
+        bits = sum(map(self.bit_of.__getitem__, topics))
+        return bits.bit_count() == len(topics) and not bits & ~self.rows[self.class_of[position]]
+
+    @property
+    def all_differ(self) -> bool:
+        """Whether no two subscribe alike, so that a class's number is its member's position."""
+        return len(self.classes) == len(self.members)
 
     def members_of(self, classes: int) -> list[int]:
-        """The positions of the members of these classes, ascending."""
-        if len(self.classes) == len(self.members):
+        """The positions of the members of a set of classes, ascending."""
+        if self.all_differ:
             return list(numbers_in(classes))
         return sorted(itertools.chain.from_iterable([self.classes[number] for number in numbers_in(classes)]))
+
+    def member_set(self, classes: int) -> int:
+        """The positions of the members of a set of classes, as the bits of a number."""
+        return classes if self.all_differ else bit_set(self.members_of(classes), len(self.members))
 
 
 class _TopicBits(dict[str, int]):
@@ -94,6 +110,21 @@ class _TopicBits(dict[str, int]):
             self.width += 1
         self[topic] = bit
         return bit
+
+    def row(self, topics: Sequence[str]) -> int:
+        """The bits of these topics."""
+        row = sum(map(self.__getitem__, topics))
+        # A sum of n powers of two has n bits just when they all differ: that no topic is unknown or named twice.
+        return row if row.bit_count() == len(topics) else sum(map(self.__getitem__, set(topics)))
+
+    def closed(self) -> dict[str, int]:
+        """The bits so far; what was not met has none."""
+        return _ClosedBits(self)
+
+
+class _ClosedBits(dict[str, int]):
+    def __missing__(self, topic: str) -> int:
+        return 0
 
 
 def check(cluster: Cluster, members: Mapping[str, Member]) -> None:
