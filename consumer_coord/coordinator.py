@@ -88,6 +88,8 @@ class ConsumerCoordinator(GroupMember):
         self._joined_topics: tuple[str, ...] = ()
         self._held_until = 0.0
         self._released_at = 0.0
+        #: What the last JoinGroup named as owned: nobody else gets it until a later one leaves it out.
+        self._named: frozenset[TopicPartition] = frozenset()
 
     # -- what the application says ---------------------------------------------------------------------------------------
 
@@ -277,7 +279,8 @@ class ConsumerCoordinator(GroupMember):
 
     def _owned(self) -> Mapping[str, Sequence[int]]:
         """What JoinGroup names as owned: an eager member has given up everything."""
-        return by_topic(self.assignment.owned()) if self.protocol is RebalanceProtocol.COOPERATIVE else {}
+        self._named = self.assignment.owned() if self.protocol is RebalanceProtocol.COOPERATIVE else frozenset()
+        return by_topic(self._named)
 
     def _must_let_go(self) -> bool:
         if self.protocol is RebalanceProtocol.EAGER:
@@ -391,16 +394,17 @@ class ConsumerCoordinator(GroupMember):
                     assignor.on_assignment(assignment, generation)
                 except Exception as error:
                     raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
-        released = self.assignment.publish(generation, flatten(assignment))
+        self.assignment.publish(generation, flatten(assignment))
         self._log.info("assigned %s", listed(self.assignment.target.partitions))
         self._failures.went_on()
         self._call_attention()
         if unwanted:
             self.request_rejoin("the assignment has topics outside the subscription")
         if self.protocol is RebalanceProtocol.COOPERATIVE:
-            if released:
-                # Promised to the application but never taken up, so nobody has to wait for it.
-                self.request_rejoin("partitions were given up before they were used")
+            if self._named - self.assignment.owned():
+                # Named as owned, so nobody has it now: it was never taken up, or was let go of while this join was under
+                # way.  The group has to hear that it is free.
+                self.request_rejoin("partitions were given up during the rebalance")
             self._heartbeat.early()
         if self._watch.topics() != topics:
             self.request_rejoin("the subscription changed during the rebalance")
