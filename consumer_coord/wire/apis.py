@@ -63,6 +63,7 @@ _ALL = (
     _api(47, m.OffsetDeleteRequest, m.OffsetDeleteResponse),
     _api(60, m.DescribeClusterRequest, m.DescribeClusterResponse),
     _api(68, m.ConsumerGroupHeartbeatRequest, m.ConsumerGroupHeartbeatResponse),
+    _api(69, m.ConsumerGroupDescribeRequest, m.ConsumerGroupDescribeResponse),
 )
 
 #: API key -> API.

@@ -51,6 +51,14 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponseTopic,
     SupportedFeatureKey,
 )
+from consumer_coord.wire.messages.consumer_group import (
+    ConsumerGroupDescribeAssignment,
+    ConsumerGroupDescribeGroup,
+    ConsumerGroupDescribeMember,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeTopicPartitions,
+)
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatAssignment,
     ConsumerGroupHeartbeatRequest,
@@ -163,6 +171,12 @@ __all__ = [
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "BatchIndexAndErrorMessage",
+    "ConsumerGroupDescribeAssignment",
+    "ConsumerGroupDescribeGroup",
+    "ConsumerGroupDescribeMember",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
+    "ConsumerGroupDescribeTopicPartitions",
     "ConsumerGroupHeartbeatAssignment",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatRequestTopicPartitions",

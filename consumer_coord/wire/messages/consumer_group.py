@@ -1,0 +1,80 @@
+"""Messages about groups of the new protocol (KIP-848) that operators' commands need."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
+
+
+@message("0-1", flexible="0+")
+@attrs.frozen
+class ConsumerGroupDescribeRequest(Struct):
+    """Asks for the state and the members of groups of the new protocol."""
+
+    group_ids: Sequence[str] = field(array(STRING))
+    include_authorized_operations: bool = field(BOOL)
+
+
+@attrs.frozen
+class ConsumerGroupDescribeTopicPartitions(Struct):
+    """One of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
+
+    topic_id: uuid.UUID = field(UUID)
+    topic_name: str = field(STRING)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@attrs.frozen
+class ConsumerGroupDescribeAssignment(Struct):
+    """``ConsumerGroupDescribeMember.assignment`` and ``target_assignment``."""
+
+    topic_partitions: Sequence[ConsumerGroupDescribeTopicPartitions] = field(array(ConsumerGroupDescribeTopicPartitions))
+
+
+@attrs.frozen
+class ConsumerGroupDescribeMember(Struct):
+    """One of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 a new one."""
+
+    member_id: str = field(STRING)
+    instance_id: str | None = field(STRING, nullable="0+", default=None)
+    rack_id: str | None = field(STRING, nullable="0+", default=None)
+    member_epoch: int = field(INT32)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    subscribed_topic_names: Sequence[str] = field(array(STRING))
+    subscribed_topic_regex: str | None = field(STRING, nullable="0+", default=None)
+    assignment: ConsumerGroupDescribeAssignment = field(
+        ConsumerGroupDescribeAssignment, default=ConsumerGroupDescribeAssignment()
+    )
+    target_assignment: ConsumerGroupDescribeAssignment = field(
+        ConsumerGroupDescribeAssignment, default=ConsumerGroupDescribeAssignment()
+    )
+    member_type: int = field(INT8, "1+", default=-1, ignorable=True)
+
+
+@attrs.frozen
+class ConsumerGroupDescribeGroup(Struct):
+    """One of ``ConsumerGroupDescribeResponse.groups``."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", default=None)
+    group_id: str = field(STRING)
+    group_state: str = field(STRING)
+    group_epoch: int = field(INT32)
+    assignment_epoch: int = field(INT32)
+    assignor_name: str = field(STRING)
+    members: Sequence[ConsumerGroupDescribeMember] = field(array(ConsumerGroupDescribeMember))
+    authorized_operations: int = field(INT32, default=-2147483648)
+
+
+@message("0-1", flexible="0+")
+@attrs.frozen
+class ConsumerGroupDescribeResponse(Struct):
+    """One :class:`ConsumerGroupDescribeGroup` per group that was asked for."""
+
+    throttle_time_ms: int = field(INT32)
+    groups: Sequence[ConsumerGroupDescribeGroup] = field(array(ConsumerGroupDescribeGroup))
