@@ -7,9 +7,7 @@ added.  A rebalance that changes nothing for this member costs its application n
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +22,6 @@ from consumer_coord import commits, group_metadata
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.data_plane import DataPlane, native, partition_of, position_of
 from consumer_coord.errors import (
-    CallbackError,
     ClosedError,
     ConcurrentUseError,
     ConfigurationError,
@@ -32,16 +29,15 @@ from consumer_coord.errors import (
     FatalError,
     WakeupError,
 )
+from consumer_coord.handover import Callback, Callbacks, Handover
 from consumer_coord.kafka_exceptions import kafka_exceptions, to_kafka_exception
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.rebalance import Change
-from consumer_coord.start_offsets import starting_positions
+from consumer_coord.subscription import librdkafka_pattern
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = logging.getLogger(__name__)
 
 Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
-Callback: TypeAlias = "Callable[[GroupConsumer, Rows], object]"
 
 #: How long librdkafka may wait before we look up again: short while the group rebalances, longer in peace.
 _SLICE_S = 0.05
@@ -83,19 +79,13 @@ class GroupConsumer:
         self._closed = False
         self._woken = False
         self._manual = False
-        self._on_assign: Callback | None = None
-        self._on_revoke: Callback | None = None
-        self._on_lost: Callback | None = None
-        #: Partitions taken up whose position is still looked up.
-        self._pending: set[TopicPartition] = set()
-        self._lookup: concurrent.futures.Future[Mapping[TopicPartition, OffsetAndMetadata]] | None = None
-        self._looked_up: frozenset[TopicPartition] = frozenset()
-        #: Positions chosen by assign() or seek() inside on_assign.
-        self._chosen: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With enable.auto.offset.store=false: what store_offsets() said.
         self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self._auto = commits.AutoCommit(self._coordinator, self._data)
         self._asynchronous = commits.AsynchronousCommits(self._coordinator, self._committed_callback)
+        self._handover = Handover(
+            self._coordinator, self._data, call=self._call_back, before_revoke=self._before_revoke, stopped=self._stopped
+        )
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -167,21 +157,18 @@ class GroupConsumer:
                     raise TypeError(f"{callback!r} is not callable")
             if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
                 raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
-            patterns = [topic for topic in topics if topic.startswith("^")]
-            if patterns:
-                # librdkafka's patterns match a topic's beginning; plain names among them match themselves.
-                parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]
-                self._coordinator.subscribe_pattern(_compile("|".join(parts)))
+            if any(topic.startswith("^") for topic in topics):
+                self._coordinator.subscribe_pattern(librdkafka_pattern(topics))
             else:
                 self._coordinator.subscribe(topics)
-            self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+            self._handover.callbacks = Callbacks(on_assign, on_revoke, on_lost)
             self._auto.start()
 
     def unsubscribe(self) -> None:
         """Commit what is finished, give everything up, and leave the group."""
         with kafka_exceptions(), _Used(self, in_callback=False):
             if not self._manual:
-                failure = self._give_up_all()
+                failure = self._handover.give_up_all()
                 self._coordinator.unsubscribe()
                 if failure is not None:
                     raise failure
@@ -232,10 +219,7 @@ class GroupConsumer:
 
     def _choose(self, rows: Rows) -> None:
         chosen = {partition_of(row): position_of(row) for row in rows}
-        foreign = chosen.keys() - self._pending
-        if foreign:
-            raise FatalError(f"{listed(foreign)} were not assigned by the group just now")
-        self._chosen.update({partition: at for partition, at in chosen.items() if at.offset != confluent_kafka.OFFSET_INVALID})
+        self._handover.choose({tp: at for tp, at in chosen.items() if at.offset != confluent_kafka.OFFSET_INVALID})
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -293,7 +277,7 @@ class GroupConsumer:
             self._lock.release()
 
     def _slice(self) -> float:
-        return _REBALANCING_SLICE_S if self._core.rebalancing or self._pending else _SLICE_S
+        return _REBALANCING_SLICE_S if self._core.rebalancing or self._handover.pending else _SLICE_S
 
     def _between_slices(self) -> None:
         self._core.polls += 1
@@ -315,88 +299,28 @@ class GroupConsumer:
             self._auto.poll(self._finished)
             self._asynchronous.poll()
             change = self._core.assignment.change()
-            failure = self._carry_out(change) if change else None
-            self._start_pending()
+            failure = self._handover.carry_out(change) if change else None
+            self._handover.start_pending()
             if failure is not None:
                 raise failure
 
-    def _carry_out(self, change: Change) -> CoordinatorError | None:
-        """Lost, revoked, added: callbacks first, then the data plane, then the report; returns what a callback raised.
-
-        Every callback runs and the state is right afterwards, whatever one of them raises; the first exception wins.
-        """
-        failures: list[CoordinatorError | None] = []
-        if change.lost:
-            failures.append(self._call_back(self._on_lost or self._on_revoke, change.lost, "on_lost"))
-            self._stop(change.lost)
-            self._coordinator.let_go(change.lost)
-        if change.revoked:
-            failures.append(self._commit_before_revoke(change.revoked))
-            failures.append(self._call_back(self._on_revoke, change.revoked, "on_revoke"))
-            self._stop(change.revoked)
-            self._coordinator.let_go(change.revoked)
-        taken = self._coordinator.take_up(change)
-        if taken or change.first:
-            self._pending |= taken
-            failures.append(self._call_back(self._on_assign, taken, "on_assign"))
-            chosen = {partition: self._chosen[partition] for partition in self._chosen.keys() & taken}
-            self._chosen.clear()
-            self._data.start(chosen)
-            self._pending -= chosen.keys()
-        return next((failure for failure in failures if failure is not None), None)
-
-    def _stop(self, partitions: frozenset[TopicPartition]) -> None:
-        self._data.stop(partitions)
-        self._pending -= partitions
-        for partition in partitions:
-            self._stored.pop(partition, None)
-
-    def _call_back(
-        self, callback: Callback | None, partitions: frozenset[TopicPartition], name: str
-    ) -> CoordinatorError | None:
-        if callback is None:
-            return None
+    def _call_back(self, callback: Callback, partitions: frozenset[TopicPartition]) -> None:
         self._in_callback = True
         try:
             callback(self, [native(partition) for partition in sorted(partitions)])
-        except Exception as error:  # noqa: BLE001 - whatever it is, the protocol goes on first
-            failure = CallbackError(f"{name} raised {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            return failure
         finally:
             self._in_callback = False
-        return None
 
-    def _start_pending(self) -> None:
-        """Start what was taken up once its committed position is known."""
-        if self._lookup is not None and self._lookup.done():
-            lookup, self._lookup = self._lookup, None
-            found = lookup.result()
-            ready = {partition: at for partition, at in found.items() if partition in self._pending}
-            self._pending -= ready.keys()
-            self._data.start(ready)
-        if self._pending and self._lookup is None:
-            wanted = frozenset(self._pending)
-            limit_ms = self._settings.coordinator.default_api_timeout_ms
-            reset = self._settings.auto_offset_reset
-            self._lookup = self._coordinator.submit(
-                lambda: starting_positions(self._core, wanted, reset, limit_ms)
-            )
-            self._lookup.add_done_callback(lambda _: setattr(self._core, "attention", True))
-
-    def _commit_before_revoke(self, partitions: frozenset[TopicPartition]) -> CoordinatorError | None:
+    def _before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         """Automatic commit of what moves; a failure is logged, because the rebalance goes on all the same."""
         if self._settings.coordinator.enable_auto_commit:
             finished = {tp: at for tp, at in self._finished().items() if tp in partitions}
             self._auto.commit_now(finished, self._settings.coordinator.rebalance_timeout_ms)
         self._asynchronous.poll()
-        return None
 
-    def _give_up_all(self) -> CoordinatorError | None:
-        """Everything held is revoked, or was lost; for close and unsubscribe."""
-        change = self._core.assignment.change()
-        held = self._core.assignment.held
-        return self._carry_out(Change(change.target, change.lost, held, frozenset(), False))
+    def _stopped(self, partitions: frozenset[TopicPartition]) -> None:
+        for partition in partitions:
+            self._stored.pop(partition, None)
 
     def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions of what the application has finished: all it was given, or what it stored."""
@@ -473,18 +397,11 @@ class GroupConsumer:
     def seek(self, partition: confluent_kafka.TopicPartition) -> None:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         with kafka_exceptions(), _Used(self):
-            if partition_of(partition) in self._pending:
-                self._start_at(partition)
+            if partition_of(partition) in self._handover.pending:
+                self._handover.begin_at(partition_of(partition), position_of(partition), later=self._in_callback)
                 return
             self._stored.pop(partition_of(partition), None)
             self._data.handle.seek(partition)
-
-    def _start_at(self, row: confluent_kafka.TopicPartition) -> None:
-        if self._in_callback:
-            self._chosen[partition_of(row)] = position_of(row)
-        else:
-            self._pending.discard(partition_of(row))
-            self._data.start({partition_of(row): position_of(row)})
 
     def get_watermark_offsets(
         self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
@@ -521,7 +438,7 @@ class GroupConsumer:
 
     def _must_hold(self, rows: Rows, what: str) -> set[TopicPartition]:
         wanted = {partition_of(row) for row in rows}
-        foreign = wanted - self._data.assigned - self._pending
+        foreign = wanted - self._data.assigned - self._handover.pending
         if foreign:
             raise FatalError(f"{what}: {listed(foreign)} are not assigned to this consumer")
         return wanted
@@ -587,7 +504,10 @@ class GroupConsumer:
         self._auto.stop()
         try:
             self._coordinator.check_process()
-            failure = self._give_up_all() if not self._manual else self._commit_before_revoke(frozenset(self._data.assigned))
+            if self._manual:
+                self._before_revoke(frozenset(self._data.assigned))
+            else:
+                failure = self._handover.give_up_all()
             self._asynchronous.finish(timeout_ms)
         finally:
             self._closed = True
@@ -614,13 +534,6 @@ class _Used:
     def __exit__(self, *details: object) -> None:
         if self._taken:
             self._consumer._leave()
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigurationError(f"the subscription pattern {pattern!r} is no regular expression: {error}") from error
 
 
 def _ms(timeout: float | None) -> float | None:

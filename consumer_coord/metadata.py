@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.errors import ConfigurationError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import MetadataResponse, MetadataResponseTopic
 
@@ -141,11 +140,3 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None) -> Topic:
 
 def _older(epoch: int, known: int) -> bool:
     return -1 < epoch < known
-
-
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A subscription pattern: librdkafka's spelling, a leading ``^``, is accepted and implied at both ends."""
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigurationError(f"the subscription pattern {pattern!r} is no regular expression: {error}") from error

@@ -51,3 +51,15 @@ def to_topics(topics: Iterable[str]) -> TopicSubscription:
 def to_pattern(pattern: re.Pattern[str]) -> TopicSubscription:
     """A subscription to every topic whose whole name matches."""
     return TopicSubscription(pattern=pattern)
+
+
+def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
+    """One pattern for a list in which names that start with ``^`` are patterns, as librdkafka spells it.
+
+    librdkafka's patterns match a topic's beginning; plain names among them match themselves.
+    """
+    parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]
+    try:
+        return re.compile("|".join(parts))
+    except re.error as error:
+        raise ConfigurationError(f"one of the patterns {list(topics)!r} is no regular expression: {error}") from error
