@@ -245,6 +245,11 @@ class ClusterClient:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await require_no_sasl(connection)
+        except TimeoutError as error:
+            connection.close()
+            if isinstance(error, CoordinatorError):
+                raise
+            raise timed_out(f"asking {connection.address} whether it expects SASL", timeout_ms) from error
         except BaseException:
             connection.close()
             raise

@@ -21,6 +21,7 @@ from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.connection import Connection
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
 logger = logging.getLogger(__name__)
@@ -386,8 +387,10 @@ async def require_no_sasl(connection: Connection) -> None:
     """Raise :class:`AuthenticationError` when this listener expects SASL, which a client without SASL has to ask.
 
     Such a listener answers ApiVersions and hangs up at the first real request without a word.  A handshake for no
-    mechanism tells the two apart: a listener without SASL answers ILLEGAL_SASL_STATE.
+    mechanism tells the two apart: a listener without SASL answers ILLEGAL_SASL_STATE, or does not know of handshakes.
     """
+    if api_for(SaslHandshakeRequest).key not in connection.versions:
+        return
     answer = await connection.exchange(SaslHandshakeRequest(mechanism=""))
     if answer.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(sorted(answer.mechanisms))
