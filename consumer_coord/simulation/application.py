@@ -236,6 +236,9 @@ class MemberProcess:
             self._failed(error)
             return True
         except CoordinatorError as error:
+            if type(error) is CoordinatorError:
+                # Only for a background task that crashed.
+                self._world.crashed(self.name, error)
             self._failed(error)
         change = coordinator.assignment.change()
         if change:
