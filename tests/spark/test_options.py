@@ -1,0 +1,183 @@
+"""Options: every mistake is an error that names option, value and remedy; names are those of Spark's own source."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.spark.hooks import by_value
+from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.source import KafkaGroupSource
+from consumer_coord.topic_partition import TopicPartition
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "group.id": "billing", "subscribe": "orders"}
+
+
+def test_a_minimal_query_gets_the_defaults() -> None:
+    options = parse_options(BASE)
+    assert options.group == "billing"
+    assert options.topics == ("orders",)
+    assert options.assignor == "cooperative-sticky"
+    assert options.fail_on_data_loss
+    coordinator = options.config().coordinator
+    assert coordinator.max_poll_interval_ms == 3_600_000
+    assert coordinator.rebalance_timeout_ms == 60_000
+
+
+def test_kafka_settings_reach_both_planes() -> None:
+    options = parse_options(
+        {
+            **BASE,
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "me",
+            "kafka.sasl.password": "secret",
+            "kafka.session.timeout.ms": "9000",
+            "kafka.fetch.max.bytes": "1048576",
+        }
+    )
+    config = options.config()
+    assert config.coordinator.session_timeout_ms == 9000
+    assert config.client.security["security.protocol"] == "SASL_SSL"
+    data_plane = options.data_plane()
+    assert data_plane["sasl.password"] == "secret"
+    assert data_plane["fetch.max.bytes"] == "1048576"
+    assert data_plane["enable.partition.eof"] is True
+    assert "secret" not in repr(options)
+
+
+def test_option_names_are_case_insensitive() -> None:
+    options = parse_options({key.upper(): value for key, value in BASE.items()} | {"MAXOFFSETSPERTRIGGER": "7"})
+    assert options.max_offsets == 7
+
+
+def test_durations_are_sparks() -> None:
+    def delay_ms(text: str) -> int:
+        return parse_options({**BASE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}).max_trigger_delay_ms
+
+    assert [delay_ms(text) for text in ("250", "500ms", "30s", "15m", "2 min", "1h", "1d")] == [
+        250,
+        500,
+        30_000,
+        900_000,
+        120_000,
+        3_600_000,
+        86_400_000,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"group.id": None}, "group.id is missing"),
+        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers is missing"),
+        ({"kafka.bootstrap.servers": "no host"}, "'no host' is no host:port"),
+        ({"subscribe": None}, "set one of subscribe"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": "or/ders"}, "'or/ders' is no name"),
+        ({"subscribePattern": "o.*"}, "exclude each other"),
+        ({"subscribe": None, "subscribePattern": "o(*"}, "'o(*' is no regular expression"),
+        ({"kafka.group.id": "other"}, "contradict each other: keep group.id"),
+        ({"assign": '{"orders":[0]}'}, "the group decides"),
+        ({"endingOffsets": "latest"}, "Trigger.AvailableNow"),
+        ({"path": "orders"}, "Kafka has no paths"),
+        ({"groupIdPrefix": "x"}, "name it with group.id"),
+        ({"maxOffsetPerTrigger": "10"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"session.timeout.ms": "10"}, "kafka.session.timeout.ms"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0' must be a whole number above 0"),
+        ({"maxOffsetsPerTrigger": "ten"}, "maxOffsetsPerTrigger='ten'"),
+        ({"minPartitions": "-1"}, "minPartitions='-1'"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger=9 is above"),
+        ({"maxTriggerDelay": "5s"}, "set that too"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "maxTriggerDelay='soon' is no duration"),
+        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss='perhaps' must be true or false"),
+        ({"startingOffsets": "somewhere"}, "startingOffsets='somewhere' must be earliest, latest or JSON"),
+        ({"startingOffsets": '{"orders":{"0":-3}}'}, "'orders' partition '0' at -3"),
+        ({"startingOffsets": '{"orders":{"zero":3}}'}, "'orders' partition 'zero'"),
+        ({"startingOffsets": '{"payments":{"0":3}}'}, "names topic 'payments', which subscribe='orders' does not"),
+        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other: keep one"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp='yesterday' must be milliseconds"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "'orders' partition '0' at -1"),
+        ({"startingOffsetsByTimestampStrategy": "never"}, "must be error or latest"),
+        ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, "the source commits"),
+        ({"kafka.partition.assignment.strategy": "range"}, "use the option assignor"),
+        ({"kafka.value.deserializer": "x"}, "values are bytes"),
+        ({"kafka.session.timeout.ms": "soon"}, "session.timeout.ms='soon'"),
+        ({"assignor": "cooperative-stiky"}, "cooperative-sticky"),
+        ({"assignor": "no.such.module:Assignor"}, "no.such.module:Assignor"),
+        ({"assignor": "range"}, "allowEager=true"),
+        ({"assignor": "by-value:AAAA"}, "cannot be loaded here"),
+        ({"packer": "nowhere"}, "packer='nowhere' must be module:function"),
+        ({"packer": "math:nothing"}, "packer='math:nothing' cannot be loaded"),
+        ({"packer": "math:pi"}, "is no function"),
+        ({"asyncProgressTrackingEnabled": "true"}, "only after Spark finished"),
+    ],
+)
+def test_a_mistake_is_named(changes: dict[str, str | None], message: str) -> None:
+    given = {key: value for key, value in {**BASE, **changes}.items() if value is not None}
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        parse_options(given)
+
+
+def test_an_unknown_kafka_setting_is_an_error_at_load() -> None:
+    with pytest.raises(ConfigurationError, match=r"no\.such\.key"):
+        KafkaGroupSource({**BASE, "kafka.no.such.key": "1"})
+
+
+def test_an_eager_assignor_is_taken_when_asked_for() -> None:
+    assert parse_options({**BASE, "assignor": "range", "allowEager": "true"}).allow_eager
+
+
+class EverythingToTheFirst(Assignor):
+    """An assignor of a notebook."""
+
+    name = "everything-to-the-first"
+    protocols = (RebalanceProtocol.COOPERATIVE,)
+
+    def assign(self, cluster: Cluster, members: object) -> Plan:
+        assert isinstance(members, dict)
+        first = min(members)
+        return {
+            member: {topic: range(count) for topic, count in cluster.partitions.items()} if member == first else {}
+            for member in members
+        }
+
+
+_ELSEWHERE = """
+import sys
+from assignors import Cluster, Member
+from consumer_coord.spark.hooks import load_assignors
+(assignor,) = load_assignors(sys.argv[1], allow_eager=False)
+assert "tests" not in sys.modules
+print(assignor.name, assignor.assign(Cluster({"orders": 2}), {"a": Member(["orders"]), "b": Member(["orders"])}))
+"""
+
+
+def test_an_assignor_travels_by_value(tmp_path: Path) -> None:
+    text = by_value(EverythingToTheFirst)
+    assert parse_options({**BASE, "assignor": text}).assignor == text
+    run = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, text], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout.strip() == "everything-to-the-first {'a': {'orders': range(0, 2)}, 'b': {}}"
+
+
+def test_starting_offsets_by_partition() -> None:
+    starting = parse_options({**BASE, "startingOffsets": '{"orders":{"0":23,"1":-1}}'}).starting
+    assert [starting.of(TopicPartition("orders", number)) for number in range(3)] == [23, -1, -2]
+
+
+def test_starting_timestamps() -> None:
+    starting = parse_options({**BASE, "startingTimestamp": "1000"}).starting
+    assert starting.timestamp_of(TopicPartition("orders", 5)) == 1000
+    by_partition = parse_options({**BASE, "startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}).starting
+    assert by_partition.timestamp_of(TopicPartition("orders", 0)) == 1000
+    assert by_partition.timestamp_of(TopicPartition("orders", 1)) is None
+    assert by_partition.of(TopicPartition("orders", 1)) == -2
