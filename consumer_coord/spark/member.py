@@ -7,6 +7,7 @@ on the coordinator's daemon thread all through a batch; the own share changes on
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ import attrs
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import EARLIEST, LATEST
-from consumer_coord.metadata import compile_pattern
 from consumer_coord.offsets import CommitResult
 from consumer_coord.spark.background import Background, position
 from consumer_coord.spark.errors import CheckpointError, DataLossError
@@ -78,7 +78,7 @@ class Membership:
             self._coordinator = coordinator = BlockingCoordinator(options.settings, assignors=assignors)
             self._background = Background(self._look_up, self._send)
             if options.pattern is not None:
-                coordinator.subscribe_pattern(compile_pattern(options.pattern))
+                coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
         return self._coordinator
@@ -165,7 +165,7 @@ class Membership:
         topics = start.topics.keys()
         pattern = self._options.pattern
         if pattern is not None:
-            mine = {topic for topic in topics if compile_pattern(pattern).fullmatch(topic)}
+            mine = {topic for topic in topics if re.compile(pattern).fullmatch(topic)}
         else:
             mine = topics & set(self._options.topics)
         if topics and not mine:
@@ -433,7 +433,7 @@ class Membership:
             time.sleep(0.05)
         metadata = coordinator.metadata
         if self._options.pattern is not None:
-            topics = metadata.matching(compile_pattern(self._options.pattern), exclude_internal=True)
+            topics = metadata.matching(re.compile(self._options.pattern), exclude_internal=True)
         else:
             topics = frozenset(self._options.topics)
         every = {

@@ -39,8 +39,8 @@ def test_equal_offsets_are_equal_texts(offsets: Offsets) -> None:
         offsets.group,
         offsets.cluster,
         {
-            topic: TopicSpans(part.id, part.count, dict(reversed(part.spans.items())))
-            for topic, part in reversed(offsets.topics.items())
+            topic: TopicSpans(part.id, part.count, dict(reversed(list(part.spans.items()))))
+            for topic, part in reversed(list(offsets.topics.items()))
         },
     )
     text = json.dumps(offsets.to_json())

@@ -1,0 +1,68 @@
+"""For the Spark tests: messages in, and one session for all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.real_kafka import RealKafka
+
+#: Workers and planners run in this very environment.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def produce(bootstrap_servers: str, topic: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``records``, arguments of ``Producer.produce`` each, and wait until they are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+    for record in records:
+        producer.produce(topic, **record)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def fill(kafka: RealKafka) -> Callable[..., None]:
+    """``fill(topic, partition, count, first=0)``: records with key k<n> and value v<n>."""
+
+    def write(topic: str, partition: int, count: int, first: int = 0) -> None:
+        produce(
+            kafka.bootstrap_servers,
+            topic,
+            [
+                {"partition": partition, "key": f"k{number}", "value": f"v{number}"}
+                for number in range(first, first + count)
+            ],
+        )
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all tests, on two cores."""
+    from pyspark.sql import SparkSession
+
+    from consumer_coord.spark import KafkaGroupSource
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("consumer-coord tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.streaming.noDataProgressEventInterval", "500")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(KafkaGroupSource)
+    try:
+        yield session
+    finally:
+        session.stop()
