@@ -11,7 +11,7 @@ import asyncio
 import enum
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 import attrs
@@ -176,7 +176,7 @@ class GroupMetadata:
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
-            self.leader_id = next(iter(self.members), None)
+            self.leader_id = next(iter(self.leader_candidates()), None)
         self.pending_join_members.pop(member_id, None)
         self.pending_sync_members.pop(member_id, None)
 
@@ -199,9 +199,7 @@ class GroupMetadata:
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> GroupMember:
         """Give the place of a static member to the one that returned; who still waits as the old one is fenced."""
         old = self.members.pop(old_member_id)
-        self.complete_join(
-            old, JoinGroupResponse(member_id=old_member_id, error_code=error_codes.FENCED_INSTANCE_ID)
-        )
+        self.complete_join(old, join_error(error_codes.FENCED_INSTANCE_ID, old_member_id))
         self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
         new = attrs.evolve(
             old, member_id=new_member_id, is_new=False, awaiting_join=None, awaiting_sync=None, heartbeat=None
@@ -228,11 +226,15 @@ class GroupMetadata:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
             return True
-        for member in self.members.values():
-            if member.awaiting_join is not None:
-                self.leader_id = member.member_id
+        for member_id in self.leader_candidates():
+            if self.members[member_id].awaiting_join is not None:
+                self.leader_id = member_id
                 return True
         return False
+
+    def leader_candidates(self) -> Iterable[str]:
+        """Who leads next, best first: who is in the group longest. (In Kafka a hash map's order decides.)"""
+        return self.members
 
     @property
     def all_members_joined(self) -> bool:
@@ -348,6 +350,11 @@ class GroupMetadata:
             self._preferences[names] = count
         else:
             self._preferences.pop(names, None)
+
+
+def join_error(error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
+    """The answer to a JoinGroup that failed."""
+    return JoinGroupResponse(error_code=error_code, protocol_name=None, member_id=member_id)
 
 
 def generate_member_id(random: Random, client_id: str, instance_id: str | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import UNKNOWN_MEMBER_ID, GroupMember, GroupMetadata, GroupState
+from consumer_coord.broker.group import UNKNOWN_MEMBER_ID, GroupMember, GroupMetadata, GroupState, join_error
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
 from consumer_coord.broker.joining import Joining, RequestContext
@@ -116,14 +116,14 @@ class GroupCoordinator:
         """Wait until the join phase ends, or answer at once why this member cannot join."""
         config = self._config
         if not request.group_id:
-            return JoinGroupResponse(error_code=error_codes.INVALID_GROUP_ID, member_id=request.member_id)
+            return join_error(error_codes.INVALID_GROUP_ID, request.member_id)
         if not (
             config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
         ):
-            return JoinGroupResponse(error_code=error_codes.INVALID_SESSION_TIMEOUT, member_id=request.member_id)
+            return join_error(error_codes.INVALID_SESSION_TIMEOUT, request.member_id)
         error_code, shard = self._store.shard_of(request.group_id)
         if shard is None:
-            return JoinGroupResponse(error_code=error_code)
+            return join_error(error_code)
         waiter: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
         self._joining.join(context, shard, request, waiter)
         return await waiter

@@ -17,6 +17,7 @@ from consumer_coord.broker.group import (
     GroupMetadata,
     GroupState,
     generate_member_id,
+    join_error,
 )
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
 from consumer_coord.broker.purgatory import Purgatory, settle
@@ -274,7 +275,7 @@ class Joining:
 
 
 def _refuse(waiter: Waiter, error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> None:
-    settle(waiter, JoinGroupResponse(error_code=error_code, member_id=member_id))
+    settle(waiter, join_error(error_code, member_id))
 
 
 def _current_generation(

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState
+from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState, join_error
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.wire import error_codes
@@ -210,7 +210,7 @@ class Rebalance:
         """Take a member out. If its JoinGroup waits it is told UNKNOWN_MEMBER_ID, so that it can start again; so is its
         SyncGroup, which Kafka leaves without an answer."""
         self._purgatory.cancel(member.heartbeat)
-        group.complete_join(member, JoinGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
+        group.complete_join(member, join_error(error_codes.UNKNOWN_MEMBER_ID))
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
 
@@ -242,9 +242,7 @@ class Rebalance:
         group.transition_to(GroupState.DEAD, self._wall_clock_ms())
         self.cancel_timers(group)
         for member in group.members.values():
-            group.complete_join(
-                member, JoinGroupResponse(member_id=member.member_id, error_code=error_codes.NOT_COORDINATOR)
-            )
+            group.complete_join(member, join_error(error_codes.NOT_COORDINATOR, member.member_id))
             group.complete_sync(member, SyncGroupResponse(error_code=error_codes.NOT_COORDINATOR))
 
     def cancel_timers(self, group: GroupMetadata) -> None:

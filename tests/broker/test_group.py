@@ -118,12 +118,22 @@ def test_a_member_without_a_protocol_that_all_share_is_not_supported() -> None:
 def test_what_the_members_of_a_generation_subscribe_to_is_known() -> None:
     group = group_of(member("a", "range", metadata=subscription("x", "y")), member("b", "range", metadata=subscription("z")))
     group.init_next_generation(0)
-    assert group.subscribed_topics() == {"x", "y", "z"}
+    assert group.subscribed_topics() == frozenset({"x", "y", "z"})
     assert group.is_subscribed_to("x")
     assert not group.is_subscribed_to("w")
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\0", b"\0\1\0\0\0\2\0\1x", b"\0\1\x7f\xff\xff\xff", b"\0\0\0\0\0\1\0\1\xff", b"\xff\xff\0\0\0\0"])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\0",
+        b"\0\1\0\0\0\2\0\1x",
+        b"\0\1\x7f\xff\xff\xff",
+        b"\0\0\0\0\0\1\0\1\xff",
+        b"\xff\xff\0\0\0\0",
+    ],
+)
 def test_with_a_subscription_that_cannot_be_read_every_topic_counts_as_subscribed(garbage: bytes) -> None:
     group = group_of(member("a", "range", metadata=garbage))
     group.init_next_generation(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ async def test_a_pending_member_cannot_be_a_static_one(bench: Bench) -> None:
 @pytest.mark.behaviour(116)
 @on_bench()
 async def test_a_dynamic_member_that_does_not_join_again_is_dropped(bench: Bench) -> None:
-    slow = {"session_ms": 25_000, "rebalance_ms": 20_000}
+    slow: dict[str, Any] = {"session_ms": 25_000, "rebalance_ms": 20_000}
     members = await bench.form(3, **slow)
     rejoins = [bench.start_join(member_id, **slow) for member_id in members.ids[:2]]
     begun = now_ms()
@@ -137,7 +138,7 @@ async def test_a_dynamic_member_that_does_not_join_again_is_dropped(bench: Bench
 @pytest.mark.behaviour(116)
 @on_bench()
 async def test_the_next_leader_is_one_that_joined(bench: Bench) -> None:
-    slow = {"session_ms": 25_000, "rebalance_ms": 20_000}
+    slow: dict[str, Any] = {"session_ms": 25_000, "rebalance_ms": 20_000}
     members = await bench.form(2, **slow)
     new = bench.start_join(**slow)
     await pause()
@@ -224,7 +225,13 @@ async def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first(be
 @on_bench()
 async def test_a_member_with_no_protocol_in_common_is_turned_away(bench: Bench) -> None:
     await bench.form(1)
-    for how in ({"protocols": {"mine": b""}}, {"protocols": {}}, {"protocol_type": "connect"}, {"protocol_type": ""}):
+    hows: tuple[dict[str, Any], ...] = (
+        {"protocols": {"mine": b""}},
+        {"protocols": {}},
+        {"protocol_type": "connect"},
+        {"protocol_type": ""},
+    )
+    for how in hows:
         assert (await bench.join(**how)).error_code == error_codes.INCONSISTENT_GROUP_PROTOCOL
     empty = await bench.join(group_id="other", protocols={})
     assert empty.error_code == error_codes.INCONSISTENT_GROUP_PROTOCOL

@@ -1,0 +1,371 @@
+"""One sequence of requests, sent to Apache Kafka and to our coordinator, and what both said.
+
+A sequence is made while it runs against the real broker: a seed draws what each of a few members does next, and the
+member ids that the broker hands out go into later requests. What was sent, and when, is a *recording*. It is then played
+to our broker in virtual time, request by request at the same moments, and our broker hands out the same ids, so
+that answers can be compared as they are: error codes, generations, leaders, protocols, members, assignments, and the
+group's state after every step.
+
+A timer that ends within the few milliseconds around a request may end before it on one side and behind it on the other.
+So a sequence that differs is recorded again, with other timing, before it counts (see :func:`differences`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection
+from consumer_coord.broker.group import GroupMetadata
+from consumer_coord.broker.java_hash import hash_map_order
+from consumer_coord.simulation import loop as virtual
+from consumer_coord.wire import error_codes
+from consumer_coord.wire import messages as m
+from consumer_coord.wire.apis import api_for
+from consumer_coord.wire.codec import decode_response, encode_request, encode_response
+from consumer_coord.wire.schema import Struct
+from tests.broker.sequences import Player
+
+#: How long a request that may have to wait is given before the next step, and how long the group is left to settle.
+_PATIENCE_S = 0.05
+_SETTLE_S = 0.01
+#: As the real broker of the tests is configured, for what matters here.
+CONFIG = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 1_000,
+    "offsets.topic.num.partitions": 1,
+    "auto.create.topics.enable": "false",
+}
+TOPIC_PARTITIONS = 2
+
+
+@attrs.define
+class Step:
+    """One request: when it was sent, what it was, and what came of it.
+
+    ``answered_in`` is the step after whose sending the answer was there, -1 for never. ``state`` is the answer to a
+    DescribeGroups after the step, without what cannot be compared.
+    """
+
+    at_s: float
+    message: Struct
+    version: int
+    response: Struct | None = None
+    answered_in: int = -1
+    probed_at_s: float = 0.0
+    state: Any = None
+    #: The member id that this request was given, if it was; found in answers and states.
+    new_id: str | None = None
+
+
+@attrs.define
+class Recording:
+    """A whole sequence. ``seed`` makes the same requests again, but for ids and timing."""
+
+    seed: int
+    group_id: str
+    topic: str
+    steps: list[Step] = attrs.field(factory=list)
+
+
+class Broker(Protocol):
+    """Something that answers requests: one call at a time for each connection."""
+
+    async def call(self, connection: str, message: Struct, version: int) -> Struct:
+        """Send a request on a connection, which is made when it is first named."""
+
+
+# -- the real broker
+
+
+class RealBroker:
+    """Apache Kafka over TCP."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._streams: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._correlation_id = 0
+
+    async def call(self, connection: str, message: Struct, version: int) -> Struct:
+        """As :class:`Broker` says."""
+        async with self._locks.setdefault(connection, asyncio.Lock()):
+            if connection not in self._streams:
+                self._streams[connection] = await asyncio.open_connection(self._host, self._port)
+            reader, writer = self._streams[connection]
+            self._correlation_id += 1
+            frame = encode_request(message, version, self._correlation_id, "client")
+            writer.write(struct.pack(">i", len(frame)) + frame)
+            (length,) = struct.unpack(">i", await reader.readexactly(4))
+            return decode_response(api_for(type(message)).response, version, await reader.readexactly(length))[1]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for _, writer in self._streams.values():
+            writer.close()
+            await writer.wait_closed()
+
+
+async def record(broker: RealBroker, seed: int, group_id: str, topic: str, length: int, pace: float) -> Recording:
+    """Make a sequence of ``length`` steps on the real broker; with a greater ``pace`` everything is given more time."""
+    recording = Recording(seed, group_id, topic)
+    player = Player(random.Random(seed), group_id, topic)
+    await _await_coordinator(broker, group_id)
+    clock = asyncio.get_running_loop().time
+    begun_s = clock()
+    waiting: dict[int, asyncio.Future[Struct]] = {}
+    known_ids: set[str] = set()
+    for index in range(length):
+        move = player.next_move()
+        if move.pause_ms:
+            await asyncio.sleep(move.pause_ms / 1000)
+        step = Step(clock() - begun_s, move.message, move.version)
+        recording.steps.append(step)
+        waiting[index] = asyncio.ensure_future(broker.call(f"{seed}-{move.connection}", move.message, move.version))
+        await asyncio.wait([waiting[index]], timeout=_PATIENCE_S * pace)
+        await asyncio.sleep(_SETTLE_S * pace)
+        step.probed_at_s = clock() - begun_s
+        probe = await broker.call(f"{seed}-probe", _probe(group_id), 5)
+        for number, future in sorted(waiting.items()):
+            if future.done():
+                answered = recording.steps[number]
+                answered.response, answered.answered_in = future.result(), index
+                player.heard(number, answered.message, answered.version, future.result())
+                del waiting[number]
+        player.sent(index, move, index in waiting)
+        step.state = state_of(probe)
+        _note_new_ids(recording.steps, probe, known_ids)
+    for future in waiting.values():
+        future.cancel()
+    await asyncio.gather(*waiting.values(), return_exceptions=True)
+    return recording
+
+
+async def _await_coordinator(broker: RealBroker, group_id: str) -> None:
+    """A fresh cluster has no coordinators for a moment."""
+    for _ in range(300):
+        found = await broker.call(
+            f"{group_id}-lookup", m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
+        )
+        heartbeat = await broker.call(
+            f"{group_id}-lookup", m.HeartbeatRequest(group_id=group_id, generation_id=1, member_id="x"), 4
+        )
+        if found.coordinators[0].error_code == 0 and heartbeat.error_code == error_codes.UNKNOWN_MEMBER_ID:  # type: ignore[attr-defined]
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the broker has no coordinator for the group")
+
+
+def _note_new_ids(steps: Sequence[Step], probe: Struct, known: set[str]) -> None:
+    """Find out which request was given which id: in its own answer, or as a member that was not there before."""
+    for step in steps:
+        if step.new_id is None and isinstance(step.response, m.JoinGroupResponse) and _is_fresh_join(step.message):
+            step.new_id = step.response.member_id or None
+            known.update([step.new_id] if step.new_id else [])
+    assert isinstance(probe, m.DescribeGroupsResponse)
+    unseen = [one.member_id for one in probe.groups[0].members if one.member_id not in known]
+    for member_id in unseen:
+        known.add(member_id)
+        if _is_fresh_join(steps[-1].message):
+            steps[-1].new_id = member_id
+
+
+def _is_fresh_join(message: Struct) -> bool:
+    return isinstance(message, m.JoinGroupRequest) and not message.member_id
+
+
+def _probe(group_id: str) -> m.DescribeGroupsRequest:
+    return m.DescribeGroupsRequest(groups=(group_id,))
+
+
+# -- ours
+
+
+class _GivenIds(random.Random):
+    """Draws the ids that Kafka drew."""
+
+    next_id: str | None = None
+
+    def getrandbits(self, k: int, /) -> int:
+        """The number behind the next id, or one that nobody knows."""
+        if k == 128 and self.next_id is not None:
+            number, self.next_id = uuid.UUID(self.next_id[-36:]).int, None
+            return number
+        return super().getrandbits(k)
+
+
+def replay(recording: Recording) -> Recording:
+    """Play a recording to our broker, in virtual time; the answers are in a recording of their own."""
+    # Where Kafka lets a hash map of random ids decide who leads next, ours takes who is there longest. That is an
+    # accepted difference; here Kafka's order is used, so that a sequence can be compared beyond such a point.
+    own = GroupMetadata.leader_candidates
+    GroupMetadata.leader_candidates = lambda self: hash_map_order(self.members)  # type: ignore[method-assign]  # see above
+    try:
+        return virtual.run(_replay(recording), seed=recording.seed)
+    finally:
+        GroupMetadata.leader_candidates = own  # type: ignore[method-assign]  # see above
+
+
+async def _replay(recording: Recording) -> Recording:
+    ids = _GivenIds(recording.seed)
+    loop = asyncio.get_running_loop()
+    cluster = BrokerCluster(
+        BrokerConfig.from_mapping(CONFIG),
+        {recording.topic: TOPIC_PARTITIONS},
+        random=ids,
+        wall_clock_ms=lambda: round(loop.time() * 1000),
+    )
+    cluster.start_all()
+    played = Recording(recording.seed, recording.group_id, recording.topic)
+    waiting: dict[int, asyncio.Future[Struct]] = {}
+
+    async def call(message: Struct, version: int) -> Struct:
+        answer = await cluster.nodes[0].handle(encode_request(message, version, 1, "client"), ClientConnection())
+        assert answer is not None
+        return decode_response(api_for(type(message)).response, version, answer)[1]
+
+    async def until(at_s: float) -> None:
+        await asyncio.sleep(max(at_s - loop.time(), 0))
+
+    for index, original in enumerate(recording.steps):
+        await until(original.at_s)
+        step = Step(original.at_s, original.message, original.version)
+        played.steps.append(step)
+        ids.next_id = original.new_id
+        waiting[index] = asyncio.ensure_future(call(original.message, original.version))
+        await until(original.probed_at_s)
+        step.state = state_of(await call(_probe(recording.group_id), 5))
+        for number, future in sorted(waiting.items()):
+            if future.done():
+                answered = played.steps[number]
+                answered.response, answered.answered_in = future.result(), index
+                del waiting[number]
+    cluster.close()
+    await asyncio.gather(*waiting.values(), return_exceptions=True)
+    return played
+
+
+# -- comparing
+
+
+def state_of(probe: Struct) -> Any:
+    """What a DescribeGroups says, without the order of members."""
+    assert isinstance(probe, m.DescribeGroupsResponse)
+    group = probe.groups[0]
+    members = sorted(
+        (one.member_id, one.group_instance_id, one.client_id, one.client_host, one.member_metadata, one.member_assignment)
+        for one in group.members
+    )
+    return (group.error_code, group.group_state, group.protocol_type, group.protocol_data, tuple(members))
+
+
+def comparable(response: Struct | None) -> Any:
+    """An answer without what may differ: the order of members and topics, and throttling."""
+    if response is None:
+        return None
+    if isinstance(response, m.JoinGroupResponse):
+        return attrs.evolve(response, members=tuple(sorted(response.members, key=lambda one: one.member_id)))
+    if isinstance(response, m.OffsetCommitResponse):
+        results = [
+            (topic.name, one.partition_index, one.error_code) for topic in response.topics for one in topic.partitions
+        ]
+        return sorted(results)
+    if isinstance(response, m.OffsetDeleteResponse):
+        return (
+            response.error_code,
+            sorted((t.name, one.partition_index, one.error_code) for t in response.topics for one in t.partitions),
+        )
+    if isinstance(response, m.OffsetFetchResponse):
+        return [
+            (
+                group.error_code,
+                sorted(
+                    (t.name, one.partition_index, one.committed_offset, one.metadata, one.error_code)
+                    for t in group.topics
+                    for one in t.partitions
+                ),
+            )
+            for group in response.groups
+        ]
+    return response
+
+
+def compare(kafka: Recording, ours: Recording) -> list[str]:
+    """What our broker said otherwise than Kafka, as text; the first few steps that differ."""
+    found = []
+    for index, (theirs, mine) in enumerate(zip(kafka.steps, ours.steps, strict=True)):
+        if comparable(theirs.response) != comparable(mine.response):
+            found.append(f"step {index}: {theirs.message}\n  Kafka {theirs.response}\n  ours  {mine.response}")
+        elif theirs.answered_in != mine.answered_in:
+            found.append(
+                f"step {index}: {theirs.message}\n  answered in step {theirs.answered_in} by Kafka, {mine.answered_in} by ours"
+            )
+        if theirs.state != mine.state:
+            found.append(f"after step {index}: {theirs.message}\n  Kafka {theirs.state}\n  ours  {mine.state}")
+    return found[:4]
+
+
+@attrs.define
+class Outcome:
+    """What a batch of sequences came to. ``differing`` is seed -> what differed each time it was recorded."""
+
+    sequences: int = 0
+    steps: int = 0
+    recorded_again: int = 0
+    differing: dict[int, list[str]] = attrs.field(factory=dict)
+
+
+async def differences(
+    connect: Callable[[], Awaitable[RealBroker]],
+    topic: str,
+    seeds: Sequence[int],
+    *,
+    length: int = 30,
+    at_once: int = 20,
+    tries: int = 3,
+    name: str = "differential",
+) -> Outcome:
+    """Record and compare a sequence for each seed, some at a time, each differing one again with more time."""
+    outcome = Outcome()
+    places = asyncio.Semaphore(at_once)
+
+    async def one(seed: int) -> None:
+        async with places:
+            found: list[str] = []
+            for attempt in range(tries):
+                broker = await connect()
+                try:
+                    recording = await record(
+                        broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4()}", topic, length, 1 + 2 * attempt
+                    )
+                finally:
+                    await broker.close()
+                # In a thread: a virtual loop runs to its end, and one loop cannot run inside another.
+                found = compare(recording, await asyncio.to_thread(replay_alone, recording))
+                outcome.steps += len(recording.steps)
+                if not found:
+                    break
+                outcome.recorded_again += 1
+            outcome.sequences += 1
+            if found:
+                outcome.differing[seed] = found
+
+    await asyncio.gather(*(one(seed) for seed in seeds))
+    return outcome
+
+
+_alone = threading.Lock()
+
+
+def replay_alone(recording: Recording) -> Recording:
+    """As :func:`replay`, one at a time, since it exchanges a method."""
+    with _alone:
+        return replay(recording)
