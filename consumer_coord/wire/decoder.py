@@ -23,6 +23,7 @@ from typing import Any
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire.schema import (
     BYTES,
+    MAX_STRING_BYTES,
     RECORDS,
     STRING,
     UUID,
@@ -66,6 +67,7 @@ class _DecoderSource(Source):
             is_null=_is_null,
             too_many=_too_many,
             too_long=_too_long,
+            string_too_long=_string_too_long,
             make_uuid=_make_uuid,
             unpack_from=struct.unpack_from,
         )
@@ -134,7 +136,7 @@ class _DecoderSource(Source):
         elif kind.format:
             self._read(kind.format, place)
         elif kind in (STRING, BYTES, RECORDS):
-            self._length("h" if kind is STRING else "i")
+            self._length("h" if kind is STRING else "i", place if kind is STRING else None)
             with self._null_check(place, nullable):
                 self.line("start = pos")
                 self.line("pos += n - 1" if self._flexible else "pos += n")
@@ -187,13 +189,18 @@ class _DecoderSource(Source):
         self.line(f"{place} = tuple({items})")
         self._level -= 1
 
-    def _length(self, classic: str) -> None:
-        """Read a length into ``n``: of the flexible encoding as it is (null is 0), else null is negative."""
+    def _length(self, classic: str, string: str | None = None) -> None:
+        """Read a length into ``n``: of the flexible encoding as it is (null is 0), else null is negative.
+
+        ``string`` is the place of a string, whose length Kafka limits in the flexible encoding, too.
+        """
         self._read("B" if self._flexible else classic, "n")
         self._flush()
         if self._flexible:
             with self.block("if n > 127:"):
                 self.line("n, pos = read_uvarint(data, pos - 1)")
+                if string is not None:
+                    self.line(f"if n > {MAX_STRING_BYTES + 1}: raise string_too_long({string!r}, n)")
 
     def _null_check(self, place: str, nullable: bool) -> Any:
         null = "not n" if self._flexible else "n < 0"
@@ -249,6 +256,10 @@ def _too_long(message: object, tag: int, position: int, end: int) -> MalformedMe
     return MalformedMessageError(
         f"tagged field {tag} of {type(message).__name__} ends at byte {position} and was announced to end at {end}"
     )
+
+
+def _string_too_long(place: str, length: int) -> MalformedMessageError:
+    return MalformedMessageError(f"{_field(place)} would take {length - 1} bytes; Kafka allows {MAX_STRING_BYTES}")
 
 
 def _field(place: str) -> str:

@@ -12,14 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.errors import UnsupportedVersionError
-from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
+from consumer_coord.wire.schema import BYTES, MAX_STRING_BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
 from consumer_coord.wire.source import Source
 from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvarint
 
 #: ``encoder(message, append)`` hands the pieces of the encoding to ``append``, in order.
 Encoder = Callable[[Any, Callable[[bytes], object]], None]
-
-_MAX_STRING_BYTES = 0x7FFF
 
 
 def compile_encoder(struct_class: type[Struct], version: int, flexible: bool) -> Encoder:
@@ -200,7 +198,7 @@ class _EncoderSource(Source):
             self._flush()
         with self.block("else:"):
             if classic == "h":
-                self.line(f"if n > {_MAX_STRING_BYTES + 1}: raise string_too_long({name!r}, n - 1)")
+                self.line(f"if n > {MAX_STRING_BYTES + 1}: raise string_too_long({name!r}, n - 1)")
             self._pending = pending
             self._flush()
             self.line(f"{self._write}(write_uvarint(n))")
@@ -230,4 +228,4 @@ def _not_nullable(name: str, version: int) -> UnsupportedVersionError:
 
 
 def _string_too_long(name: str, length: int) -> ValueError:
-    return ValueError(f"{name} takes {length} bytes as UTF-8; Kafka allows {_MAX_STRING_BYTES}")
+    return ValueError(f"{name} takes {length} bytes as UTF-8; Kafka allows {MAX_STRING_BYTES}")

@@ -21,6 +21,9 @@ _SPEC = "consumer_coord.wire"
 
 ZERO_UUID = uuid.UUID(int=0)
 
+#: The longest string, in bytes of UTF-8; Kafka holds compact ones to it, too.
+MAX_STRING_BYTES = 0x7FFF
+
 
 class Struct:
     """Base of all messages and of the structures inside them.

@@ -28,15 +28,18 @@ def without_structures_of_other_versions(value: Struct, version: int) -> Struct:
     changed = {}
     for spec in fields_of(type(value)):
         field = getattr(value, spec.name)
-        if not _is_structural(spec.kind) or field is None:
+        if not _is_structural(spec.kind):
             continue
         if version not in spec.versions:
             changed[spec.name] = spec.default
+        elif field is None:
+            continue
         elif spec.kind.struct is not None:
             changed[spec.name] = without_structures_of_other_versions(field, version)
         else:
             changed[spec.name] = tuple(without_structures_of_other_versions(element, version) for element in field)
-    return attrs.evolve(cast(Any, value), **changed)
+    evolved: Struct = attrs.evolve(cast(Any, value), **changed)
+    return evolved
 
 
 def _is_structural(kind: Kind[Any]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer_coord.errors import UnsupportedVersionError
@@ -27,18 +27,11 @@ from consumer_coord.wire.schema import Struct, fields_of
 from tests.support.java import JavaProgram
 from tests.support.line_process import LineProcess
 from tests.wire.as_json import message_as_json, without_structures_of_other_versions
-from tests.wire.values import values_of, versions_of
+from tests.wire.values import FEW, values_of, versions_of
 
 pytestmark = pytest.mark.kafka
 
 _MESSAGES = [message for api in APIS.values() for message in (api.request, api.response)]
-#: No shrinking: it would ask Java thousands of times, and a failure shows the version and the value as it is.
-_SETTINGS = settings(
-    max_examples=5,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 class Oracle:
@@ -62,7 +55,7 @@ def oracle(kafka_libs: Path) -> Iterator[Oracle]:
 
 @pytest.mark.parametrize("message", _MESSAGES, ids=lambda message: message.__name__)
 def test_every_message_in_every_version(oracle: Oracle, message: type[Struct]) -> None:
-    @_SETTINGS
+    @FEW
     @given(data=st.data())
     def compare(data: st.DataObject) -> None:
         values = [(version, data.draw(values_of(message, version))) for version in versions_of(message)]
@@ -80,7 +73,7 @@ def test_what_a_version_cannot_say_is_refused_by_both_or_by_none(oracle: Oracle,
     """Every message is drawn for one version and encoded in another, so that fields are set that it does not have."""
     versions = versions_of(message)
 
-    @_SETTINGS
+    @FEW
     @given(data=st.data())
     def compare(data: st.DataObject) -> None:
         drawn = data.draw(values_of(message, data.draw(st.sampled_from(versions))))
@@ -114,7 +107,7 @@ _PARTITIONS = st.dictionaries(_NAMES, st.lists(st.integers(0, 2**31 - 1), max_si
 _USER_DATA = st.none() | st.binary(max_size=5)
 
 
-@settings(_SETTINGS, max_examples=40)
+@settings(FEW, max_examples=40)
 @given(
     subscription=st.builds(
         Subscription,

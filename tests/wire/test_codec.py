@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
@@ -13,11 +13,11 @@ from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.codec import decode, encode
 from consumer_coord.wire.schema import Struct, fields_of
-from tests.wire.values import MESSAGES, is_flexible, values_of, versions_of
+from tests.wire.values import FEW, MESSAGES, is_flexible, values_of, versions_of
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
-@settings(max_examples=10, deadline=None)
+@FEW
 @given(data=st.data(), trailing=st.binary(max_size=3))
 def test_what_is_encoded_is_decoded(message: type[Struct], data: st.DataObject, trailing: bytes) -> None:
     for version in versions_of(message):
@@ -88,7 +88,7 @@ def test_a_version_outside_the_table_is_refused(version: int) -> None:
     ],
 )
 def test_numbers_and_strings_beyond_kafkas_ranges_are_value_errors(message: Struct, version: int) -> None:
-    with pytest.raises(ValueError, match="range|32767"):
+    with pytest.raises(ValueError, match=r"range|32767"):
         encode(message, version)
 
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from consumer_coord.wire.apis import APIS
@@ -17,6 +18,15 @@ MESSAGES: Sequence[type[Struct]] = (
     *(message for api in APIS.values() for message in (api.request, api.response)),
     ConsumerProtocolSubscription,
     ConsumerProtocolAssignment,
+)
+
+#: Few examples, since every test runs over all messages and versions, and no shrinking: messages are large, and a
+#: failure shows the version and the value anyway.
+FEW = settings(
+    max_examples=3,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 #: A strategy for a field that a comparison has to restrict, or None.
@@ -45,7 +55,9 @@ def values_of(struct: type[Struct], version: int, narrow: Narrow = lambda spec: 
     strategies = {}
     for spec in fields_of(struct):
         if version in spec.versions:
-            strategy = narrow(spec) or _value_of(spec.kind, version, narrow)
+            strategy = narrow(spec)
+            if strategy is None:
+                strategy = _value_of(spec.kind, version, narrow)
             if version in spec.nullable:
                 strategy = st.none() | strategy
             strategies[spec.name] = strategy if spec.tag is None else st.just(spec.default) | strategy

@@ -1,0 +1,194 @@
+"""Bytes that are no messages: one exception, and never more memory than a small multiple of the input."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+import tracemalloc
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire import messages as m
+from consumer_coord.wire.codec import decode, encode
+from consumer_coord.wire.membership import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from consumer_coord.wire.schema import BOOL, BYTES, RECORDS, STRING, UUID, Kind, Struct, fields_of
+from tests.wire.fuzzing import TARGETS, decode_anything, decode_one
+from tests.wire.values import MESSAGES, is_flexible, versions_of
+
+_SEED = 20261116
+
+
+def full_value(struct_class: type[Struct], version: int, elements: int = 2) -> Struct:
+    """A value in which everything that can be there is there."""
+    return struct_class(
+        **{spec.name: _full(spec.kind, version, elements) for spec in fields_of(struct_class) if version in spec.versions}
+    )
+
+
+def _full(kind: Kind[object], version: int, elements: int) -> object:
+    if kind.struct is not None:
+        return full_value(kind.struct, version, elements)
+    if kind.element is not None:
+        return tuple(_full(kind.element, version, elements) for _ in range(elements))
+    if kind is STRING:
+        return "naïve"
+    if kind in (BYTES, RECORDS):
+        return b"\x00\xffbytes"
+    if kind is UUID:
+        return m.MetadataResponseTopic().topic_id.__class__(int=0x0123456789ABCDEF)
+    return True if kind is BOOL else 77
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_truncated_at_every_byte(message: type[Struct]) -> None:
+    for version in versions_of(message):
+        body = encode(full_value(message, version), version)
+        for length in range(len(body)):
+            with pytest.raises(MalformedMessageError):
+                decode(message, version, body[:length])
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_every_byte_replaced_and_random_mutations(message: type[Struct]) -> None:
+    rng = random.Random(f"{_SEED} {message.__name__}")
+    for version in versions_of(message):
+        body = encode(full_value(message, version), version)
+        for position in range(len(body)):
+            for byte in (0x00, 0x7F, 0x80, 0xFF):
+                decode_one(message, version, body[:position] + bytes((byte,)) + body[position + 1 :])
+        for _ in range(20):
+            decode_one(message, version, mutated(body, rng))
+
+
+def test_random_bytes() -> None:
+    rng = random.Random(_SEED)
+    for _ in range(10_000):
+        decode_anything(rng.randbytes(rng.randrange(2, 60)))
+
+
+def mutated(body: bytes, rng: random.Random) -> bytes:
+    """One to four changes: a byte, a stretch removed, repeated or overwritten with a number that hurts."""
+    data = bytearray(body)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(5):
+            case 0 if at < len(data):
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[at : at + rng.randrange(8)]
+            case 2:
+                data[at:at] = data[at : at + rng.randrange(40)]
+            case 3:
+                data[at : at + 4] = rng.choice(_HUGE)
+            case _:
+                data[at:at] = rng.randbytes(rng.randrange(5))
+    return bytes(data)
+
+
+_HUGE: Sequence[bytes] = (
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xff\xff\xff\xff",
+    b"\x00\xff\xff\xff",
+    b"\xff\xff\xff\xff\x07",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff\xff\xff\xff\xff\xff\x01",
+    b"\x7f\xff",
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_huge_counts_and_lengths_cost_no_memory(message: type[Struct]) -> None:
+    for version in _first_and_last_of_each_encoding(message):
+        body = encode(full_value(message, version, elements=1), version)
+        attacks = [body[:at] + huge + body[at:] for at in range(len(body)) for huge in _HUGE]
+        decode_one(message, version, body)  # compiled now
+        tracemalloc.start()
+        try:
+            for attack in attacks:
+                with_peak_below(64 * len(attack) + 20_000, message, version, attack)
+        finally:
+            tracemalloc.stop()
+
+
+def with_peak_below(limit: int, message: type[Struct], version: int, body: bytes) -> None:
+    """Decode, and hold the memory that this took at its peak against a limit."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    with contextlib.suppress(MalformedMessageError):
+        decode(message, version, body)
+    _, peak = tracemalloc.get_traced_memory()
+    assert peak - before <= limit, (message, version, peak - before, len(body))
+
+
+def _first_and_last_of_each_encoding(message: type[Struct]) -> Sequence[int]:
+    versions = versions_of(message)
+    classic = [version for version in versions if not is_flexible(message, version)]
+    flexible = [version for version in versions if is_flexible(message, version)]
+    return sorted({version for some in (classic, flexible) for version in some[:1] + some[-1:]})
+
+
+def _arrays(struct_class: type[Struct], version: int) -> Iterator[str]:
+    return (s.name for s in fields_of(struct_class) if s.kind.element is not None and version in s.versions)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_many_of_the_smallest_elements_cost_a_small_multiple(message: type[Struct]) -> None:
+    """The worst honest case: arrays full of elements that take the fewest bytes."""
+    for version in _first_and_last_of_each_encoding(message):
+        for name in _arrays(message, version):
+            spec = next(spec for spec in fields_of(message) if spec.name == name)
+            assert spec.kind.element is not None
+            element = spec.kind.element.struct() if spec.kind.element.struct else spec.kind.element.default
+            body = encode(message(**{name: (element,) * 2_000}), version)
+            decode(message, version, body)
+            tracemalloc.start()
+            try:
+                with_peak_below(64 * len(body) + 20_000, message, version, body)
+            finally:
+                tracemalloc.stop()
+
+
+def test_a_long_string_is_cut_off_where_the_data_ends() -> None:
+    for version, body in ((0, b"\x7f\xff" + b"g" * 10), (4, b"\xff\xff\x01" + b"g" * 10), (4, b"\xff\xff\x7f" + b"g")):
+        with pytest.raises(MalformedMessageError):
+            decode(m.HeartbeatRequest, version, body)
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
+def test_strings_that_are_not_utf_8(bad: bytes) -> None:
+    rest = b"\0\0\0\1" + b"\0\0"
+    with pytest.raises(MalformedMessageError, match="HeartbeatRequest of version 0"):
+        decode(m.HeartbeatRequest, 0, struct.pack(">h", len(bad)) + bad + rest)
+    with pytest.raises(MalformedMessageError):
+        decode(m.HeartbeatRequest, 4, bytes((len(bad) + 1,)) + bad + b"\0\0\0\1" + b"\1\0\0")
+    with pytest.raises(MalformedMessageError):
+        decode_subscription(b"\0\0" + b"\0\0\0\1" + struct.pack(">h", len(bad)) + bad + b"\xff\xff\xff\xff")
+
+
+def test_the_consumer_protocol() -> None:
+    subscription = encode_subscription(Subscription(["a", "bb"], b"data", {"a": [0, 1], "bb": [2]}, 7, "rack"))
+    assignment = encode_assignment(Assignment({"a": [0, 1], "bb": [2]}, b"data"))
+    for decoder, data in ((decode_subscription, subscription), (decode_assignment, assignment)):
+        for length in range(len(data)):
+            with pytest.raises(MalformedMessageError):
+                decoder(data[:length])
+        with pytest.raises(MalformedMessageError, match="version -1"):
+            decoder(b"\xff\xff" + data[2:])
+        decoder(data + b"more of a later version")
+        decoder(b"\x00\x63" + data[2:])  # version 99 is read as 3
+
+
+def test_the_tables_cover_what_they_should() -> None:
+    assert len(TARGETS) == sum(len(versions_of(message)) for message in MESSAGES)
+    assert sum(is_flexible(message, version) for message, version in TARGETS) > 100
