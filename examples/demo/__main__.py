@@ -1,0 +1,167 @@
+"""``make demo``: four members and an assignor in Python; one joins, one leaves, one dies; nothing is lost."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from consumer_coord.broker.server import EmbeddedKafka
+from examples.demo.group import Group, MemberProcess
+from examples.demo.ledger import Ledger
+from examples.demo.screen import Screen, screen
+from examples.demo.stream import OrderStream
+
+PARTITIONS = 24
+ORDERS = 300_000
+PER_SECOND = 12_000
+PATIENCE_S = 55.0
+
+
+def main() -> int:
+    """Run the demo; 0 when every order was processed."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--kafka", help="host:port of a Kafka to use instead of the embedded one")
+    parser.add_argument("--orders", type=int, default=ORDERS, help="how many orders (default %(default)s)")
+    arguments = parser.parse_args()
+    with cluster(arguments.kafka) as (servers, topic):
+        return run(servers, topic, arguments.orders)
+
+
+@contextlib.contextmanager
+def cluster(address: str | None) -> Iterator[tuple[str, str]]:
+    """Addresses, and a fresh topic."""
+    topic = f"demo-orders-{os.getpid()}"
+    if address is None:
+        print("an embedded Kafka of three brokers, in this process; KAFKA=host:port takes a real one")
+        with EmbeddedKafka(topics={topic: PARTITIONS}, brokers=3) as kafka:
+            yield kafka.bootstrap_servers, topic
+        return
+    admin = AdminClient({"bootstrap.servers": address})
+    try:
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)], operation_timeout=20)[topic].result(30)
+    except KafkaException as error:
+        raise SystemExit(f"no topic could be created on {address}: {error.args[0].str()}") from None
+    try:
+        yield address, topic
+    finally:
+        admin.delete_topics([topic])[topic].result(30)
+
+
+def run(servers: str, topic: str, orders: int) -> int:
+    """The story, and its end."""
+    show, ledger = screen(), Ledger(PARTITIONS)
+    group = Group(servers, f"demo-{os.getpid()}", topic)
+    stream = OrderStream(servers, topic, orders, PER_SECOND)
+    started = time.monotonic()
+    try:
+        ann, bob, _, _ = (group.start(name, capacity) for name, capacity in CAST)
+        show.event("four members start; ann can take twice as much as the others")
+        stream.start()
+        story: list[tuple[float, str, Callable[[], object]]] = [
+            (7.0, "eve joins: only the partitions that move pause", lambda: group.start("eve")),
+            (13.0, "bob leaves", lambda: group.leave(bob)),
+            (18.0, "ann is killed; her session ends after 6 s", lambda: die(group, ann, ledger)),
+        ]
+        while time.monotonic() - started < PATIENCE_S:
+            while story and time.monotonic() - started >= story[0][0]:
+                _, text, act = story.pop(0)
+                show.event(text)
+                act()
+            listen(group, ledger, show, until=time.monotonic() + 0.25)
+            show.update(group.members, ledger, stream.count)
+            if stream.failed is not None:
+                raise SystemExit(stream.failed)
+            crashed = [member.name for member in group.members if member.state == "consuming" and not member.alive]
+            if crashed:
+                raise SystemExit(f"member {crashed[0]} ended by itself")
+            if not story and not stream.is_alive() and ledger.distinct >= stream.count and settled(group, ledger):
+                break
+        finished = time.monotonic() - started
+    finally:
+        group.close()
+        show.close()
+    return summary(ledger, stream, finished)
+
+
+CAST = (("ann", 2), ("bob", 1), ("cid", 1), ("dan", 1))
+
+
+def die(group: Group, member: MemberProcess, ledger: Ledger) -> None:
+    """Nobody tells of a kill, so the ledger has to know it."""
+    group.kill(member)
+    ledger.freed(member.name, ledger.owned_by(member.name), time.time())
+
+
+def settled(group: Group, ledger: Ledger) -> bool:
+    """Every partition has an owner, who is alive."""
+    alive = {member.name for member in group.members if member.alive}
+    return len(ledger.owner) == ledger.partitions and set(ledger.owner.values()) <= alive
+
+
+def listen(group: Group, ledger: Ledger, show: Screen, until: float) -> None:
+    """Take in what the members tell, until it is time to draw."""
+    while (left := until - time.monotonic()) > 0:
+        with contextlib.suppress(queue.Empty):
+            member, said = group.lines.get(timeout=left)
+            take_in(member, said, ledger, show)
+
+
+def take_in(member: MemberProcess, said: dict[str, object], ledger: Ledger, show: Screen) -> None:
+    """One line of a member."""
+    event, at = said["event"], float(str(said["at"]))
+    partitions = said.get("partitions")
+    numbers = list(partitions) if isinstance(partitions, list) else []
+    if event == "processed":
+        ranges, customers = said["ranges"], said["customers"]
+        assert isinstance(ranges, dict)
+        assert isinstance(customers, dict)
+        ledger.done(ranges, customers)
+        count = sum(customers.values())
+        member.processed += count
+        member.recent.append((time.monotonic(), count))
+    elif event == "closed":
+        member.state = "left"
+    elif member.state != "killed":
+        generation = said.get("generation")
+        if isinstance(generation, int):
+            member.generation = generation
+        if event == "assigned":
+            ledger.assigned(member.name, numbers, at)
+            member.state = "consuming" if member.state == "joining" else member.state
+        elif event in ("revoked", "lost"):
+            ledger.freed(member.name, numbers, at)
+        if event != "generation" and numbers:
+            show.event(f"{member.name} {event} {len(numbers)} of {ledger.partitions} (generation {member.generation})")
+
+
+def summary(ledger: Ledger, stream: OrderStream, seconds: float) -> int:
+    """What came of it; 0 when nothing is missing."""
+    missing = {
+        customer: count - ledger.processed[customer]
+        for customer, count in stream.acknowledged.items()
+        if ledger.processed[customer] < count
+    }
+    surplus = ledger.processed.total() - stream.count
+    whole = not missing and not ledger.gaps and ledger.distinct == stream.count and surplus == ledger.duplicates
+    print()
+    print(f"{stream.count:,} orders of {len(stream.acknowledged)} customers produced, in {seconds:.0f} s")
+    print(
+        f"{ledger.distinct:,} processed, counted by customer: "
+        + ("none missing" if whole else f"MISSING for {len(missing)} customers, {ledger.gaps} gaps")
+    )
+    print(f"{ledger.duplicates:,} processed twice (done by ann, but not committed yet when she was killed)")
+    print(f"{ledger.moves} partitions changed hands; without an owner for {ledger.unowned_s:.1f} partition-seconds in all")
+    print("  (nearly all of it ann's: a silent death costs the session timeout)")
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

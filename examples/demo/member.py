@@ -1,0 +1,83 @@
+"""One member of the demo's group, as a process: consumes orders, commits, and tells what it did in JSON lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+from consumer_coord import GroupConsumer
+from examples.demo.assignor import CapacityAssignor
+
+#: How fast a member works, in orders per second and unit of capacity.
+RATE = 6_000
+
+
+def tell(event: str, **details: Any) -> None:
+    """One line for the one who started us."""
+    sys.stdout.write(json.dumps({"event": event, "at": time.time(), **details}) + "\n")
+    sys.stdout.flush()
+
+
+def numbers(partitions: Any) -> list[int]:
+    """Partition numbers of a callback's list."""
+    return [row.partition for row in partitions]
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    servers, group, topic, capacity = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    ending = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        ending = True
+
+    signal.signal(signal.SIGTERM, end)
+    consumer = GroupConsumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 1000,
+        },
+        assignors=[CapacityAssignor()],
+    )
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, rows: tell("assigned", partitions=numbers(rows), generation=consumer.generation()),
+        on_revoke=lambda _, rows: tell("revoked", partitions=numbers(rows), generation=consumer.generation()),
+        on_lost=lambda _, rows: tell("lost", partitions=numbers(rows), generation=consumer.generation()),
+    )
+    generation = -1
+    while not ending:
+        started = time.monotonic()
+        messages = consumer.consume(500, 0.1)
+        if consumer.generation() != generation:
+            generation = consumer.generation()
+            tell("generation", generation=generation, partitions=numbers(consumer.assignment()))
+        if not messages:
+            continue
+        ranges: dict[int, list[int]] = {}
+        for message in messages:
+            if message.error() is not None:
+                raise SystemExit(f"consuming failed: {message.error()}")
+            offsets = ranges.setdefault(message.partition(), [message.offset(), 0])
+            offsets[1] = message.offset() + 1
+        customers = Counter(message.key().decode() for message in messages)
+        # The work itself: a real one would write to a database here.
+        time.sleep(max(0.0, len(messages) / (RATE * capacity) - (time.monotonic() - started)))
+        tell("processed", ranges=ranges, customers=customers)
+        consumer.commit(asynchronous=False)
+    consumer.close()
+    tell("closed")
+
+
+if __name__ == "__main__":
+    main()

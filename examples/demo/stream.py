@@ -1,0 +1,55 @@
+"""A believable stream of orders: customers of different appetite, with a key, a value and a steady rate."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+
+from confluent_kafka import KafkaError, Message, Producer
+
+CUSTOMERS = 400
+
+
+class OrderStream(threading.Thread):
+    """Produces ``total`` orders at ``rate`` per second on a thread of its own, and counts what the broker acknowledged."""
+
+    def __init__(self, servers: str, topic: str, total: int, rate: int) -> None:
+        super().__init__(name="orders", daemon=True)
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "acks": "all"})
+        self._topic = topic
+        self._total = total
+        self._rate = rate
+        self._random = random.Random(7)
+        self.acknowledged: Counter[str] = Counter()
+        self.ends: Counter[int] = Counter()
+        self.failed: str | None = None
+
+    def run(self) -> None:
+        """Until all orders are produced."""
+        weights = [1 / (1 + rank) ** 0.6 for rank in range(CUSTOMERS)]
+        started, sent = time.monotonic(), 0
+        while sent < self._total and self.failed is None:
+            due = min(self._total, int((time.monotonic() - started) * self._rate))
+            for customer in self._random.choices(range(CUSTOMERS), weights, k=due - sent):
+                order = {"customer": customer, "cents": self._random.randrange(99, 25_000), "number": sent}
+                self._producer.produce(
+                    self._topic, json.dumps(order), f"customer-{customer}", on_delivery=self._delivered
+                )
+                sent += 1
+            self._producer.poll(0.01)
+        self._producer.flush(30)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed = f"an order was not delivered: {error}"
+            return
+        self.acknowledged[message.key().decode()] += 1
+        self.ends[message.partition()] = max(self.ends[message.partition()], message.offset() + 1)
+
+    @property
+    def count(self) -> int:
+        """Orders that the broker has acknowledged."""
+        return self.acknowledged.total()

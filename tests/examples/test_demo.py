@@ -1,0 +1,69 @@
+"""The demo is the first thing a newcomer runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from assignors import Cluster, Member, RebalanceProtocol, verify
+from examples.demo.assignor import CapacityAssignor
+from examples.demo.ledger import Ledger
+from examples.demo.screen import compact
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_every_order_is_processed_while_members_come_go_and_die() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo", "--orders", "100000"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "100,000 processed, counted by customer: none missing" in done.stdout
+    for line in ("eve joins", "bob leaves", "ann is killed", "partitions changed hands"):
+        assert line in done.stdout
+
+
+def test_the_demo_says_so_when_an_order_is_missing() -> None:
+    ledger = Ledger(partitions=1)
+    ledger.done({"0": [0, 10]}, {"a": 10})
+    ledger.done({"0": [12, 20]}, {"a": 8})
+    ledger.done({"0": [18, 20]}, {"a": 2})
+    assert (ledger.gaps, ledger.duplicates, ledger.distinct) == (2, 2, 18)
+
+
+def test_time_without_an_owner_is_counted_from_the_kill_to_the_next_owner() -> None:
+    ledger = Ledger(partitions=2)
+    ledger.assigned("ann", [0, 1], at=1.0)
+    ledger.freed("ann", [0, 1], at=5.0)
+    ledger.assigned("bob", [0], at=7.5)
+    ledger.assigned("ann", [1], at=6.0)
+    assert (ledger.unowned_s, ledger.moves) == (3.5, 1)
+    assert ledger.owned_by("bob") == [0]
+
+
+def test_the_capacity_assignor_shares_by_capacity_and_hands_nothing_over_that_is_held() -> None:
+    cluster = Cluster({"orders": 12})
+    held = {"orders": tuple(range(12))}
+    members = {"a": Member(["orders"], held, 3, user_data=b"2"), "b": Member(["orders"], user_data=b"1")}
+    first = CapacityAssignor().assign(cluster, members)
+    verify(cluster, members, first, RebalanceProtocol.COOPERATIVE)
+    assert {name: len(topics["orders"]) for name, topics in first.items()} == {"a": 8, "b": 0}
+    members["a"] = Member(["orders"], first["a"], 4, user_data=b"2")
+    second = CapacityAssignor().assign(cluster, members)
+    verify(cluster, members, second, RebalanceProtocol.COOPERATIVE)
+    assert {name: len(topics["orders"]) for name, topics in second.items()} == {"a": 8, "b": 4}
+    assert list(second["a"]["orders"]) == list(first["a"]["orders"])
+
+
+def test_partitions_are_shown_as_ranges() -> None:
+    assert compact([0, 1, 2, 7, 9, 10]) == "0-2 7 9-10"
+    assert compact([]) == ""
