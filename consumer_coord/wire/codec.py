@@ -148,7 +148,7 @@ def decode_request(frame: bytes) -> Request:
     api = APIS.get(header.api_key)
     if api is None:
         raise UnsupportedVersionError(f"no API with key {header.api_key} is known here")
-    if api.is_flexible(header.version):
+    if _is_flexible(api.request, header.version):  # which also refuses an unknown version, before reading on
         position = _skip_header_tags(frame, position)
     message, _ = decode_at(api.request, header.version, frame, position)
     return Request(header.api_key, header.version, header.correlation_id, header.client_id, message)
