@@ -9,7 +9,7 @@ the schemas in the Java classes of those names, byte for byte.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -23,7 +23,7 @@ class InvalidUserDataError(ValueError):
 
 def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
     """Version 1: topic -> partitions, and the generation in which they were given."""
-    topics = _in_java_map_order(topic for topic, partitions in assignment.items() if partitions)
+    topics = _in_java_map_order({topic: partitions for topic, partitions in assignment.items() if partitions})
     parts = [_INT32.pack(len(topics))]
     for topic in topics:
         name = topic.encode()
@@ -76,17 +76,20 @@ def _int32(data: bytes, at: int) -> tuple[int, int]:
     return _INT32.unpack_from(data, at)[0], at + 4
 
 
-def _in_java_map_order(topics: Iterable[str]) -> list[str]:
+def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:
     """Topics in the order in which Java's ``HashMap`` lists them, since Java groups them by one before it writes.
 
-    That is by the low bits of their hashes, as many as the table's size takes, and by insertion within a bucket.  (Java
-    reorders buckets of more than eight; eight topics in one are not met in practice, and readers do not mind the order.)
+    That is by the low bits of their hashes, as many as the table's size takes.  ``computeIfAbsent`` puts a new key at the
+    head of its bucket, and looks whether the table is too small before it adds and not after.  (Java turns buckets
+    of more than eight into trees; eight topics in one are not met in practice, and readers do not mind the order.)
     """
-    names = list(topics)
+    topics = list(assignment)
+    topics.reverse()
+    noticed = len(topics) - (bool(topics) and len(assignment[topics[0]]) == 1)
     size = 16
-    while len(names) > size * 3 // 4:
+    while noticed > size * 3 // 4:
         size *= 2
-    return sorted(names, key=lambda name: _java_hash(name) & (size - 1))
+    return sorted(topics, key=lambda topic: _java_hash(topic) & (size - 1))
 
 
 def _java_hash(text: str) -> int:

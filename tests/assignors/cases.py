@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import attrs
+
 from assignors import Cluster, Member
 
 _WORDS = ("orders", "payments", "clicks", "audit", "a", "B", "über", "\uffee", "\U0001f980", "z-1", "z-10", "z-2")
@@ -43,3 +45,58 @@ def cluster_and_members(
             rack=rng.choice([*rack_names, "elsewhere", ""]) if rack_names and rng.random() < 0.8 else None,
         )
     return Cluster(partitions, replica_racks), members
+
+
+def with_history(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> dict[str, Member]:
+    """The same group with claims that do not conflict: most partitions are owned, unevenly, by subscribers."""
+    owned: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in members}
+    for topic, count in cluster.partitions.items():
+        subscribers = [member_id for member_id, member in members.items() if topic in member.topics]
+        if not subscribers:
+            continue
+        weights = [rng.random() ** 3 for _ in subscribers]
+        for partition in range(count):
+            if rng.random() < 0.8:
+                owned[rng.choices(subscribers, weights)[0]].setdefault(topic, []).append(partition)
+    return {
+        member_id: attrs.evolve(member, owned=owned[member_id], generation=rng.choice([3, 4]))
+        for member_id, member in members.items()
+    }
+
+
+def with_doubtful_claims(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> dict[str, Member]:
+    """The same group with claims of every doubtful kind: twice, stale, of what is gone or not subscribed to."""
+    result = {}
+    for member_id, member in members.items():
+        owned: dict[str, list[int]] = {}
+        for topic in [*cluster.partitions, "deleted"]:
+            if rng.random() < 0.6:
+                owned[topic] = [rng.randint(-1, cluster.partitions.get(topic, 3) + 1) for _ in range(rng.randint(0, 5))]
+        result[member_id] = attrs.evolve(member, owned=owned, generation=rng.randint(-1, 3))
+    return result
+
+
+def changed(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> tuple[Cluster, dict[str, Member]]:
+    """What may have happened to a group since its last rebalance: somebody left, came, or subscribed to other topics,
+    a topic grew, came or went."""
+    partitions = dict(cluster.partitions)
+    group = dict(members)
+    topics = sorted({topic for member in members.values() for topic in member.topics})
+    for _ in range(rng.randint(1, 3)):
+        event = rng.randint(0, 5)
+        if event == 0 and len(group) > 1:
+            del group[rng.choice(sorted(group))]
+        elif event == 1:
+            like = group[rng.choice(sorted(group))]
+            group[f"new-{rng.randint(0, 9999)}"] = Member(like.topics, rack=like.rack)
+        elif event == 2 and topics:
+            member_id = rng.choice(sorted(group))
+            group[member_id] = attrs.evolve(group[member_id], topics=rng.sample(topics, rng.randint(0, len(topics))))
+        elif event == 3 and partitions:
+            topic = rng.choice(sorted(partitions))
+            partitions[topic] += rng.randint(1, 5)
+        elif event == 4 and partitions:
+            del partitions[rng.choice(sorted(partitions))]
+        elif event == 5 and topics:
+            partitions.setdefault(rng.choice(topics), rng.randint(40, 45))  # never smaller than it was
+    return Cluster(partitions, cluster.racks), group

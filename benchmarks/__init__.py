@@ -1,0 +1,1 @@
+"""Measurements; `make bench` or the modules themselves run them."""

@@ -1,0 +1,1 @@
+"""How fast the assignors are, beside those of other clients."""

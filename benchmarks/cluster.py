@@ -1,0 +1,22 @@
+"""The real broker under every benchmark, or one of yours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support import kafka_jars
+from tests.support.real_kafka import RealKafka
+
+
+def libs() -> Path:
+    """The directory with Apache Kafka's jars."""
+    return kafka_jars.ensure_jars(kafka_jars.KAFKA)
+
+
+@contextlib.contextmanager
+def broker(brokers: int = 1, **properties: str) -> Iterator[RealKafka]:
+    """A broker with the whole of its compiler: this measures clients, and a slow broker hides their differences."""
+    with RealKafka(libs(), brokers=brokers, properties=properties, jvm_arguments=("-Xmx1g",)) as cluster:
+        yield cluster

@@ -1,0 +1,195 @@
+"""Fleets: processes with members of one group, started and watched by a benchmark; see ``fleet_process.py``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from benchmarks.ownership import Owner, Ownership, Told, unowned_s
+from tests.support.java import JavaProgram
+from tests.support.line_process import LineProcess
+
+_JAVA_SOURCE = Path(__file__).parent / "java" / "Fleet.java"
+_JAVA_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+#: Nothing moves for so long: the rebalance is over.
+SETTLED_S = 1.0
+DEADLINE_S = 120.0
+
+
+@attrs.frozen
+class Variant:
+    """A client with a way to share: a row of a table."""
+
+    name: str
+    client: str
+    assignors: tuple[str, ...] = ()
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+OURS_RANGE = Variant("ours, range", "ours", ("range",))
+OURS = Variant("ours, cooperative", "ours", ("cooperative-sticky",))
+CONFLUENT_RANGE = Variant("librdkafka, range", "confluent-kafka", ("range",))
+CONFLUENT = Variant("librdkafka, cooperative", "confluent-kafka", ("cooperative-sticky",))
+CONFLUENT_NEW = Variant("librdkafka, consumer protocol", "confluent-kafka", (), {"group.protocol": "consumer"})
+JAVA_RANGE = Variant("Java, range", "java", ("range",))
+JAVA = Variant("Java, cooperative", "java", ("cooperative-sticky",))
+JAVA_NEW = Variant("Java, consumer protocol", "java", (), {"group.protocol": "consumer"})
+KAFKA_PYTHON_RANGE = Variant("kafka-python, range", "kafka-python", ("range",))
+KAFKA_PYTHON = Variant("kafka-python, cooperative", "kafka-python", ("cooperative-sticky",))
+AIOKAFKA = Variant("aiokafka, range", "aiokafka", ("range",))
+
+VARIANTS = (
+    OURS_RANGE,
+    OURS,
+    CONFLUENT_RANGE,
+    CONFLUENT,
+    CONFLUENT_NEW,
+    JAVA_RANGE,
+    JAVA,
+    JAVA_NEW,
+    KAFKA_PYTHON_RANGE,
+    KAFKA_PYTHON,
+    AIOKAFKA,
+)
+
+#: What every client gets, as for the figures of the first design.
+CONFIG: Mapping[str, Any] = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,
+    "session.timeout.ms": 6_000,
+    "heartbeat.interval.ms": 500,
+}
+
+
+class Fleet(LineProcess):
+    """One process with ``members`` members of a group."""
+
+    def __init__(self, command: Sequence[str], *, name: str) -> None:
+        self._lock = threading.Lock()
+        self._told: list[Told] = []
+        self._idle: list[tuple[int, float]] = []
+        self._ready = threading.Event()
+        super().__init__(command, name=name)
+
+    @property
+    def told(self) -> Sequence[Told]:
+        """What the callbacks told so far."""
+        with self._lock:
+            return tuple(self._told)
+
+    @property
+    def idle_ms(self) -> Sequence[tuple[int, float]]:
+        """(member, milliseconds without work), each time a member got records."""
+        with self._lock:
+            return tuple(self._idle)
+
+    def await_ready(self) -> None:
+        """Its consumers are made."""
+        if not self._ready.wait(DEADLINE_S):
+            raise self._problem("did not start")
+
+    def subscribe(self) -> int:
+        """All its members join; returns when they began, in nanoseconds of the monotonic clock."""
+        return int(self.command("subscribe")["started_ns"])
+
+    def close_member(self, number: int) -> int:
+        """One member leaves; returns when it began to."""
+        return int(self.command("close", member=number)["started_ns"])
+
+    def usage(self) -> Mapping[str, float]:
+        """Processor time so far, memory, threads, generation."""
+        return self.command("usage")
+
+    def command(self, name: str, **arguments: Any) -> Mapping[str, Any]:
+        """Give a command and return its answer."""
+        answer: Mapping[str, Any] = json.loads(self.request(json.dumps({"command": name, **arguments}), DEADLINE_S))
+        return answer
+
+    def on_line(self, line: str) -> None:
+        """Take in an event; answers go to whoever waits."""
+        event = json.loads(line)
+        match event["event"]:
+            case "answer":
+                super().on_line(line)
+            case "ready":
+                self._ready.set()
+            case "idle":
+                with self._lock:
+                    self._idle.append((event["member"], event["ms"]))
+            case kind:
+                owner = (self.name, event["member"])
+                with self._lock:
+                    self._told.append(Told(event["at_ns"], kind == "assigned", owner, tuple(event["partitions"])))
+
+
+def start_fleet(
+    variant: Variant,
+    libs: Path,
+    bootstrap_servers: str,
+    group: str,
+    topic: str,
+    members: int,
+    *,
+    name: str,
+    work_ms: int = 0,
+    config: Mapping[str, Any] | None = None,
+) -> Fleet:
+    """Start a fleet; call :meth:`Fleet.await_ready` before anything else."""
+    settings = {**CONFIG, "bootstrap.servers": bootstrap_servers, "group.id": group, **variant.config, **(config or {})}
+    if settings.get("group.protocol") == "consumer":
+        # The broker says these in the new protocol.
+        del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
+    setup = {
+        "client": variant.client,
+        "members": members,
+        "config": settings,
+        "assignors": list(variant.assignors),
+        "topic": topic,
+        "work_ms": work_ms,
+    }
+    if variant.client == "java":
+        if variant.assignors:
+            settings["partition.assignment.strategy"] = ",".join(_JAVA_ASSIGNORS[one] for one in variant.assignors)
+        program = JavaProgram(libs, "Fleet", sources=[str(_JAVA_SOURCE)], jvm_arguments=("-Xmx512m",))
+        return Fleet(program.command(json.dumps(setup)), name=name)
+    return Fleet([sys.executable, "-m", "benchmarks.fleet_process", json.dumps(setup)], name=name)
+
+
+class Watch:
+    """The fleets of one group together."""
+
+    def __init__(self, fleets: Sequence[Fleet], partitions: int) -> None:
+        self.fleets = list(fleets)
+        self._partitions = partitions
+
+    @property
+    def told(self) -> list[Told]:
+        """What all of them told, in the order of time."""
+        return sorted(one for fleet in self.fleets for one in fleet.told)
+
+    def settle(self, members: int, without: Sequence[Owner] = ()) -> int:
+        """Wait until every partition has one owner and nothing moves any more; returns when the last one moved."""
+        end_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end_s:
+            ownership = Ownership()
+            told = self.told
+            ownership.take_in(one for one in told if one.owner not in without)
+            quiet_s = (time.monotonic_ns() - ownership.changed_ns) / 1e9
+            if ownership.shared_by(members, self._partitions) and quiet_s > SETTLED_S:
+                return ownership.changed_ns
+            time.sleep(0.05)
+        raise TimeoutError(f"{self._partitions} partitions were not shared by {members} members in {DEADLINE_S:g} s")
+
+    def unowned_s(self, since_ns: int) -> float:
+        """Partition-seconds without an owner since then."""
+        return unowned_s(self.told, since_ns)

@@ -1,0 +1,138 @@
+"""Benchmark (b): rebalances on one broker: start, join, leave, silent death, and the time partitions have no owner.
+
+``python -m benchmarks.rebalances --members 50 --rounds 3 [--across] [--only ours,cooperative ...]``
+
+240 partitions, session 6 s, heartbeats every 500 ms, polls of 100 ms.  *start*: N members, made before, subscribe; until
+all own.  *join*: one more member in a process of its own.  *leave*: that one closes.  *death*: another one joins and is
+killed.  Each lasts until the last partition has moved.  *unowned*: partition-seconds without an owner at *join*.  Members
+in one process, or (``--across``) one process per member.  The clients take turns within each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from benchmarks import cluster
+from benchmarks.fleet import VARIANTS, Fleet, Variant, Watch, start_fleet
+from benchmarks.table import markdown, median, number
+from tests.support.real_kafka import RealKafka
+
+PARTITIONS = 240
+MEASURES = ("start", "join", "leave", "death", "unowned", "generations")
+_groups = itertools.count(1)
+
+
+@attrs.frozen
+class Run:
+    """The figures of one round of one client, in seconds; ``unowned`` in partition-seconds, ``generations`` at *join*."""
+
+    start: float
+    join: float
+    leave: float
+    death: float
+    unowned: float
+    generations: float
+
+
+def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, *, across: bool, death: bool) -> Run:
+    """One round: start, join, leave, and perhaps a death."""
+    libs = cluster.libs() if variant.client == "java" else Path()
+    group = f"group-{next(_groups)}"
+
+    def fleet(size: int, name: str) -> Fleet:
+        return start_fleet(variant, libs, kafka.bootstrap_servers, group, topic, size, name=name)
+
+    started: list[Fleet] = []
+    try:
+        for number_ in range(members if across else 1):
+            started.append(fleet(1 if across else members, f"fleet {number_}"))
+        first = tuple(started)
+        joiner, mortal = fleet(1, "joiner"), fleet(1, "mortal")
+        started += [joiner, mortal]
+        for one in started:
+            one.await_ready()
+        watch = Watch(started, PARTITIONS)
+
+        began = min([one.subscribe() for one in first])
+        start_s = (watch.settle(members) - began) / 1e9
+        generation = first[0].usage()["generation"]
+        began = joiner.subscribe()
+        join_s = (watch.settle(members + 1) - began) / 1e9
+        unowned = watch.unowned_s(began)
+        generations = first[0].usage()["generation"] - generation
+        began = joiner.close_member(0)
+        leave_s = (watch.settle(members) - began) / 1e9
+        death_s = float("nan")
+        if death:
+            mortal.subscribe()
+            watch.settle(members + 1)
+            began = _now_ns()
+            mortal.kill()
+            death_s = (watch.settle(members, without=[("mortal", 0)]) - began) / 1e9
+        return Run(start_s, join_s, leave_s, death_s, unowned, generations)
+    finally:
+        for one in started:
+            one.kill()
+
+
+def _now_ns() -> int:
+    import time
+
+    return time.monotonic_ns()
+
+
+def compare(
+    variants: Sequence[Variant], members: int, rounds: int, *, across: bool, death: bool
+) -> dict[str, list[Run]]:
+    """All clients, taking turns."""
+    results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
+    with cluster.broker() as kafka:
+        topic = kafka.new_topic(PARTITIONS)
+        for variant in variants[:1]:
+            measure(variant, kafka, topic, 2, across=False, death=False)  # warms the broker up
+        for _ in range(rounds):
+            for variant in variants:
+                run = measure(variant, kafka, topic, members, across=across, death=death)
+                results[variant.name].append(run)
+                print(json.dumps({"client": variant.name, "members": members, **attrs.asdict(run)}), file=sys.stderr, flush=True)
+    return results
+
+
+def table(results: dict[str, list[Run]]) -> str:
+    """Medians, and the join as a multiple of the first row's."""
+    rows = []
+    medians = {
+        name: {measure_: median([getattr(run, measure_) for run in runs]) for measure_ in MEASURES}
+        for name, runs in results.items()
+    }
+    first = next(iter(medians.values()))
+    for name, row in medians.items():
+        rows.append([name, *(number(row[measure_]) for measure_ in MEASURES), number(row["join"] / first["join"])])
+    return markdown(["client", *MEASURES, "join / first row"], rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.rebalances", description=__doc__)
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--across", action="store_true", help="one process per member")
+    parser.add_argument("--no-death", action="store_true", help="leave out the silent death, which takes a session timeout")
+    parser.add_argument("--only", nargs="+", help="names of clients, as in the table")
+    options = parser.parse_args(arguments)
+    variants = [one for one in VARIANTS if options.only is None or one.name in options.only]
+    for members in options.members:
+        found = compare(variants, members, options.rounds, across=options.across, death=not options.no_death)
+        where = "one process per member" if options.across else "one process"
+        print(f"\n{members} members, {where}, medians of {options.rounds}:\n\n{table(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

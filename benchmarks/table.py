@@ -1,0 +1,31 @@
+"""Tables in Markdown, of medians."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+
+def median(values: Sequence[float]) -> float:
+    """The median; NaN of nothing."""
+    return statistics.median(values) if values else float("nan")
+
+
+def number(value: float) -> str:
+    """Short and aligned by eye: two digits below ten, one below a hundred, none above; a dash for NaN."""
+    if value != value:
+        return "-"
+    if abs(value) < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; its first column is text."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def ratios(rows: Mapping[str, float], to: str) -> Mapping[str, float]:
+    """Each value divided by that of ``to``."""
+    return {name: value / rows[to] if rows[to] else float("nan") for name, value in rows.items()}

@@ -1,0 +1,60 @@
+"""What tests ask of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from assignors import Assignor, Cluster, Member, Plan, RebalanceProtocol, verify
+from assignors.lots import racks_of_members
+from assignors.subscriptions import Subscriptions
+
+
+def as_lists(plan: Plan) -> dict[str, dict[str, list[int]]]:
+    """A plan with sorted lists, to compare with another one."""
+    return {
+        member_id: {topic: sorted(partitions) for topic, partitions in topics.items()}
+        for member_id, topics in plan.items()
+    }
+
+
+def loads(plan: Plan) -> list[int]:
+    """How many partitions the members have, ascending."""
+    return sorted(sum(map(len, topics.values())) for topics in plan.values())
+
+
+def racks_matter(cluster: Cluster, members: Mapping[str, Member]) -> bool:
+    """Whether Kafka would look at racks."""
+    return racks_of_members(cluster, Subscriptions.of(cluster, members), members) is not None
+
+
+def owning(members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
+    """The members after a plan was carried out: each owns what it was given."""
+    return {
+        member_id: attrs.evolve(member, owned=plan[member_id], generation=generation)
+        for member_id, member in members.items()
+    }
+
+
+def settle_group(
+    leaders: list[Assignor], cluster: Cluster, members: Mapping[str, Member], generation: int
+) -> tuple[dict[str, Member], int]:
+    """Rebalance in the cooperative protocol until nobody has to give anything up; returns the group and the rounds.
+
+    The first leader makes the first plan, the second one the second, and the last one any later ones.
+    """
+    group = dict(members)
+    for rounds in range(1, 10):
+        leader = leaders[min(rounds, len(leaders)) - 1]
+        plan = leader.assign(cluster, group)
+        verify(cluster, group, plan, RebalanceProtocol.COOPERATIVE)
+        revoked = any(
+            not set(partitions) <= set(plan[member_id].get(topic, ()))
+            for member_id, member in group.items()
+            for topic, partitions in member.owned.items()
+        )
+        group = owning(group, plan, generation + rounds)
+        if not revoked:
+            return group, rounds
+    raise AssertionError("the group does not settle")
