@@ -2,6 +2,7 @@
 
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.cooperative_sticky import CooperativeStickyAssignor
+from assignors.load import LoadAssignor
 from assignors.range import RangeAssignor
 from assignors.round_robin import RoundRobinAssignor
 from assignors.sticky import StickyAssignor
@@ -14,6 +15,7 @@ __all__ = [
     "CooperativeStickyAssignor",
     "InvalidInputError",
     "InvalidPlanError",
+    "LoadAssignor",
     "Member",
     "Plan",
     "RangeAssignor",

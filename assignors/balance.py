@@ -1,0 +1,193 @@
+"""Evening out the loads of members whose partitions weigh different amounts.
+
+This is bin packing, where the best plan is out of reach; what is done here is the usual good one: heavy partitions first,
+each to the lightest member that may have it, and then moves and swaps between a heavy member and a light one, as long as
+one makes them more even.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from assignors.bits import numbers_in
+
+#: How many light members, and how many partitions on either side of the wanted weight, are tried for one move.
+_TRIES = 16
+#: A move has to even out at least this part of the mean load, or rounding would keep the search busy.
+_WORTHWHILE = 0.005
+
+
+class Item(NamedTuple):
+    """A partition; ``owner``: the member that owned it before, None if nobody did."""
+
+    load: float
+    topic: str
+    partition: int
+    owner: int | None
+
+    @property
+    def key(self) -> tuple[float, str, int]:
+        """By what partitions are ordered."""
+        return self.load, self.topic, self.partition
+
+
+class Snapshot(NamedTuple):
+    """Who had what at some point, and the gap between the fullest and the emptiest member then."""
+
+    held: list[list[Item]]
+    totals: list[float]
+    gap: float
+
+
+class Balance:
+    """Partitions in the hands of members.  ``held``: for each member its partitions, by load."""
+
+    def __init__(self, members: int, may_have: Mapping[str, int]) -> None:
+        """``may_have``: topic -> the set of members (see ``bits``) that may have its partitions."""
+        self.held: list[list[Item]] = [[] for _ in range(members)]
+        self._may_have = may_have
+        self._totals = [0.0] * members
+        concerned = 0
+        for members_of_topic in may_have.values():
+            concerned |= members_of_topic
+        #: Members that may have anything at all.
+        self._concerned = list(numbers_in(concerned))
+
+    @property
+    def mean(self) -> float:
+        """The mean load of the members that may have anything."""
+        return sum(self._totals) / max(1, len(self._concerned))
+
+    @property
+    def gap(self) -> float:
+        """The load between the fullest member and the emptiest one."""
+        totals = [self._totals[member] for member in self._concerned]
+        return max(totals, default=0.0) - min(totals, default=0.0)
+
+    def snapshot(self) -> Snapshot:
+        """What is now, to come back to it."""
+        return Snapshot([list(items) for items in self.held], list(self._totals), self.gap)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Come back to it."""
+        self.held, self._totals, _ = snapshot
+
+    def give(self, item: Item, member: int) -> None:
+        """Put a partition into a member's hands."""
+        insort(self.held[member], item, key=lambda held: held.key)
+        self._totals[member] += item.load
+
+    def place(self, items: Sequence[Item]) -> None:
+        """Give each partition, the heaviest first, to the lightest member that may have it."""
+        heaps: dict[int, list[tuple[float, int]]] = {}
+        for item in sorted(items, key=lambda item: (-item.load, item.topic, item.partition)):
+            takers = self._may_have[item.topic]
+            heap = heaps.get(takers)
+            if heap is None:
+                heap = heaps[takers] = [(self._totals[member], member) for member in numbers_in(takers)]
+                heapq.heapify(heap)
+            while heap[0][0] != self._totals[heap[0][1]]:
+                member = heap[0][1]  # was given something of another topic meanwhile
+                heapq.heapreplace(heap, (self._totals[member], member))
+            member = heap[0][1]
+            self.give(item, member)
+            heapq.heapreplace(heap, (self._totals[member], member))
+
+    def improve(self, moves: int | None) -> None:
+        """Even out by moves and swaps.
+
+        ``moves``: how many owned partitions may be away from their owners; None: only partitions without one move.
+        """
+        order = sorted((self._totals[member], member) for member in self._concerned)
+        mean = self.mean
+        away = sum(item.owner not in (None, member) for member, items in enumerate(self.held) for item in items)
+        while True:
+            left = None if moves is None else moves - away
+            step = self._step(order, mean, left)
+            if step is None:
+                return
+            heavy, light, down, up = step
+            for member in (heavy, light):
+                del order[bisect_left(order, (self._totals[member], member))]
+            away += self._move(down, heavy, light)
+            if up is not None:
+                away += self._move(up, light, heavy)
+            for member in (heavy, light):
+                insort(order, (self._totals[member], member))
+
+    def _step(
+        self, order: Sequence[tuple[float, int]], mean: float, left: int | None
+    ) -> tuple[int, int, Item, Item | None] | None:
+        """(heavy member, light member, what goes down, what comes back), or None when nothing is worthwhile."""
+        for total, heavy in reversed(order):
+            if total <= mean * (1 + _WORTHWHILE):
+                return None
+            for light_total, light in order[:_TRIES]:
+                gap = total - light_total
+                if gap <= mean * _WORTHWHILE:
+                    break
+                found = self._exchange(heavy, light, gap, mean * _WORTHWHILE, left)
+                if found is not None:
+                    return heavy, light, *found
+        return None
+
+    def _exchange(
+        self, heavy: int, light: int, gap: float, least: float, left: int | None
+    ) -> tuple[Item, Item | None] | None:
+        """The move or else the swap that brings two members closest to each other."""
+
+        def may_go(source: int, target: int, moves: int) -> Callable[[Item], bool]:
+            def check(item: Item) -> bool:
+                if not self._may_have[item.topic] >> target & 1:
+                    return False
+                if left is None:
+                    return item.owner is None
+                return item.owner is None or item.owner == target or item.owner != source or left >= moves
+
+            return check
+
+        best: tuple[float, Item, Item | None] | None = None
+        for item in _around(self.held[heavy], gap / 2, may_go(heavy, light, 1)):
+            evened = min(item.load, gap - item.load)
+            if evened > least and (best is None or evened > best[0]):
+                best = evened, item, None
+        if best is None:
+            for item in _around(self.held[heavy], math.inf, may_go(heavy, light, 2)):
+                for other in _around(self.held[light], item.load - gap / 2, may_go(light, heavy, 2)):
+                    evened = min(item.load - other.load, gap - item.load + other.load)
+                    if evened > least and (best is None or evened > best[0]):
+                        best = evened, item, other
+        return None if best is None else (best[1], best[2])
+
+    def _move(self, item: Item, source: int, target: int) -> int:
+        """Hand a partition on; returns by how many the owned ones that are away from their owners have grown."""
+        held = self.held[source]
+        del held[bisect_left(held, item.key, key=lambda held: held.key)]
+        self._totals[source] -= item.load
+        self.give(item, target)
+        if item.owner is None:
+            return 0
+        return (item.owner == source) - (item.owner == target)
+
+
+def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Iterator[Item]:
+    """The wanted items with loads next to a given one, a few on either side."""
+    place = bisect_left(items, load, key=lambda item: item.load)
+    found = 0
+    for index in range(place - 1, -1, -1):
+        if wanted(items[index]):
+            yield items[index]
+            found += 1
+            if found == _TRIES:
+                break
+    found = 0
+    for index in range(place, len(items)):
+        if wanted(items[index]):
+            yield items[index]
+            found += 1
+            if found == _TRIES:
+                break

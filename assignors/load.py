@@ -1,0 +1,192 @@
+"""An assignor for groups whose partitions are not equal: it evens out lag, byte rate or weights instead of numbers.
+
+To follow every wobble of the lag would move partitions at each rebalance and make the lag worse, so there are two brakes:
+partitions that have an owner move only if that brings the members' loads closer together by more than a *threshold*, and
+no more of them than a *budget* allows (what a plain sticky plan would move is always allowed: a newcomer gets its share).
+Where no figures could be had, or all are zero, the plan is the plain sticky one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from assignors import sticky_user_data
+from assignors.balance import Balance, Item
+from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
+from assignors.claims import MemberClaims, settle
+from assignors.sticky_plan import Draft, draft
+from assignors.subscriptions import InvalidInputError, Subscriptions
+
+
+#: The threshold while some partitions have no owner.
+_THRESHOLD_BETWEEN_ROUNDS = 0.5
+
+
+class LoadAssignor(Assignor):
+    """Evens out the sum of the partitions' figures over the members.
+
+    ``by``: ``"lag"`` (records behind) or ``"weights"`` (any rate that the coordinator can measure).  ``weights``:
+    figures of your own instead, topic -> one for every partition, or one for all; nothing has to be fetched then.
+    ``threshold``: by how much the gap between the fullest and the emptiest member has to shrink, as a part of the mean
+    load, before an owned partition moves.  ``budget``: the part of all partitions that may move for it in one plan.
+    ``floor``: what a partition counts at least, as a part of the mean, since an idle one is not for nothing.
+
+    All members of a group need the same settings, as any of them may lead.  Racks are not looked at.
+    """
+
+    name = "load"
+    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+
+    def __init__(
+        self,
+        by: Literal["lag", "weights"] = "lag",
+        *,
+        weights: Mapping[str, float | Sequence[float | None]] | None = None,
+        threshold: float = 0.2,
+        budget: float = 0.1,
+        floor: float = 0.05,
+    ) -> None:
+        if by not in ("lag", "weights"):
+            raise ValueError(f"by must be 'lag' or 'weights', not {by!r}")
+        for name, value in (("threshold", threshold), ("budget", budget), ("floor", floor)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {value!r}")
+        self.needs = frozenset() if weights is not None else frozenset({by})
+        self._by = by
+        self._weights = weights
+        self._threshold = threshold
+        self._budget = budget
+        self._floor = floor
+        self._assignment: dict[str, Sequence[int]] | None = None
+        self._generation = sticky_user_data.NO_GENERATION
+
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        """Even loads, with the brakes; nothing is handed over before its owner let go (KIP-429)."""
+        claims = {member_id: claims_of(member) for member_id, member in members.items()}
+        plain = draft(cluster, members, claims)
+        subscriptions = Subscriptions.of(cluster, members)
+        loads = self._loads(cluster, subscriptions.topics)
+        result = plain
+        if loads is not None:
+            allowed = sum(map(len, plain.let_go.values()))
+            result = self._balanced(cluster, subscriptions, claims, loads, allowed)
+        # What only the user data name (in the eager protocol) nobody holds any more.
+        held = _held(members)
+        for topic in list(result.let_go):
+            result.let_go[topic] &= held.get(topic, set())
+        return result.plan_without_hand_over()
+
+    def user_data(self, topics: Sequence[str]) -> bytes | None:
+        """The last assignment in the format of Java's ``StickyAssignor``, for leaders in the eager protocol."""
+        if self._assignment is None:
+            return None
+        return sticky_user_data.encode(self._assignment, self._generation)
+
+    def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
+        """Remember what this member was given."""
+        self._assignment = dict(assignment)
+        self._generation = generation
+
+    def _loads(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, list[float]] | None:
+        """topic -> the load of each partition, None when nothing is known or everything is zero.
+
+        An unknown figure counts as the mean of the known ones of its topic, or else of all.
+        """
+        known = {topic: self._figures(cluster, topic) for topic in topics}
+        every = [figure for figures in known.values() for figure in figures if figure is not None]
+        mean = sum(every) / len(every) if every else 0.0
+        if not mean:
+            return None
+        loads = {}
+        for topic, figures in known.items():
+            of_topic = [figure for figure in figures if figure is not None]
+            usual = sum(of_topic) / len(of_topic) if of_topic else mean
+            loads[topic] = [self._floor * mean + (usual if figure is None else figure) for figure in figures]
+        return loads
+
+    def _figures(self, cluster: Cluster, topic: str) -> list[float | None]:
+        count = cluster.partitions[topic]
+        if self._weights is not None:
+            given = self._weights.get(topic, ())
+            raw = [given] * count if isinstance(given, (int, float)) else list(given)
+        else:
+            raw = list((cluster.lag if self._by == "lag" else cluster.weights).get(topic, ()))
+        raw = raw[:count] + [None] * (count - len(raw))
+        figures: list[float | None] = []
+        for partition, figure in enumerate(raw):
+            if figure is not None and not isinstance(figure, (int, float)):
+                raise InvalidInputError(f"{self._by} of partition {partition} of {topic!r} is {figure!r}, not a number")
+            usable = figure is not None and math.isfinite(figure)
+            figures.append(max(0.0, float(figure)) if usable and figure is not None else None)
+        return figures
+
+    def _balanced(
+        self,
+        cluster: Cluster,
+        subscriptions: Subscriptions,
+        claims_by_id: Mapping[str, MemberClaims],
+        loads: Mapping[str, Sequence[float]],
+        allowed: int,
+    ) -> Draft:
+        claims = settle(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
+        may_have = {topic: subscriptions.member_set(classes) for topic, classes in subscriptions.subscribers.items()}
+        balance = Balance(len(subscriptions.members), may_have)
+        for member, kept in enumerate(claims.kept):
+            for topic, partitions in kept.items():
+                for partition in partitions:
+                    balance.give(Item(loads[topic][partition], topic, partition, member), member)
+        balance.place(
+            [
+                Item(loads[topic][partition], topic, partition, None)
+                for topic, partitions in claims.free.items()
+                for partition in partitions
+            ]
+        )
+        balance.improve(moves=None)
+        before = balance.snapshot()
+        balance.improve(moves=allowed + int(self._budget * sum(map(len, loads.values()))))
+        # Partitions without an owner may be those that the last plan took from theirs: to weigh all anew before they have
+        # arrived would lead from one round to the next.
+        threshold = max(self._threshold, _THRESHOLD_BETWEEN_ROUNDS) if claims.free else self._threshold
+        if before.gap - balance.gap <= threshold * balance.mean:
+            balance.restore(before)
+        return _as_draft(subscriptions.members, balance, claims.bound)
+
+
+def claims_of(member: Member) -> MemberClaims:
+    """What a member holds; where it holds nothing, what its user data say that it had."""
+    if any(map(len, member.owned.values())) or not member.user_data:
+        return member.owned, member.generation
+    try:
+        return sticky_user_data.decode(member.user_data)
+    except sticky_user_data.InvalidUserDataError:
+        return member.owned, member.generation
+
+
+def _held(members: Mapping[str, Member]) -> dict[str, set[int]]:
+    held: dict[str, set[int]] = {}
+    for member in members.values():
+        for topic, partitions in member.owned.items():
+            held.setdefault(topic, set()).update(partitions)
+    return held
+
+
+def _as_draft(members: Sequence[str], balance: Balance, bound: Mapping[str, set[int]]) -> Draft:
+    kept: list[Mapping[str, Sequence[int]]] = []
+    gains: list[dict[str, Sequence[int]]] = []
+    let_go = {topic: set(partitions) for topic, partitions in bound.items()}
+    for member, items in enumerate(balance.held):
+        own: dict[str, list[int]] = {}
+        new: dict[str, list[int]] = {}
+        for item in items:
+            if item.owner == member:
+                own.setdefault(item.topic, []).append(item.partition)
+                continue
+            new.setdefault(item.topic, []).append(item.partition)
+            if item.owner is not None:
+                let_go.setdefault(item.topic, set()).add(item.partition)
+        kept.append({topic: sorted(partitions) for topic, partitions in sorted(own.items())})
+        gains.append({topic: sorted(partitions) for topic, partitions in sorted(new.items())})
+    return Draft(members, kept, gains, let_go)
