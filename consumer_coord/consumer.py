@@ -29,9 +29,10 @@ from consumer_coord.errors import (
     FatalError,
     WakeupError,
 )
-from consumer_coord.handover import Callback, Callbacks, Handover
+from consumer_coord.handover import Callback, Callbacks, Handover, LookUp, Partitions, Positions, run_through
 from consumer_coord.kafka_exceptions import kafka_exceptions, to_kafka_exception
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.start_offsets import starting_positions
 from consumer_coord.subscription import librdkafka_pattern
 from consumer_coord.topic_partition import TopicPartition, listed
 
@@ -83,9 +84,7 @@ class GroupConsumer:
         self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self._auto = commits.AutoCommit(self._coordinator, self._data)
         self._asynchronous = commits.AsynchronousCommits(self._coordinator, self._committed_callback)
-        self._handover = Handover(
-            self._coordinator, self._data, call=self._call_back, before_revoke=self._before_revoke, stopped=self._stopped
-        )
+        self._handover = Handover(self._core, _Holder(self))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -168,7 +167,7 @@ class GroupConsumer:
         """Commit what is finished, give everything up, and leave the group."""
         with kafka_exceptions(), _Used(self, in_callback=False):
             if not self._manual:
-                failure = self._handover.give_up_all()
+                failure = run_through(self._handover.give_up_all())
                 self._coordinator.unsubscribe()
                 if failure is not None:
                     raise failure
@@ -299,28 +298,17 @@ class GroupConsumer:
             self._auto.poll(self._finished)
             self._asynchronous.poll()
             change = self._core.assignment.change()
-            failure = self._handover.carry_out(change) if change else None
-            self._handover.start_pending()
+            failure = run_through(self._handover.carry_out(change)) if change else None
+            run_through(self._handover.start_pending())
             if failure is not None:
                 raise failure
 
-    def _call_back(self, callback: Callback, partitions: frozenset[TopicPartition]) -> None:
-        self._in_callback = True
-        try:
-            callback(self, [native(partition) for partition in sorted(partitions)])
-        finally:
-            self._in_callback = False
-
-    def _before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+    def _commit_before_revoke(self, partitions: Partitions) -> None:
         """Automatic commit of what moves; a failure is logged, because the rebalance goes on all the same."""
         if self._settings.coordinator.enable_auto_commit:
             finished = {tp: at for tp, at in self._finished().items() if tp in partitions}
             self._auto.commit_now(finished, self._settings.coordinator.rebalance_timeout_ms)
         self._asynchronous.poll()
-
-    def _stopped(self, partitions: frozenset[TopicPartition]) -> None:
-        for partition in partitions:
-            self._stored.pop(partition, None)
 
     def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions of what the application has finished: all it was given, or what it stored."""
@@ -398,7 +386,9 @@ class GroupConsumer:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         with kafka_exceptions(), _Used(self):
             if partition_of(partition) in self._handover.pending:
-                self._handover.begin_at(partition_of(partition), position_of(partition), later=self._in_callback)
+                run_through(
+                    self._handover.begin_at(partition_of(partition), position_of(partition), later=self._in_callback)
+                )
                 return
             self._stored.pop(partition_of(partition), None)
             self._data.handle.seek(partition)
@@ -505,9 +495,9 @@ class GroupConsumer:
         try:
             self._coordinator.check_process()
             if self._manual:
-                self._before_revoke(frozenset(self._data.assigned))
+                self._commit_before_revoke(frozenset(self._data.assigned))
             else:
-                failure = self._handover.give_up_all()
+                failure = run_through(self._handover.give_up_all())
             self._asynchronous.finish(timeout_ms)
         finally:
             self._closed = True
@@ -518,6 +508,39 @@ class GroupConsumer:
                 self._data.handle.close()
         if failure is not None:
             raise failure
+
+
+class _Holder:
+    """What ``handover.py`` asks of the one who holds partitions; none of it suspends."""
+
+    def __init__(self, consumer: GroupConsumer) -> None:
+        self._consumer = consumer
+
+    async def call(self, callback: Callback, partitions: Partitions) -> None:
+        consumer = self._consumer
+        consumer._in_callback = True
+        try:
+            callback(consumer, [native(partition) for partition in sorted(partitions)])
+        finally:
+            consumer._in_callback = False
+
+    async def before_revoke(self, partitions: Partitions) -> None:
+        self._consumer._commit_before_revoke(partitions)
+
+    async def start(self, positions: Positions) -> None:
+        self._consumer._data.start(positions)
+
+    async def stop(self, partitions: Partitions) -> None:
+        self._consumer._data.stop(partitions)
+        for partition in partitions:
+            self._consumer._stored.pop(partition, None)
+
+    def look_up(self, partitions: Partitions) -> LookUp:
+        core, settings = self._consumer._core, self._consumer._settings
+        limit_ms = settings.coordinator.default_api_timeout_ms
+        return self._consumer._coordinator.submit(
+            lambda: starting_positions(core, partitions, settings.auto_offset_reset, limit_ms)
+        )
 
 
 class _Used:

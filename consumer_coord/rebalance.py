@@ -75,14 +75,11 @@ class AssignmentState:
         """The last published target."""
         return self._target
 
-    def publish(self, generation: int, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """A sync completed.  Returns what the former target had, the new one has not, and nobody holds: it is released
-        without the application, which never knew of it."""
+    def publish(self, generation: int, partitions: Iterable[TopicPartition]) -> None:
+        """A sync completed: this is what the group wants from now on."""
         with self._lock:
-            former = self._target.partitions
             self._target = Target(self._target.number + 1, generation, frozenset(partitions))
             self._revoke_all = False
-            return frozenset(former - self._target.partitions - self._held.keys())
 
     def lose(self) -> bool:
         """The membership is gone: everything held is lost, nothing is wanted.  False if there was nothing to lose."""
