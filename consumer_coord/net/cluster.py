@@ -198,6 +198,8 @@ class ClusterClient:
             endpoint.opening = asyncio.create_task(
                 self._open_shared(broker, endpoint, setup), name=f"connect {broker.address}"
             )
+            # Everybody who asked may have given up by the time it fails; that is no "exception never retrieved".
+            endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(max(0.001, deadline.remaining_ms / 1000)):
                 # The one who asked first may give up; the others still want the connection.
