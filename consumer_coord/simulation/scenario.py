@@ -26,7 +26,7 @@ from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.topic_partition import flatten, listed
 from consumer_coord.wire.codec import decode_request_header, decode_response
-from consumer_coord.wire.membership import decode_assignment
+from consumer_coord.wire.membership import decode_assignment, decode_subscription
 from consumer_coord.wire.messages import JoinGroupResponse
 
 _JOIN_GROUP = 11
@@ -83,14 +83,17 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
     patterns = random.choice((0.0, 0.0, 0.3))
     specs = []
     for number in range(count):
+        is_static = random.random() < static
         wanted = names if random.random() < 0.7 else tuple(random.sample(names, random.randint(1, len(names))))
         specs.append(
             MemberSpec(
                 name=f"member-{number + 1}",
                 topics=tuple(sorted(wanted)),
-                pattern="topic-.*" if random.random() < patterns else None,
+                # Not for static members: one that comes back with a changed subscription gets its old assignment without
+                # a rebalance (Kafka's rule), so a topic that appeared meanwhile might have no owner.
+                pattern="topic-.*" if random.random() < patterns and not is_static else None,
                 assignors=lists[random.random() < 0.3],
-                instance_id=f"instance-{number + 1}" if random.random() < static else None,
+                instance_id=f"instance-{number + 1}" if is_static else None,
                 session_timeout_ms=session_ms,
                 heartbeat_interval_ms=session_ms // 3,
                 rebalance_timeout_ms=rebalance_ms,
@@ -212,8 +215,17 @@ class World:
 
     def start_again(self, name: str) -> None:
         """The next life of a member, perhaps with a newer list of assignors."""
-        spec = attrs.evolve(self.members[name].spec, assignors=self.scenario.later_assignors)
-        self.start_member(spec)
+        former = self.members[name].spec
+        topics = self._subscription_in_group(former.instance_id) or former.topics
+        self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics))
+
+    def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
+        """What the group knows of a static member: it comes back as it was, see :func:`draw_scenario` on patterns."""
+        group = self.cluster.group(self.group_id)
+        member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
+        if group is None or member_id is None:
+            return ()
+        return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
