@@ -1,0 +1,497 @@
+"""Queries as members of a group, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from consumer_coord.spark import GroupListener, by_value, progress
+from consumer_coord.spark.progress import ShareEvent
+from tests.spark.assignors import Failing, ToTheFirst
+from tests.spark.conftest import produce
+from tests.support.members import Members
+from tests.support.processes import wait_until
+from tests.support.real_kafka import NewTopicFactory, RealKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+DEADLINE_S = 90.0
+
+
+@attrs.define
+class Rows:
+    """What a query's finished batches held, as (batch, topic, partition, offset)."""
+
+    seen: list[tuple[int, str, int, int]] = attrs.field(factory=list)
+    before: Callable[[int], None] = lambda batch: None
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        self.before(batch)
+        self.seen += [(batch, *row) for row in frame.select("topic", "partition", "offset").collect()]
+
+    def offsets(self, partition: int | None = None) -> list[int]:
+        return [offset for _, _, number, offset in self.seen if partition in (None, number)]
+
+
+@attrs.define
+class Queries:
+    """Starts queries of one group on one broker, and stops them with the test."""
+
+    spark: Any
+    kafka: RealKafka
+    group: str
+    directory: Path
+    started: list[Any] = attrs.field(factory=list)
+
+    def frame(self, topic: str, **options: str) -> Any:
+        reader = self.spark.readStream.format("kafka_group")
+        settings = {
+            "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
+            "kafka.session.timeout.ms": "6000",
+            "kafka.heartbeat.interval.ms": "300",
+            "group.id": self.group,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+        }
+        for key, value in {**settings, **options}.items():
+            reader = reader.option(key, value)
+        return reader.load()
+
+    def start(
+        self, topic: str, *, checkpoint: str = "", now: bool = False, rows: Rows | None = None, **options: str
+    ) -> tuple[Any, Rows]:
+        """A query into ``rows``; ``now`` is Trigger.AvailableNow."""
+        return self.write(self.frame(topic, **options), checkpoint=checkpoint, now=now, rows=rows)
+
+    def write(self, frame: Any, *, checkpoint: str = "", now: bool = False, rows: Rows | None = None) -> tuple[Any, Rows]:
+        rows = rows or Rows()
+        writer = frame.writeStream.foreachBatch(rows)
+        writer = writer.option("checkpointLocation", str(self.directory / (checkpoint or f"c{len(self.started)}")))
+        query = (writer.trigger(availableNow=True) if now else writer).start()
+        self.started.append(query)
+        return query, rows
+
+    def committed(self, topic: str, count: int) -> dict[int, int]:
+        wanted = [TopicPartition(topic, number) for number in range(count)]
+        request = ConsumerGroupTopicPartitions(self.group, wanted)
+        admin: AdminClient = self.kafka.admin
+        answer = admin.list_consumer_group_offsets([request])[self.group].result(30)
+        return {found.partition: found.offset for found in answer.topic_partitions}
+
+    def member_count(self) -> int:
+        admin: AdminClient = self.kafka.admin
+        return len(admin.describe_consumer_groups([self.group])[self.group].result(30).members)
+
+    def stop(self) -> None:
+        for query in self.started:
+            query.stop()
+
+
+@pytest.fixture
+def queries(spark: Any, kafka: RealKafka, group: str, tmp_path: Path) -> Iterator[Queries]:
+    found = Queries(spark, kafka, group, tmp_path)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def until(condition: Callable[[], bool], what: str, queries: Sequence[Any] = ()) -> None:
+    def met() -> bool:
+        for query in queries:
+            if not query.isActive and query.exception() is not None:
+                raise AssertionError(f"the query failed: {query.exception()}")
+        return condition()
+
+    wait_until(met, DEADLINE_S, what, interval_s=0.1)
+
+
+def owned(query: Any) -> list[int]:
+    found = progress(query)
+    return [] if found is None else sorted(number for numbers in found.owned.values() for number in numbers)
+
+
+def kinds(query: Any) -> list[str]:
+    found = progress(query)
+    return [] if found is None else [event.kind for event in found.events]
+
+
+def test_available_now_reads_everything_commits_it_and_leaves(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=3)
+    for number in range(3):
+        fill(name, number, 50)
+    query, rows = queries.start(name, now=True, maxOffsetsPerTrigger="60")
+    query.awaitTermination(DEADLINE_S)
+    assert [rows.offsets(number) for number in range(3)] == [list(range(50))] * 3
+    assert [progress_["numInputRows"] for progress_ in query.recentProgress][:2] == [60, 60]
+    assert queries.committed(name, 3) == {0: 50, 1: 50, 2: 50}
+    until(lambda: queries.member_count() == 0, "the end of the membership")
+
+
+def test_a_restarted_query_goes_on_where_it_stood(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=2)
+    fill(name, 0, 10)
+    first, rows = queries.start(name, checkpoint="same", now=True)
+    first.awaitTermination(DEADLINE_S)
+    fill(name, 0, 10, first=10)
+    fill(name, 1, 5)
+    second, more = queries.start(name, checkpoint="same", now=True)
+    second.awaitTermination(DEADLINE_S)
+    assert rows.offsets() == list(range(10))
+    assert (more.offsets(0), more.offsets(1)) == (list(range(10, 20)), list(range(5)))
+
+
+def test_two_queries_and_two_plain_consumers_share_a_topic(
+    queries: Queries, members: Members, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=8)
+    first, rows = queries.start(name)
+    until(lambda: len(owned(first)) == 8, "one query with everything", [first])
+    second, more = queries.start(name)
+    theirs = members.start("confluent-kafka", queries.group, [name], assignors=["cooperative-sticky"])
+    ours = members.start("ours", queries.group, [name], assignors=["cooperative-sticky"])
+
+    def shared() -> bool:
+        plain = [*theirs.owned.get(name, ()), *ours.owned.get(name, ())]
+        shares = [owned(first), owned(second), list(theirs.owned.get(name, ())), list(ours.owned.get(name, ()))]
+        return all(len(share) == 2 for share in shares) and sorted([*owned(first), *owned(second), *plain]) == list(range(8))
+
+    until(shared, "two partitions each", [first, second])
+    for number in range(8):
+        fill(name, number, 20)
+    mine = sorted([*owned(first), *owned(second)])
+    until(lambda: len(rows.seen) + len(more.seen) == 20 * len(mine), "all records of the queries' shares", [first, second])
+    assert sorted({number for _, _, number, _ in rows.seen + more.seen}) == mine
+    until(lambda: theirs.total + ours.total == 80, "the plain consumers' records")
+    until(lambda: all(queries.committed(name, 8)[number] == 20 for number in mine), "commits", [first, second])
+    second.stop()
+    until(lambda: len(owned(first)) in (2, 3), "the rest shares again", [first])
+    theirs.leave()
+    ours.leave()
+    until(lambda: owned(first) == list(range(8)), "one query with everything again", [first])
+
+
+def test_a_rebalance_waits_for_no_running_batch_and_takes_nothing_from_it(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], members: Members
+) -> None:
+    """A batch longer than the session timeout: heartbeats and the others' joins go on; the share moves after it."""
+    name = topic(partitions=4)
+    for number in range(4):
+        fill(name, number, 10)
+    running: list[float] = []
+
+    def slow(batch: int) -> None:
+        if not running:
+            running.append(time.monotonic())
+            time.sleep(9)
+
+    query, rows = queries.start(name, rows=Rows(before=slow))
+    until(lambda: bool(running), "a running batch", [query])
+    joiner = members.start("ours", queries.group, [name], assignors=["cooperative-sticky"])
+    joiner.wait_for("assigned")
+    assert len(rows.seen) == 0, "the other member was let into the group while the batch ran"
+    until(lambda: joiner.owned_count == 2, "the new member's share", [query])
+    assert sorted(rows.offsets()) == sorted(list(range(10)) * 4)
+    assert joiner.total == 0, "what was finished was committed before it moved"
+    until(lambda: kinds(query) == ["owned", "revoked"], "the hand-over in its progress", [query])
+
+
+def test_a_batch_longer_than_max_poll_interval_loses_its_commit_visibly(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=1)
+    fill(name, 0, 10)
+    slept: list[int] = []
+
+    def slow(batch: int) -> None:
+        if not slept:
+            slept.append(batch)
+            time.sleep(6)
+
+    query, rows = queries.start(name, rows=Rows(before=slow), **{"kafka.max.poll.interval.ms": "2000"})
+    until(lambda: bool(slept), "a running batch", [query])
+    until(lambda: queries.member_count() == 0, "the member leaves in mid-batch", [query])
+    until(lambda: queries.committed(name, 1)[0] == 10, "it comes back, and goes on behind what it finished", [query])
+    assert rows.offsets() == list(range(10))
+    until(lambda: "lost" in kinds(query), "the loss in its progress", [query])
+    found = progress(query)
+    assert found is not None
+    assert found.commit_failures >= 1
+    assert "max.poll.interval.ms" in str(found.problem)
+
+
+class Told(GroupListener):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, ShareEvent]] = []
+
+    def on_owned(self, query: str, event: ShareEvent) -> None:
+        self.events.append(("owned", query, event))
+
+    def on_revoked(self, query: str, event: ShareEvent) -> None:
+        self.events.append(("revoked", query, event))
+
+
+def test_a_listener_is_told_of_each_change(
+    queries: Queries, topic: NewTopicFactory, members: Members, spark: Any
+) -> None:
+    name = topic(partitions=2)
+    told = Told()
+    spark.streams.addListener(told)
+    try:
+        query, _ = queries.start(name)
+        until(lambda: len(told.events) == 1, "owned", [query])
+        members.start("ours", queries.group, [name], assignors=["cooperative-sticky"])
+        until(lambda: len(told.events) == 2, "revoked", [query])
+    finally:
+        spark.streams.removeListener(told)
+    (first, who, owned_), (second, _, revoked) = told.events
+    assert (first, who, owned_.partitions) == ("owned", str(query.id), {name: [0, 1]})
+    assert second == "revoked"
+    assert len(revoked.partitions[name]) == 1
+
+
+def test_a_static_member_keeps_its_share_over_a_restart(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=4)
+    settings = {"kafka.session.timeout.ms": "30000"}
+    first, _ = queries.start(name, checkpoint="a", **settings, **{"group.instance.id": "a"})
+    second, _ = queries.start(name, checkpoint="b", **settings, **{"group.instance.id": "b"})
+    until(lambda: len(owned(first)) == len(owned(second)) == 2, "two shares", [first, second])
+    generation = progress(second).generation  # type: ignore[union-attr]  # it has one: it owns partitions
+    share = owned(first)
+    first.stop()
+    again, rows = queries.start(name, checkpoint="a", **settings, **{"group.instance.id": "a"})
+    fill(name, share[0], 5)
+    until(lambda: len(rows.seen) == 5, "the restarted query's records", [again, second])
+    assert owned(again) == share
+    found = progress(again)
+    assert found is not None
+    assert found.generation == generation, "no rebalance"
+
+
+def test_a_second_query_with_the_same_instance_id_fences_the_first(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=2)
+    first, _ = queries.start(name, **{"group.instance.id": "only"})
+    until(lambda: len(owned(first)) == 2, "the first one's share", [first])
+    second, _ = queries.start(name, **{"group.instance.id": "only"})
+    wait_until(lambda: not first.isActive, DEADLINE_S, "the end of the fenced query")
+    assert "group.instance.id" in str(first.exception()) or "instance" in str(first.exception())
+    fill(name, 0, 3)
+    until(lambda: owned(second) == [0, 1], "the second one's share", [second])
+
+
+def test_an_assignor_by_value_decides(queries: Queries, topic: NewTopicFactory) -> None:
+    name = topic(partitions=4)
+    first, _ = queries.start(name, assignor=by_value(ToTheFirst))
+    until(lambda: len(owned(first)) == 4, "everything", [first])
+    second, _ = queries.start(name, assignor=by_value(ToTheFirst))
+    until(lambda: queries.member_count() == 2, "two members", [first, second])
+    until(lambda: (progress(first) or progress(second)) is not None, "progress")
+    until(lambda: sorted([len(owned(first)), len(owned(second))]) in ([0, 4], [4]), "all or nothing", [first, second])
+
+
+def test_an_assignor_that_fails_on_the_leader_fails_the_query(queries: Queries, topic: NewTopicFactory) -> None:
+    query, _ = queries.start(topic(), assignor="tests.spark.assignors:Failing")
+    with pytest.raises(StreamingQueryException, match=rf"(?s){Failing.name}.*no idea"):
+        query.awaitTermination(DEADLINE_S)
+    until(lambda: queries.member_count() == 0, "the end of the membership")
+
+
+def test_a_partition_added_in_mid_query_is_read_from_its_beginning(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: RealKafka
+) -> None:
+    name = topic(partitions=1)
+    fill(name, 0, 5)
+    query, rows = queries.start(name, startingOffsets="latest", **{"kafka.metadata.max.age.ms": "500"})
+    until(lambda: owned(query) == [0], "its share", [query])
+    kafka.admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
+    wait_until(lambda: len(kafka.admin.list_topics(timeout=10).topics[name].partitions) == 2, 30, "the new partition")
+    fill(name, 1, 7)
+    until(lambda: rows.offsets(1) == list(range(7)), "the new partition's first records", [query])
+    assert rows.offsets(0) == []
+
+
+def test_latest_is_committed_before_the_first_batch(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    """Else a second member would resolve it again, later, and skip what came in between."""
+    name = topic(partitions=1)
+    fill(name, 0, 100)
+    query, _ = queries.start(name, startingOffsets="latest")
+    until(lambda: queries.committed(name, 1)[0] == 100, "the start's commit", [query])
+    query.stop()
+    fill(name, 0, 5, first=100)
+    other, rows = queries.start(name, startingOffsets="latest", now=True)
+    other.awaitTermination(DEADLINE_S)
+    assert rows.offsets() == list(range(100, 105))
+
+
+def test_nothing_is_committed_when_a_query_is_stopped_in_mid_batch(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=1)
+    query, _ = queries.start(name, checkpoint="c")
+    until(lambda: owned(query) == [0], "its share", [query])
+    query.stop()
+    fill(name, 0, 10)
+    reached: list[int] = []
+
+    def hang(batch: int) -> None:
+        reached.append(batch)
+        time.sleep(30)
+
+    stuck, _ = queries.start(name, checkpoint="c", rows=Rows(before=hang))
+    until(lambda: bool(reached), "a running batch", [stuck])
+    stuck.stop()
+    assert queries.committed(name, 1)[0] <= 0
+    again, rows = queries.start(name, checkpoint="c", now=True)
+    again.awaitTermination(DEADLINE_S)
+    assert rows.offsets() == list(range(10)), "the unfinished batch ran again"
+    assert {batch for batch, *_ in rows.seen} == {reached[0]}
+    assert queries.committed(name, 1)[0] == 10
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_deleted_and_made_again(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: RealKafka, fail: str
+) -> None:
+    name = topic(partitions=1)
+    fill(name, 0, 20)
+    query, rows = queries.start(name, checkpoint="c", now=True)
+    query.awaitTermination(DEADLINE_S)
+    assert len(rows.seen) == 20
+    kafka.delete_topic(name)
+    kafka.create_topic(name, 1)
+    fill(name, 0, 30)
+    again, more = queries.start(name, checkpoint="c", now=True, failOnDataLoss=fail)
+    if fail == "true":
+        with pytest.raises(StreamingQueryException, match=f"topic '{name}'.*deleted and made again"):
+            again.awaitTermination(DEADLINE_S)
+    else:
+        again.awaitTermination(DEADLINE_S)
+        assert more.offsets() == list(range(30)), "nothing of the new topic is passed over"
+
+
+def test_one_source_used_twice_in_a_query(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=2)
+    fill(name, 0, 10)
+    frame = queries.frame(name)
+    query, rows = queries.write(frame.union(frame), now=True)
+    query.awaitTermination(DEADLINE_S)
+    assert sorted(rows.offsets()) == sorted([*range(10), *range(10)])
+
+
+def test_a_pruned_schema(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], spark: Any) -> None:
+    name = topic()
+    fill(name, 0, 3)
+    reader = spark.readStream.format("kafka_group").schema("value binary, offset bigint")
+    for key, value in {
+        "kafka.bootstrap.servers": queries.kafka.bootstrap_servers,
+        "group.id": queries.group,
+        "subscribePattern": name[:-1] + ".",
+        "startingOffsets": "earliest",
+    }.items():
+        reader = reader.option(key, value)
+    found: list[Any] = []
+    query = reader.load().writeStream.foreachBatch(lambda frame, _: found.extend(frame.collect())).trigger(availableNow=True)
+    started = query.start()
+    queries.started.append(started)
+    started.awaitTermination(DEADLINE_S)
+    assert [(bytes(row["value"]), row["offset"]) for row in found] == [(b"v0", 0), (b"v1", 1), (b"v2", 2)]
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_option_fails_at_load(queries: Queries) -> None:
+    with pytest.raises(AnalysisException, match="did you mean 'maxOffsetsPerTrigger'"):
+        queries.frame("orders", maxOffsetPerTrigger="5")
+
+
+def test_a_broker_that_is_away_fails_the_query_with_its_address(queries: Queries) -> None:
+    query, _ = queries.start(
+        "orders",
+        **{
+            "kafka.bootstrap.servers": "127.0.0.1:9",
+            "kafka.default.api.timeout.ms": "1000",
+            "kafka.rebalance.timeout.ms": "1000",
+        },
+    )
+    with pytest.raises(StreamingQueryException, match=r"(?s)kafka\.bootstrap\.servers='127\.0\.0\.1:9'"):
+        query.awaitTermination(DEADLINE_S)
+
+
+def test_a_checkpoint_of_another_group_is_refused(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic()
+    fill(name, 0, 1)
+    first, _ = queries.start(name, checkpoint="c", now=True)
+    first.awaitTermination(DEADLINE_S)
+    second, _ = queries.start(name, checkpoint="c", now=True, **{"group.id": "another"})
+    with pytest.raises(StreamingQueryException, match=f"belongs to group '{queries.group}'"):
+        second.awaitTermination(DEADLINE_S)
+
+
+def test_a_checkpoint_of_sparks_own_source_is_refused(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], tmp_path: Path
+) -> None:
+    name = topic()
+    fill(name, 0, 1)
+    first, _ = queries.start(name, checkpoint="c", now=True)
+    first.awaitTermination(DEADLINE_S)
+    for log in (tmp_path / "c" / "offsets").glob("[0-9]*"):
+        head = log.read_text().splitlines()[:2]
+        log.write_text("\n".join([*head, json.dumps({name: {"0": 1}})]))
+    for checksum in (tmp_path / "c" / "offsets").glob(".*.crc"):
+        checksum.unlink()
+    second, _ = queries.start(name, checkpoint="c", now=True)
+    with pytest.raises(StreamingQueryException, match="Spark's own Kafka source"):
+        second.awaitTermination(DEADLINE_S)
+
+
+def test_a_checkpoint_of_other_topics_is_refused(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    one, other = topic(), topic()
+    fill(one, 0, 1)
+    first, _ = queries.start(one, checkpoint="c", now=True)
+    first.awaitTermination(DEADLINE_S)
+    second, _ = queries.start(other, checkpoint="c", now=True)
+    with pytest.raises(StreamingQueryException, match=f"belongs to a query of {one}"):
+        second.awaitTermination(DEADLINE_S)
+    until(lambda: queries.member_count() == 0, "the end of the membership")
+
+
+def test_asynchronous_progress_tracking_is_refused(
+    queries: Queries, topic: NewTopicFactory, kafka: RealKafka, tmp_path: Path
+) -> None:
+    name = topic()
+    writer = queries.frame(name).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "async"))
+    query = writer.option("asyncProgressTrackingEnabled", "true").option("asyncProgressTrackingCheckpointIntervalMs", "0").start()
+    queries.started.append(query)
+    until(lambda: query.lastProgress is not None or not query.isActive, "a first batch")
+    for _ in range(100):
+        if not query.isActive:
+            break
+        produce(kafka.bootstrap_servers, name, [{"value": b"v"}])
+        time.sleep(0.1)
+    assert "asyncProgressTrackingEnabled" in str(query.exception())
