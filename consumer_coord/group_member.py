@@ -18,7 +18,7 @@ from consumer_coord.discovery import CoordinatorLookup
 from consumer_coord.errors import (
     ClosedError,
     CoordinatorError,
-    DisconnectedError,
+    FatalError,
     FencedError,
     MalformedMessageError,
     RequestTimedOutError,
@@ -238,16 +238,21 @@ class GroupMember:
     async def send_heartbeat(self) -> None:
         """One heartbeat, and what its answer asks for; raises a retriable error when it was not heard."""
         used = self._generation
-        broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
         try:
+            broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
             answer = await self.ask_coordinator(
                 broker,
                 requests.heartbeat(self.config, used),
                 timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms),
             )
-        except (MalformedMessageError, DisconnectedError) as error:
+        except MalformedMessageError as error:
             self.coordinator_gone(broker, str(error))
             raise RetriableError(str(error)) from error
+        except FatalError as error:
+            # Refused on the way: the right to use the group was taken away, a certificate ran out.
+            if self._generation is used:
+                await self._fail(error)
+            return
         if self._generation is not used:
             return
         code = answer.error_code
@@ -299,14 +304,20 @@ class GroupMember:
         """The coordinator, looked up if need be, until ``deadline``."""
         return await self._lookup.find(deadline)
 
-    async def ask_coordinator(self, broker: Broker, message: Any, *, timeout_ms: float, waits: bool = False) -> Any:
-        """One request to the coordinator; a broken connection forgets it."""
+    async def ask_coordinator(
+        self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
+    ) -> Any:
+        """One request to the coordinator; a broken connection forgets it, a caller out of patience does not."""
         if isinstance(message, JoinGroupRequest):
             self._joining = True
+        patience = None if patience_ms is None else Deadline.after(patience_ms)
         try:
-            return await self.cluster.request(broker, message, timeout_ms=timeout_ms, waits=waits)
+            return await self.cluster.request(
+                broker, message, timeout_ms=timeout_ms, patience_ms=patience_ms, waits=waits
+            )
         except RetriableError as error:
-            self.coordinator_gone(broker, str(error))
+            if patience is None or not patience.passed:
+                self.coordinator_gone(broker, str(error))
             raise
         finally:
             if isinstance(message, JoinGroupRequest):
@@ -363,7 +374,9 @@ class GroupMember:
                 return
         request = requests.leave_group(self.config, member.member_id, reason)
         try:
-            answer = await self.cluster.request(broker, request, timeout_ms=max(1.0, deadline.remaining_ms))
+            answer = await self.cluster.request(
+                broker, request, timeout_ms=self.config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
+            )
         except CoordinatorError as error:
             self._log.warning("the coordinator did not confirm that we left: %s", error)
             return

@@ -86,7 +86,8 @@ async def _ask_leaders(
                 isolation_level=1 if read_committed else 0,
                 topics=[ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in topics.items()],
             ),
-            timeout_ms=max(1.0, deadline.within(cluster.config.request_timeout_ms)),
+            timeout_ms=cluster.config.request_timeout_ms,
+            patience_ms=max(1.0, deadline.remaining_ms),
         )
         for leader, topics in by_leader.items()
     ]

@@ -81,7 +81,9 @@ class Membership(Protocol):
     def group_instance_id(self) -> str | None: ...
 
     async def find_coordinator(self, deadline: Deadline) -> Broker: ...
-    async def ask_coordinator(self, broker: Broker, message: Any, *, timeout_ms: float) -> Any: ...
+    async def ask_coordinator(
+        self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None
+    ) -> Any: ...
     def coordinator_gone(self, broker: Broker, why: str) -> None: ...
     async def wait_for_sync(self, deadline: Deadline) -> None: ...
     def membership_refused(self, used: Generation, code: int, request: str) -> None: ...
@@ -221,17 +223,17 @@ class Offsets:
                 return
             deadline = Deadline(max(ticket.deadline.at for ticket in tickets if not ticket.future.done()))
             used = self._member.generation_state
-            broker: Broker | None = None
             started = now()
             try:
                 broker = await self._member.find_coordinator(deadline)
                 answer: OffsetCommitResponse = await self._member.ask_coordinator(
-                    broker, self._request(entries, used), timeout_ms=max(1.0, deadline.within(self._request_timeout_ms))
+                    broker,
+                    self._request(entries, used),
+                    timeout_ms=self._request_timeout_ms,
+                    patience_ms=max(1.0, deadline.remaining_ms),
                 )
             except RetriableError as error:
                 last = error
-                if broker is not None:
-                    self._member.coordinator_gone(broker, str(error))
             else:
                 self._metrics.record("commit", (now() - started) * 1000)
                 remaining, last = self._read(answer, entries, tickets, used, broker)
@@ -409,15 +411,12 @@ class Offsets:
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
                 broker = await self._member.find_coordinator(deadline)
-                try:
-                    answer = await self._member.ask_coordinator(
-                        broker,
-                        _fetch_request(self._group_id, partitions),
-                        timeout_ms=max(1.0, deadline.within(self._request_timeout_ms)),
-                    )
-                except RetriableError as error:
-                    self._member.coordinator_gone(broker, str(error))
-                    raise
+                answer = await self._member.ask_coordinator(
+                    broker,
+                    _fetch_request(self._group_id, partitions),
+                    timeout_ms=self._request_timeout_ms,
+                    patience_ms=max(1.0, deadline.remaining_ms),
+                )
                 return self._read_fetched(answer, partitions, broker)
         raise AssertionError("retrying ends by return or raise")
 

@@ -33,7 +33,6 @@ from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic
 logger = logging.getLogger(__name__)
 
 
-
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
     """What a cluster client must know; Kafka's names with ``_`` for ``.``."""
@@ -105,13 +104,32 @@ class ClusterClient:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def request(self, broker: Broker, message: Any, *, timeout_ms: float, waits: bool = False) -> Any:
-        """Ask one broker.  ``waits`` for what it answers late (JoinGroup, SyncGroup): then on a connection of its own."""
-        deadline = Deadline.after(timeout_ms)
+    async def request(
+        self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
+    ) -> Any:
+        """Ask one broker.  ``waits`` for what it answers late (JoinGroup, SyncGroup): then on a connection of its own.
+
+        A broker that does not answer for ``timeout_ms`` loses its connection, and with it everybody who shares that.  A
+        caller with less time says so by ``patience_ms``: then it alone goes away, and the late answer is dropped.
+        """
         if waits:
-            return await self._request_waiting(broker, message, deadline)
+            return await self._request_waiting(broker, message, Deadline.after(timeout_ms))
+        if patience_ms is None:
+            deadline = Deadline.after(timeout_ms)
+            connection = await self._shared_connection(broker, deadline)
+            return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
+        deadline = Deadline.after(patience_ms)
         connection = await self._shared_connection(broker, deadline)
-        return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
+        try:
+            async with asyncio.timeout(deadline.remaining_ms / 1000):
+                return await connection.request(message, timeout_ms=timeout_ms)
+        except TimeoutError as error:
+            if isinstance(error, CoordinatorError):
+                raise
+            if connection.waits_since < now() - timeout_ms / 1000:
+                # Only impatient callers are left to notice that this broker hangs.
+                connection.close()
+            raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 
     def open_connection(self, broker: Broker) -> Connection | None:
         """The shared connection to a broker if it is open now: for what must not wait, such as leaving at exit."""
@@ -123,7 +141,8 @@ class ClusterClient:
     async def request_any(self, message: Any, deadline: Deadline) -> Any:
         """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``."""
         attempt_ms = self.config.request_timeout_ms
-        name = (message.request_class if isinstance(message, Versioned) else type(message)).__name__
+        limit_ms = deadline.remaining_ms
+        name = _name(message)
         failed: dict[int, int] = {}
         last: CoordinatorError | None = None
         try:
@@ -131,14 +150,18 @@ class ClusterClient:
                 with attempt:
                     broker = self.least_loaded(failed)
                     try:
-                        return await self.request(broker, message, timeout_ms=max(1.0, deadline.within(attempt_ms)))
+                        return await self.request(
+                            broker, message, timeout_ms=attempt_ms, patience_ms=max(1.0, deadline.within(attempt_ms))
+                        )
                     except (RetriableError, MalformedMessageError) as error:
                         failed[broker.id] = failed.get(broker.id, 0) + 1
-                        last = error
+                        if last is None or not deadline.passed:
+                            # An attempt that the deadline cut short says less than the one before.
+                            last = error
                         raise error if isinstance(error, RetriableError) else DisconnectedError(str(error)) from error
         except RetriableError as error:
             addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
-            raise timed_out(f"{name} to any of {addresses}", 0, last) from error
+            raise timed_out(f"{name} to any of {addresses}", limit_ms, last) from error
         raise AssertionError("retrying ends by return or raise")
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
@@ -146,13 +169,14 @@ class ClusterClient:
         failed = failed or {}
         moment = now()
 
-        def load(broker: Broker) -> tuple[int, bool, int]:
+        def load(broker: Broker) -> tuple[int, bool, bool, int]:
             endpoint = self._endpoints.get((broker.host, broker.port))
             if endpoint is None:
-                return failed.get(broker.id, 0), False, 1
+                return failed.get(broker.id, 0), False, True, 0
             backing_off = endpoint.not_before > moment
-            is_open = endpoint.shared is not None and not endpoint.shared.closed
-            return failed.get(broker.id, 0), backing_off, 0 if is_open else 1
+            if endpoint.shared is None or endpoint.shared.closed:
+                return failed.get(broker.id, 0), backing_off, True, 0
+            return failed.get(broker.id, 0), backing_off, False, endpoint.shared.in_flight
 
         candidates = self._candidates()
         best = min(map(load, candidates))
@@ -200,14 +224,15 @@ class ClusterClient:
             )
             # Everybody who asked may have given up by the time it fails; that is no "exception never retrieved".
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        patience_ms = deadline.remaining_ms
         try:
-            async with asyncio.timeout(max(0.001, deadline.remaining_ms / 1000)):
+            async with asyncio.timeout(max(0.001, patience_ms / 1000)):
                 # The one who asked first may give up; the others still want the connection.
                 return await asyncio.shield(endpoint.opening)
         except TimeoutError as error:
             if isinstance(error, CoordinatorError):
                 raise
-            raise timed_out(f"connecting to {broker.address}", deadline.remaining_ms) from error
+            raise timed_out(f"connecting to {broker.address}", patience_ms) from error
 
     async def _open_shared(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline) -> Connection:
         connection = await self._connect(broker, endpoint, deadline)
@@ -287,6 +312,11 @@ class ClusterClient:
     def refresh_soon(self) -> None:
         """Ask for fresh metadata in the background (after NOT_LEADER, an unknown topic, a lost broker)."""
         self._refresh_at = min(self._refresh_at, now())
+        self._wake.set()
+
+    def refresh_later(self, after_ms: float) -> None:
+        """The same, not before ``after_ms``."""
+        self._refresh_at = min(self._refresh_at, now() + after_ms / 1000)
         self._wake.set()
 
     async def refresh(self, deadline: Deadline) -> Metadata:
@@ -389,3 +419,9 @@ class ClusterClient:
             connection.close()
         await asyncio.gather(*tasks, *(connection.wait_closed() for connection in connections), return_exceptions=True)
         self._endpoints.clear()
+
+
+def _name(message: Any) -> str:
+    """A request's name, for messages."""
+    kind: type[Any] = message.request_class if isinstance(message, Versioned) else type(message)
+    return kind.__name__.removesuffix("Request")

@@ -59,11 +59,12 @@ class Versioned:
 class _InFlight:
     """A request that waits for its answer."""
 
-    __slots__ = ("decode", "future")
+    __slots__ = ("decode", "future", "sent_at")
 
-    def __init__(self, future: asyncio.Future[Any], decode: Callable[[bytes], Any]) -> None:
+    def __init__(self, future: asyncio.Future[Any], decode: Callable[[bytes], Any], sent_at: float) -> None:
         self.future = future
         self.decode = decode
+        self.sent_at = sent_at
 
 
 class Connection:
@@ -134,6 +135,17 @@ class Connection:
     def idle(self) -> bool:
         """True while no request waits for its answer."""
         return not self._in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._in_flight)
+
+    @property
+    def waits_since(self) -> float:
+        """The loop's time at which the oldest unanswered request was sent; infinity when there is none."""
+        oldest = next(iter(self._in_flight.values()), None)
+        return float("inf") if oldest is None else oldest.sent_at
 
     def version_for(self, request_class: type[Any], newest: int | None = None) -> int:
         """The version both sides know: min(broker's newest, ours); raises :class:`UnsupportedVersionError`."""
@@ -226,9 +238,9 @@ class Connection:
             self._close(error)
             raise
         # The entry stays when the caller is cancelled, so that the late answer is recognised and dropped.
-        self._in_flight[correlation_id] = _InFlight(future, decode)
-        self.requests_sent += 1
         self.last_used = loop.time()
+        self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used)
+        self.requests_sent += 1
         return future
 
     async def _read(self) -> None:

@@ -1,0 +1,463 @@
+"""Scripted brokers: they answer as Kafka does a group with one member, unless a test says what to answer instead.
+
+As a real broker, each serves one request of a connection at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+from consumer_coord.broker.requests.errors import error_response
+from consumer_coord.errors import DisconnectedError
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire import messages as m
+from consumer_coord.wire.apis import APIS
+from consumer_coord.wire.codec import decode_request, encode_response
+from consumer_coord.wire.membership import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from consumer_coord.wire.schema import Struct
+
+R = TypeVar("R")
+
+GROUP = "orders"
+LATENCY_MS = 1.0
+
+
+class Drop:
+    """In place of an answer the connection ends."""
+
+
+class Silence:
+    """No answer ever comes, and the connection stays open."""
+
+
+DROP = Drop()
+SILENCE = Silence()
+
+#: An error code, a whole answer, DROP, SILENCE, or what makes one of those of the request (a coroutine may wait).
+Reply: TypeAlias = "int | Drop | Silence | Struct | Callable[[Any], Any]"
+
+
+@attrs.frozen
+class Seen:
+    """A request as a broker got it."""
+
+    at_ms: float
+    node: int
+    connection: int
+    version: int
+    message: Any
+
+
+class FakeBrokers:
+    """``brokers`` brokers, ``broker-0:9092`` and so on; the group's coordinator is ``coordinator``.
+
+    ``topics`` are names and numbers of partitions, ``others`` further members of the group (id -> subscription), and
+    ``leader`` the member that leads, if not ours.  A follower gets ``assignment``.
+    """
+
+    def __init__(self, topics: Mapping[str, int] | None = None, brokers: int = 1) -> None:
+        self.topics = dict(topics if topics is not None else {"t": 4})
+        self.internal: set[str] = set()
+        self.topic_errors: dict[str, int] = {}
+        self.racks: dict[int, str | None] = {}
+        self.nodes = list(range(brokers))
+        self.down: set[int] = set()
+        self.coordinator = 0
+        self.generation = 0
+        self.others: dict[str, Subscription] = {}
+        self.leader: str | None = None
+        self.protocol: str | None = None
+        self.assignment: Mapping[str, Sequence[int]] = {}
+        self.committed: dict[TopicPartition, int] = {}
+        #: key -> newest version served, where it is not ours
+        self.newest: dict[int, int] = {}
+        self.seen: list[Seen] = []
+        self.opened: list[int] = []
+        self._queued: dict[type[Any], deque[Reply]] = defaultdict(deque)
+        self._always: dict[type[Any], Reply] = {}
+        self._members = 0
+        self._transports: list[_Transport] = []
+
+    # -- the script -------------------------------------------------------------------------------------------------
+
+    def answer(self, request: type[Any], *replies: Reply) -> None:
+        """The next requests of a kind are answered so, one after the other."""
+        self._queued[request].extend(replies)
+
+    def always(self, request: type[Any], reply: Reply | None) -> None:
+        """Every request of a kind is answered so from now on; None: as usual again."""
+        if reply is None:
+            self._always.pop(request, None)
+        else:
+            self._always[request] = reply
+
+    def all(self, request: type[R]) -> list[R]:
+        """The requests of a kind, as they came."""
+        return [seen.message for seen in self.seen if isinstance(seen.message, request)]
+
+    def last(self, request: type[R]) -> R:
+        """The last one of a kind."""
+        return self.all(request)[-1]
+
+    def times(self, request: type[Any]) -> list[float]:
+        """When those of a kind came, in virtual milliseconds."""
+        return [seen.at_ms for seen in self.seen if isinstance(seen.message, request)]
+
+    def kinds(self) -> list[str]:
+        """The names of all requests of the group's protocol, in order."""
+        left_out = (m.ApiVersionsRequest, m.MetadataRequest, m.HeartbeatRequest)
+        return [
+            type(seen.message).__name__.removesuffix("Request")
+            for seen in self.seen
+            if not isinstance(seen.message, left_out)
+        ]
+
+    def disconnect(self) -> None:
+        """All connections end."""
+        for transport in self._transports:
+            transport.end()
+        self._transports.clear()
+
+    # -- what a client connects to ----------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """Where clients begin."""
+        return tuple((f"broker-{node}", 9092) for node in self.nodes)
+
+    async def connect(self, host: str, port: int) -> _Transport:
+        """See :class:`consumer_coord.environment.Connector`."""
+        await asyncio.sleep(LATENCY_MS / 1000)
+        node = int(host.removeprefix("broker-"))
+        if node in self.down:
+            raise DisconnectedError(f"{host}:{port} refused the connection")
+        self.opened.append(node)
+        transport = _Transport(self, node, len(self.opened))
+        self._transports.append(transport)
+        return transport
+
+    async def handle(self, node: int, connection: int, frame: bytes) -> bytes | Drop | Silence:
+        """One request of one connection."""
+        request = decode_request(frame)
+        at_ms = asyncio.get_running_loop().time() * 1000
+        self.seen.append(Seen(at_ms, node, connection, request.version, request.message))
+        kind = type(request.message)
+        reply: Any
+        if self._queued[kind]:
+            reply = self._queued[kind].popleft()
+        else:
+            reply = self._always.get(kind, self._usual)
+        while callable(reply):
+            reply = reply(request.message)
+            if inspect.isawaitable(reply):
+                reply = await _as_coroutine(reply)
+        if isinstance(reply, int):
+            reply = error_response(request.message, request.version, reply)
+        if isinstance(reply, (Drop, Silence)):
+            return reply
+        if isinstance(reply, m.FindCoordinatorResponse) and request.version < 4:
+            found = reply.coordinators[0]
+            reply = m.FindCoordinatorResponse(
+                error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
+            )
+        return encode_response(reply, request.version, request.correlation_id)
+
+    # -- the usual answers ------------------------------------------------------------------------------------------
+
+    def _usual(self, request: Any) -> Struct:
+        name = type(request).__name__.removesuffix("Request")
+        answer: Struct = getattr(self, f"_{_snake(name)}")(request)
+        return answer
+
+    def usual(self, request: Any) -> Any:
+        """What would be answered without a script."""
+        return self._usual(request)
+
+    def _api_versions(self, request: m.ApiVersionsRequest) -> Struct:
+        return m.ApiVersionsResponse(
+            api_keys=tuple(
+                m.ApiVersion(
+                    api_key=api.key,
+                    min_version=api.min_version,
+                    max_version=self.newest.get(api.key, api.max_version),
+                )
+                for api in APIS.values()
+            )
+        )
+
+    def _metadata(self, request: m.MetadataRequest) -> Struct:
+        if request.topics is None:
+            wanted = sorted(self.topics)
+        else:
+            wanted = [topic.name for topic in request.topics if topic.name is not None]
+        return m.MetadataResponse(
+            brokers=tuple(
+                m.MetadataResponseBroker(node_id=node, host=f"broker-{node}", port=9092, rack=self.racks.get(node))
+                for node in self.nodes
+                if node not in self.down
+            ),
+            cluster_id="fake",
+            controller_id=0,
+            topics=tuple(self._topic(name) for name in wanted),
+        )
+
+    def _topic(self, name: str) -> m.MetadataResponseTopic:
+        code = self.topic_errors.get(name, codes.NONE if name in self.topics else codes.UNKNOWN_TOPIC_OR_PARTITION)
+        numbers = range(self.topics.get(name, 0)) if code == codes.NONE else range(0)
+        return m.MetadataResponseTopic(
+            error_code=code,
+            name=name,
+            topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name),
+            is_internal=name in self.internal,
+            partitions=tuple(
+                m.MetadataResponsePartition(
+                    error_code=codes.NONE,
+                    partition_index=number,
+                    leader_id=number % len(self.nodes),
+                    leader_epoch=0,
+                    replica_nodes=(number % len(self.nodes),),
+                    isr_nodes=(number % len(self.nodes),),
+                )
+                for number in numbers
+            ),
+        )
+
+    def _find_coordinator(self, request: m.FindCoordinatorRequest) -> Struct:
+        return found_at(self.coordinator)
+
+    def _join_group(self, request: m.JoinGroupRequest) -> Struct:
+        if not request.member_id and request.group_instance_id is None:
+            self._members += 1
+            return m.JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED, member_id=f"member-{self._members}")
+        self.generation += 1
+        return self.joined(request)
+
+    def joined(self, request: m.JoinGroupRequest, **changes: Any) -> m.JoinGroupResponse:
+        """A JoinGroup's good answer, with some fields changed."""
+        member_id = request.member_id or f"{request.group_instance_id}-1"
+        leader = self.leader or member_id
+        protocol = next((each for each in request.protocols if each.name == self.protocol), request.protocols[0])
+        rows = [m.JoinGroupResponseMember(member_id, request.group_instance_id, protocol.metadata)]
+        rows += [
+            m.JoinGroupResponseMember(other, None, encode_subscription(subscription))
+            for other, subscription in self.others.items()
+        ]
+        answer = m.JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type="consumer",
+            protocol_name=protocol.name,
+            leader=leader,
+            member_id=member_id,
+            members=tuple(rows) if leader == member_id else (),
+        )
+        return attrs.evolve(answer, **changes)
+
+    def _sync_group(self, request: m.SyncGroupRequest) -> Struct:
+        ours = [each.assignment for each in request.assignments if each.member_id == request.member_id]
+        return self.synced(ours[0] if ours else encode_assignment(Assignment(self.assignment)))
+
+    @staticmethod
+    def synced(assignment: bytes, **changes: Any) -> m.SyncGroupResponse:
+        """A SyncGroup's good answer, with some fields changed."""
+        return attrs.evolve(m.SyncGroupResponse(assignment=assignment), **changes)
+
+    def _sasl_handshake(self, request: m.SaslHandshakeRequest) -> Struct:
+        # A listener without SASL.
+        return m.SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
+
+    def _heartbeat(self, request: m.HeartbeatRequest) -> Struct:
+        return m.HeartbeatResponse()
+
+    def _leave_group(self, request: m.LeaveGroupRequest) -> Struct:
+        return m.LeaveGroupResponse(
+            members=tuple(m.MemberResponse(each.member_id, each.group_instance_id, codes.NONE) for each in request.members)
+        )
+
+    def _offset_commit(self, request: m.OffsetCommitRequest) -> Struct:
+        for topic in request.topics:
+            for row in topic.partitions:
+                self.committed[TopicPartition(topic.name, row.partition_index)] = row.committed_offset
+        return commit_answer(request)
+
+    def _offset_fetch(self, request: m.OffsetFetchRequest) -> Struct:
+        return fetch_answer(request, self.committed)
+
+    def _list_offsets(self, request: m.ListOffsetsRequest) -> Struct:
+        return m.ListOffsetsResponse(
+            topics=tuple(
+                m.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        m.ListOffsetsPartitionResponse(
+                            partition_index=row.partition_index,
+                            error_code=codes.NONE,
+                            offset=0 if row.timestamp == -2 else 100,
+                            timestamp=-1,
+                        )
+                        for row in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+
+def found_at(node: int) -> m.FindCoordinatorResponse:
+    """FindCoordinator's answer."""
+    return m.FindCoordinatorResponse(
+        coordinators=(m.Coordinator(key=GROUP, node_id=node, host=f"broker-{node}", port=9092, error_code=codes.NONE),)
+    )
+
+
+def commit_answer(request: m.OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
+    """OffsetCommit's answer, with errors for some partitions."""
+    errors = errors or {}
+    return m.OffsetCommitResponse(
+        topics=tuple(
+            m.OffsetCommitResponseTopic(
+                topic.name,
+                tuple(
+                    m.OffsetCommitResponsePartition(
+                        row.partition_index, errors.get(TopicPartition(topic.name, row.partition_index), codes.NONE)
+                    )
+                    for row in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def fetch_answer(
+    request: m.OffsetFetchRequest,
+    committed: Mapping[TopicPartition, int],
+    errors: Mapping[TopicPartition, int] | None = None,
+) -> Struct:
+    """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
+    errors = errors or {}
+    group = request.groups[0]
+    return m.OffsetFetchResponse(
+        groups=(
+            m.OffsetFetchResponseGroup(
+                group_id=group.group_id,
+                topics=tuple(
+                    m.OffsetFetchResponseTopics(
+                        topic.name,
+                        tuple(
+                            m.OffsetFetchResponsePartitions(
+                                partition_index=number,
+                                committed_offset=committed.get(TopicPartition(topic.name, number), -1),
+                                metadata="",
+                                error_code=errors.get(TopicPartition(topic.name, number), codes.NONE),
+                            )
+                            for number in topic.partition_indexes
+                        ),
+                    )
+                    for topic in group.topics or ()
+                ),
+            ),
+        )
+    )
+
+
+def owned_in(request: m.JoinGroupRequest) -> set[TopicPartition]:
+    """What a JoinGroup names as owned."""
+    subscription = decode_subscription(request.protocols[0].metadata)
+    return {TopicPartition(topic, number) for topic, row in subscription.owned_partitions.items() for number in row}
+
+
+def asked_for(request: m.JoinGroupRequest) -> list[str]:
+    """The topics of a JoinGroup."""
+    return list(decode_subscription(request.protocols[0].metadata).topics)
+
+
+def plan_in(request: m.SyncGroupRequest) -> dict[str, dict[str, list[int]]]:
+    """The assignments of a SyncGroup."""
+    return {
+        each.member_id: {topic: list(row) for topic, row in decode_assignment(each.assignment).partitions.items()}
+        for each in request.assignments
+    }
+
+
+def assignment_of(**topics: Sequence[int]) -> bytes:
+    """A member's assignment, encoded: topic=numbers."""
+    return encode_assignment(Assignment(topics))
+
+
+class _Transport:
+    """One connection to a scripted broker."""
+
+    def __init__(self, brokers: FakeBrokers, node: int, number: int) -> None:
+        self._brokers = brokers
+        self._node = node
+        self._number = number
+        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[bytes] = asyncio.Queue()
+        self._over = False
+        self._server = asyncio.get_running_loop().create_task(self._serve(), name=f"fake broker {node}")
+
+    def send(self, frame: bytes) -> None:
+        """See :class:`consumer_coord.environment.Transport`."""
+        if self._over:
+            raise DisconnectedError(f"broker-{self._node} closed the connection")
+        self._requests.put_nowait(frame)
+
+    async def receive(self) -> bytes:
+        """See :class:`consumer_coord.environment.Transport`."""
+        frame = await self._answers.get()
+        if frame is None:
+            raise DisconnectedError(f"broker-{self._node} closed the connection")
+        return frame
+
+    def close(self) -> None:
+        """See :class:`consumer_coord.environment.Transport`."""
+        self._over = True
+        self._server.cancel()
+
+    def end(self) -> None:
+        """The broker ends the connection."""
+        self._over = True
+        self._server.cancel()
+        self._answers.put_nowait(None)
+
+    async def _serve(self) -> None:
+        while True:
+            frame = await self._requests.get()
+            await asyncio.sleep(LATENCY_MS / 1000)
+            try:
+                answer = await self._brokers.handle(self._node, self._number, frame)
+            except Exception as error:  # noqa: BLE001 - a mistake of the test, which it must hear of
+                context = {"message": "a scripted broker failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+                return
+            if isinstance(answer, Silence):
+                return
+            if isinstance(answer, Drop):
+                self._over = True
+                self._answers.put_nowait(None)
+                return
+            await asyncio.sleep(LATENCY_MS / 1000)
+            self._answers.put_nowait(answer)
+
+
+async def _as_coroutine(awaitable: Awaitable[R]) -> R:
+    return await awaitable
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

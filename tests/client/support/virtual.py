@@ -1,0 +1,50 @@
+"""Tests as coroutines in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+from consumer_coord.simulation import loop as virtual
+
+P = ParamSpec("P")
+
+#: No test takes more virtual time than this; one that waits for ever ends here, with what it waits for.
+_LONGEST_S = 7_200
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test's coroutine on a virtual-time loop; an exception that nobody awaited fails it."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def whole() -> None:
+            await test(*args, **kwargs)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, virtual.VirtualTimeLoop)
+            assert not loop.errors, loop.errors
+
+        virtual.run(whole(), seed=1, max_time_s=_LONGEST_S)
+
+    return run
+
+
+async def pause(ms: float = 0) -> None:
+    """Let virtual time pass, and then everything happen that is ready."""
+    await asyncio.sleep(ms / 1000 + 1e-6)
+
+
+async def until(condition: Callable[[], object], within_ms: float = 60_000) -> None:
+    """Wait, in steps of a virtual millisecond, until something holds."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + within_ms / 1000
+    while not condition():
+        assert loop.time() < ends, "it did not happen in time"
+        await asyncio.sleep(0.001)
+
+
+def now_ms() -> float:
+    """Virtual milliseconds since the test began."""
+    return asyncio.get_running_loop().time() * 1000
