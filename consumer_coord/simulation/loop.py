@@ -34,6 +34,8 @@ Ts = TypeVarTuple("Ts")
 #: So many callbacks in one moment of virtual time are taken for a loop that spins.
 MAX_STEPS_PER_MOMENT = 2_000_000
 
+_STEPS_BETWEEN_LOOKS = 1_000
+
 #: Cancelled timers are swept out of the heap when there are more than this, and more than live ones.
 _SWEEP_AT = 100
 
@@ -123,7 +125,8 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._cancelled_timers = 0
         self._numbers = 0
         self._moment_began_at_step = 0
-        self._queue: deque[Any] = deque()
+        #: What is ready to run, of all processes, in order.
+        self.queue: deque[Any] = deque()
         #: Loops that share this one's clock: see :mod:`consumer_coord.simulation.process`.
         self.processes: list[Process] = []
 
@@ -146,7 +149,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     ) -> asyncio.Handle:
         """Put a callback of this loop, or of a process on it, in the queue."""
         handle = asyncio.Handle(callback, args, home, context)
-        self._queue.append(handle)
+        self.queue.append(handle)
         return handle
 
     def call_soon_threadsafe(
@@ -188,7 +191,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
     def requeue(self, handles: Sequence[asyncio.Handle]) -> None:
         """What a process put off while it stood still is ready now, in the order in which it became so."""
-        self._queue.extend(handles)
+        self.queue.extend(handles)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._cancelled_timers += 1
@@ -198,33 +201,39 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
             self._cancelled_timers = 0
 
     def _run_once(self) -> None:
-        """Run what is ready, or jump to the next timer; called by ``run_forever`` until :meth:`stop`."""
-        queue = self._queue
-        if not queue:
-            self._jump()
+        """Run what is ready, and jump to the next timer when nothing is, until :meth:`stop` was called.
+
+        ``run_forever`` calls this until then; unlike asyncio's own it does not return in between, since nothing outside
+        has to be looked at.
+        """
+        queue = self.queue
         running: Any = self
-        self.steps += len(queue)
         try:
-            for _ in range(len(queue)):
-                handle = queue.popleft()
-                home = handle._loop
-                if home is not running:
-                    if home is not self and home.halted:
-                        home.put_off(handle)
-                        continue
-                    events._set_running_loop(home)
-                    running = home
-                if not handle._cancelled:
-                    handle._run()
+            while not self._stopping:
+                if not queue:
+                    self._jump()
+                # What is ready now; the limits are looked at in between, lest callbacks that only make more of them go on.
+                for _ in range(min(len(queue), _STEPS_BETWEEN_LOOKS)):
+                    handle = queue.popleft()
+                    self.steps += 1
+                    home = handle._loop
+                    if home is not running:
+                        if home is not self and home.halted:
+                            home.put_off(handle)
+                            continue
+                        events._set_running_loop(home)
+                        running = home
+                    if not handle._cancelled:
+                        handle._run()
+                if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
+                    raise LimitError(
+                        f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self._now:.3f} s without time passing:\n{self.leaks()}"
+                    )
+                if self.max_steps is not None and self.steps > self.max_steps:
+                    raise LimitError(f"more than {self.max_steps} steps at {self._now:.3f} s")
         finally:
             if running is not self:
                 events._set_running_loop(self)
-        if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
-            raise LimitError(
-                f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self._now:.3f} s without time passing:\n{self.leaks()}"
-            )
-        if self.max_steps is not None and self.steps > self.max_steps:
-            raise LimitError(f"more than {self.max_steps} steps at {self._now:.3f} s")
 
     def _jump(self) -> None:
         timers = self._timers
@@ -247,7 +256,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
             if handle._cancelled:
                 self._cancelled_timers -= 1
             else:
-                self._queue.append(handle)
+                self.queue.append(handle)
 
     # -- tasks and futures ------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Process(asyncio.AbstractEventLoop):
         self.dead = False
         #: Read by the loop: none of this process's callbacks run.
         self.halted = False
+        self._queue = loop.queue
         self._put_off: list[asyncio.Handle] = []
         #: The tasks of a killed process stay referenced, or collecting them would run their ``finally``.
         self._remains: list[asyncio.Task[Any]] = []
@@ -91,7 +92,9 @@ class Process(asyncio.AbstractEventLoop):
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """As asyncio's."""
-        return self.loop.soon(self, callback, args, context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._queue.append(handle)
+        return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None

@@ -98,7 +98,7 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
                 heartbeat_interval_ms=session_ms // 3,
                 rebalance_timeout_ms=rebalance_ms,
                 max_poll_interval_ms=random.choice((8_000, 20_000, 60_000)),
-                poll_every_ms=random.choice((50, 200, 500, 1_000)),
+                poll_every_ms=random.choice((150, 400, 1_000)),
                 batch=random.choice((5, 20, 100)),
                 commit=random.choice(("sync", "async", "interval", "revoke")),
                 commit_every_ms=random.choice((500, 2_000, 5_000)),
