@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from assignors.base import Assignor
 from consumer_coord import commits, group_metadata
 from consumer_coord.blocking import BlockingCoordinator
-from consumer_coord.data_plane import DataPlane, native, partition_of, position_of
+from consumer_coord.data_plane import DataPlane, after, native, partition_of, partition_of_message, position_of
 from consumer_coord.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -345,7 +345,7 @@ class GroupConsumer:
         if message is not None:
             if message.error() is not None:
                 raise ValueError("a message with an error has no offset to commit")
-            return {_partition_of_message(message): _after(message)}
+            return {partition_of_message(message): after(message)}
         if rows is not None:
             return {partition_of(row): position_of(row) for row in rows if row.offset >= 0}
         finished = self._finished()
@@ -561,17 +561,3 @@ class _Used:
 
 def _ms(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else timeout * 1000
-
-
-def _partition_of_message(message: Message) -> TopicPartition:
-    topic, partition = message.topic(), message.partition()
-    assert topic is not None
-    assert partition is not None
-    return TopicPartition(topic, partition)
-
-
-def _after(message: Message) -> OffsetAndMetadata:
-    offset = message.offset()
-    assert offset is not None
-    epoch = message.leader_epoch()
-    return OffsetAndMetadata(offset + 1, -1 if epoch is None else epoch)

@@ -106,3 +106,14 @@ def partition_of(row: confluent_kafka.TopicPartition) -> TopicPartition:
 def position_of(row: confluent_kafka.TopicPartition) -> OffsetAndMetadata:
     """A row's offset with its epoch and metadata."""
     return OffsetAndMetadata(row.offset, epoch_of(row), row.metadata or "")
+
+
+def partition_of_message(message: confluent_kafka.Message) -> TopicPartition:
+    """A message's topic and partition."""
+    return TopicPartition(message.topic(), message.partition())
+
+
+def after(message: confluent_kafka.Message) -> OffsetAndMetadata:
+    """The position behind a message."""
+    epoch = message.leader_epoch()
+    return OffsetAndMetadata(message.offset() + 1, -1 if epoch is None else epoch)

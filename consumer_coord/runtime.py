@@ -16,6 +16,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -133,6 +134,14 @@ def _key(config: ClientConfig) -> str:
     # Callables (oauth_cb) count by identity; everything else by value.
     security = sorted((key, repr(value)) for key, value in config.security.items())
     return repr((attrs.evolve(config, security={}), security))
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedClusters] = weakref.WeakKeyDictionary()
+
+
+def shared_clusters() -> SharedClusters:
+    """The running loop's cluster clients, for members that live on an application's own loop."""
+    return _of_loops.setdefault(asyncio.get_running_loop(), SharedClusters())
 
 
 class Runtime:

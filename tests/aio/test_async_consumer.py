@@ -1,0 +1,262 @@
+"""AsyncGroupConsumer on an embedded Kafka: iteration, batches, callbacks, cancellation, close."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+
+from assignors import CooperativeStickyAssignor, RangeAssignor
+from consumer_coord import AsyncGroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import CallbackError, ConcurrentUseError
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": PARTITIONS}) as running:
+        yield running
+
+
+def produce(kafka: EmbeddedKafka, count: int, start: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(start, start + count):
+        producer.produce("orders", str(number), partition=number % PARTITIONS)
+    assert producer.flush(10) == 0
+
+
+def consumer(kafka: EmbeddedKafka, assignors: Any = CooperativeStickyAssignor, **config: Any) -> AsyncGroupConsumer:
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": "billing",
+        "auto.offset.reset": "earliest",
+        **{key.replace("_", "."): value for key, value in config.items()},
+    }
+    return AsyncGroupConsumer(settings, assignors=[assignors])
+
+
+async def take(member: AsyncGroupConsumer, count: int, limit_s: float = 20) -> list[int]:
+    found: list[int] = []
+    async with asyncio.timeout(limit_s):
+        while len(found) < count:
+            found += [int(message.value()) for message in await member.consume(100, 0.5)]
+    return found
+
+
+def test_iteration_gives_every_message_in_the_order_of_its_partition(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 600)
+        seen: dict[int, list[int]] = {}
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            async for message in member:
+                seen.setdefault(message.partition(), []).append(message.offset())
+                if sum(map(len, seen.values())) == 600:
+                    break
+        assert seen == {partition: list(range(100)) for partition in range(PARTITIONS)}
+
+    asyncio.run(main())
+
+
+@pytest.mark.behaviour(36, 38, 42, 43)
+def test_callbacks_may_be_coroutines_and_their_exception_leaves_the_call_after_the_state_is_right(
+    kafka: EmbeddedKafka,
+) -> None:
+    async def main() -> None:
+        calls: list[tuple[str, int]] = []
+
+        async def on_assign(member: AsyncGroupConsumer, rows: list[TopicPartition]) -> None:
+            await asyncio.sleep(0)
+            calls.append(("assign", len(rows)))
+            raise ValueError("not today")
+
+        produce(kafka, 60)
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"], on_assign, on_revoke=lambda _, rows: calls.append(("revoke", len(rows))))
+            with pytest.raises(CallbackError, match="on_assign raised ValueError: not today") as raised:
+                await take(member, 1)
+            assert isinstance(raised.value, KafkaException)
+            assert isinstance(raised.value.__cause__, ValueError)
+            assert len(member.assignment()) == PARTITIONS
+            assert sorted(await take(member, 60)) == list(range(60))
+        assert calls == [("assign", PARTITIONS), ("revoke", PARTITIONS)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
+def test_two_members_on_one_loop_share_and_hand_over_without_loss(
+    kafka: EmbeddedKafka, assignor: type[RangeAssignor]
+) -> None:
+    async def main() -> None:
+        produce(kafka, 300)
+        seen: Counter[int] = Counter()
+
+        async def work(member: AsyncGroupConsumer, stop: asyncio.Event) -> None:
+            while not stop.is_set():
+                seen.update(int(message.value()) for message in await member.consume(50, 0.1))
+
+        stop = asyncio.Event()
+        async with consumer(kafka, assignor) as first, consumer(kafka, assignor) as second:
+            await first.subscribe(["orders"])
+            working = asyncio.create_task(work(first, stop))
+            while not first.assignment():
+                await asyncio.sleep(0.01)
+            await second.subscribe(["orders"])
+            also = asyncio.create_task(work(second, stop))
+            async with asyncio.timeout(20):
+                while len(first.assignment()) != 3 or len(second.assignment()) != 3:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(produce, kafka, 300, 300)
+                while len(seen) < 600:
+                    await asyncio.sleep(0.01)
+            stop.set()
+            await asyncio.gather(working, also)
+        assert set(seen) == set(range(600))
+        assert seen.total() == 600, "a clean hand-over processes nothing twice"
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_loses_no_message(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            while not member.assignment():
+                await member.poll(0.05)
+            got: list[int] = []
+            for start in range(0, 300, 10):
+                waiting = asyncio.create_task(member.consume(100, 5))
+                await asyncio.sleep(0.001)
+                await asyncio.to_thread(produce, kafka, 10, start)
+                if not waiting.done():
+                    waiting.cancel()
+                done = (await asyncio.gather(waiting, return_exceptions=True))[0]
+                if isinstance(done, list):
+                    got += [int(message.value()) for message in done]
+            got += await take(member, 300 - len(got))
+            assert sorted(got) == list(range(300))
+
+    asyncio.run(main())
+
+
+def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 60)
+        member = consumer(kafka, auto_commit_interval_ms=10)
+        await member.subscribe(["orders"])
+        finished = 0
+        async for _ in member:
+            finished += 1
+            if finished == 20:
+                break
+        await asyncio.sleep(0.05)
+        assert await member.poll(5) is not None  # 20 are finished now, one is in hand
+        rows = [TopicPartition("orders", partition) for partition in range(PARTITIONS)]
+        async with asyncio.timeout(10):
+            while sum(max(0, row.offset) for row in await member.committed(rows)) != 20:
+                await asyncio.sleep(0.01)
+        await member.close()
+        async with consumer(kafka) as after:
+            await after.subscribe(["orders"])
+            assert len(await take(after, 39)) == 39, "close finishes the message in hand"
+            assert await after.poll(0.3) is None
+
+    asyncio.run(main())
+
+
+def test_pause_holds_back_what_was_fetched_ahead_and_resume_brings_it(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 600)
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            got = [await member.poll(10)]
+            first = got[0]
+            assert first is not None
+            paused = [TopicPartition("orders", first.partition())]
+            await member.pause(paused)
+            rest = [message for _ in range(60) for message in await member.consume(100, 0.05)]
+            assert len(rest) == 500
+            assert {message.partition() for message in rest} == set(range(PARTITIONS)) - {first.partition()}
+            await member.resume(paused)
+            again = await take(member, 99)
+            assert sorted(again) == list(range(first.partition() + PARTITIONS, 600, PARTITIONS))
+
+    asyncio.run(main())
+
+
+def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
+    class Watched:
+        def __init__(self, handle: Any) -> None:
+            self.handle = handle
+            self.calls: dict[str, set[int]] = {}
+
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(self.handle, name)
+
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                self.calls.setdefault(name, set()).add(threading.get_ident())
+                return method(*arguments, **keywords)
+
+            return call
+
+    async def main() -> None:
+        async with consumer(kafka) as member:
+            watched = Watched(member._data.handle)
+            member._data.handle = watched
+            await member.subscribe(["orders"])
+            await asyncio.to_thread(produce, kafka, 100)
+            await take(member, 100)
+            rows = member.assignment()
+            await member.pause(rows)
+            await member.resume(rows)
+            await member.commit()
+        assert {"poll", "incremental_assign", "pause", "resume", "position", "close"} <= watched.calls.keys()
+        assert len(set().union(*watched.calls.values())) == 1, "one thread owns the handle"
+        assert threading.get_ident() not in set().union(*watched.calls.values())
+
+    asyncio.run(main())
+
+
+def test_two_tasks_may_not_wait_at_once(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with consumer(kafka) as member:
+            await member.subscribe(["orders"])
+            waiting = asyncio.create_task(member.poll(1))
+            await asyncio.sleep(0)
+            with pytest.raises(ConcurrentUseError, match="share messages by a queue"):
+                await member.poll(0)
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        before = {thread.name for thread in threading.enumerate()}
+        member = consumer(kafka)
+        await member.subscribe(["orders"])
+        while not member.assignment():
+            await member.poll(0.05)
+        closing = asyncio.create_task(member.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        async with asyncio.timeout(10):
+            while {thread.name for thread in threading.enumerate() if "fetch" in thread.name} - before:
+                await asyncio.sleep(0.01)
+        async with consumer(kafka) as other:
+            await other.subscribe(["orders"])
+            async with asyncio.timeout(5):
+                while len(other.assignment()) < PARTITIONS:
+                    await other.poll(0.05)
+
+    asyncio.run(main())
