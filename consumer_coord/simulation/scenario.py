@@ -8,6 +8,7 @@ fault that is left out does not change what the others draw.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -123,6 +124,23 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
         initial_rebalance_delay_ms=random.choice((0, 0, 500, 3_000)),
         latency_ms=random.choice((0.5, 2.0, 10.0)),
     )
+
+
+def to_json(scenario: Scenario) -> str:
+    """A scenario as text, to keep one that failed: a seed means another history when the drawing changes."""
+    return json.dumps(attrs.asdict(scenario), indent=1)
+
+
+def from_json(text: str) -> Scenario:
+    """The scenario that :func:`to_json` wrote."""
+    data = json.loads(text)
+    specs = [
+        MemberSpec(**{**spec, "topics": tuple(spec["topics"]), "assignors": tuple(spec["assignors"])})
+        for spec in data.pop("members")
+    ]
+    faults = tuple(Fault(**fault) for fault in data.pop("faults"))
+    later = tuple(data.pop("later_assignors"))
+    return Scenario(members=tuple(specs), faults=faults, later_assignors=later, **data)
 
 
 @attrs.frozen

@@ -70,6 +70,6 @@ def test_a_killed_process_runs_no_finally_and_leaves_nothing() -> None:
         process.kill()
         await asyncio.sleep(10)
         assert not _loop().leaks()
-        return seen
+        return list(seen)
 
     assert run(main(), strict=True) == []
