@@ -64,6 +64,12 @@ KAFKA = JarSet(
     ),
 )
 
+#: Kafka's command line tools, which no other of its modules needs; they run with the jars of `KAFKA`.
+KAFKA_TOOLS = JarSet(
+    f"kafka-tools-{KAFKA_VERSION}",
+    (Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),),
+)
+
 #: Spark's own Kafka connector, for side-by-side runs with PySpark 4.2.
 SPARK_CONNECTOR = JarSet(
     "spark-kafka-4.2.0",

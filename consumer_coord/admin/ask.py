@@ -1,0 +1,75 @@
+"""Asking the coordinator of a group that we are no member of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from consumer_coord.answers import fatal
+from consumer_coord.errors import BrokerError, CoordinatorError, CoordinatorNotAvailableError, RetriableError
+from consumer_coord.metadata import Broker
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.retry import Deadline, retrying
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import FindCoordinatorRequest
+
+T = TypeVar("T")
+
+_GROUP = 0
+
+
+async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
+    """The broker that coordinates a group now; raises :class:`RetriableError` when there is none just now."""
+
+    def build(version: int) -> FindCoordinatorRequest:
+        if version >= 4:
+            return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=_GROUP)
+        return FindCoordinatorRequest(key=group_id, key_type=_GROUP)
+
+    answer = await cluster.request_any(Versioned(FindCoordinatorRequest, build), deadline)
+    found = answer.coordinators[0] if answer.coordinators else answer
+    if found.error_code == codes.NONE:
+        return Broker(found.node_id, found.host, found.port)
+    if codes.is_retriable(found.error_code):
+        name = codes.error_name(found.error_code)
+        raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator now ({name})", code=found.error_code)
+    raise refused(found.error_code, group_id, "FindCoordinator")
+
+
+async def ask_coordinator(
+    cluster: ClusterClient, group_id: str, message: Any, deadline: Deadline, read: Callable[[Any, Broker], T]
+) -> T:
+    """Send ``message`` to the group's coordinator until ``read`` makes something of the answer.
+
+    ``read(answer, coordinator)`` raises what :func:`check` raises; what is retriable is tried again until ``deadline``.
+    """
+    async for attempt in retrying(cluster.backoff, deadline, what=f"asking the coordinator of {group_id}"):
+        with attempt:
+            coordinator = await find_coordinator(cluster, group_id, deadline)
+            timeout_ms = max(1.0, deadline.within(cluster.config.request_timeout_ms))
+            return read(await cluster.request(coordinator, message, timeout_ms=timeout_ms), coordinator)
+    raise AssertionError("retrying ends by return or raise")
+
+
+def check(code: int, group_id: str, request: str) -> None:
+    """Raise for an error code: :class:`RetriableError` for what may pass, else what says what to do."""
+    if code == codes.NONE:
+        return
+    if codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+        raise RetriableError(f"{request} of group {group_id!r}: {codes.error_name(code)}", code=code)
+    raise refused(code, group_id, request)
+
+
+def refused(code: int, group_id: str, request: str) -> CoordinatorError:
+    """The error for a code that trying again does not help."""
+    told = {
+        codes.GROUP_ID_NOT_FOUND: f"consumer group {group_id!r} does not exist",
+        codes.NON_EMPTY_GROUP: f"consumer group {group_id!r} has active members; stop them first",
+        codes.GROUP_SUBSCRIBED_TO_TOPIC: f"consumer group {group_id!r} is subscribed to the topic; stop its members first",
+        # What an unfenced commit gets from a group that lives (generation -1 with no member id).
+        codes.UNKNOWN_MEMBER_ID: f"consumer group {group_id!r} has active members; stop them first",
+    }.get(code)
+    if told is not None:
+        return BrokerError(told, code=code)
+    return fatal(code, group_id=group_id, request=request)

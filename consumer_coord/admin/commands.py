@@ -1,0 +1,361 @@
+"""The operators' commands: arguments in, lines or JSON out, and an exit code that a script can use."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consumer_coord.admin import text
+from consumer_coord.admin.groups import INACTIVE, delete_groups, describe_groups, list_groups
+from consumer_coord.admin.offsets import commit_offsets, committed_offsets, delete_offsets
+from consumer_coord.admin.report import GroupReport, report_groups
+from consumer_coord.admin.reset import (
+    Reset,
+    Rule,
+    export_plan,
+    parse_datetime,
+    parse_duration_ms,
+    parse_plan,
+    partitions_of,
+    plan_reset,
+)
+from consumer_coord.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    CoordinatorError,
+    RetriableError,
+    UnknownTopicError,
+)
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+
+
+class ExitCode(enum.IntEnum):
+    """What a command ends with."""
+
+    DONE = 0
+    #: A broker refused for a reason that has no code of its own here.
+    FAILED = 1
+    #: Flags or settings that make no sense.
+    USAGE = 2
+    #: A group, a topic or a partition does not exist.
+    NOT_FOUND = 3
+    #: The group has active members, and the command needs it to have none.
+    IN_USE = 4
+    #: The credentials were refused, or the principal may not do that.
+    NOT_ALLOWED = 5
+    #: No broker answered in time.
+    TIMED_OUT = 6
+    #: ``lag --max-lag``: some partition is further behind.
+    BEHIND = 7
+
+
+_IN_USE = frozenset({codes.NON_EMPTY_GROUP, codes.UNKNOWN_MEMBER_ID, codes.GROUP_SUBSCRIBED_TO_TOPIC})
+
+
+def exit_code(error: CoordinatorError) -> ExitCode:
+    """The exit code for an error."""
+    if isinstance(error, ConfigurationError):
+        return ExitCode.USAGE
+    if isinstance(error, (AuthenticationError, AuthorizationError)):
+        return ExitCode.NOT_ALLOWED
+    if isinstance(error, UnknownTopicError) or error.code == codes.GROUP_ID_NOT_FOUND:
+        return ExitCode.NOT_FOUND
+    if error.code in _IN_USE:
+        return ExitCode.IN_USE
+    return ExitCode.TIMED_OUT if isinstance(error, RetriableError) else ExitCode.FAILED
+
+
+def warn(message: str) -> None:
+    """A line for people, beside the output."""
+    print(message, file=sys.stderr)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """The whole output of a command, as one document."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> list[str]:
+    """The groups that a command is about; raises :class:`ConfigurationError` when none is named."""
+    named = [*arguments.groups, *(arguments.group or ())]
+    if arguments.all_groups:
+        if named:
+            raise ConfigurationError("--all-groups and the name of a group contradict each other")
+        return [listing.group_id for listing in await list_groups(cluster, deadline)]
+    if not named:
+        raise ConfigurationError("name a group, or give --all-groups")
+    return sorted(set(named))
+
+
+def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str, Any]]:
+    return [
+        {"group": group, "error": str(error), "code": error.code, "exit_code": int(exit_code(error))}
+        for group, error in failures.items()
+    ]
+
+
+def _tell(failures: Mapping[str, CoordinatorError]) -> ExitCode:
+    """Print each, and the code of the first."""
+    for error in failures.values():
+        warn(f"\nError: {error}")
+    return next(map(exit_code, failures.values()), ExitCode.DONE)
+
+
+def _split(
+    found: Mapping[str, GroupReport | CoordinatorError],
+) -> tuple[list[GroupReport], dict[str, CoordinatorError]]:
+    reports = [one for one in found.values() if isinstance(one, GroupReport)]
+    return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
+
+
+# -- list, describe, lag --------------------------------------------------------------------------------------------
+
+
+async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """``list``: the names of all groups."""
+    states, types = (_filter(value) for value in (arguments.state, arguments.type))
+    listings = await list_groups(cluster, deadline, states=states, types=types)
+    if arguments.json:
+        rows = [{"group": one.group_id, "type": one.type, "state": one.state} for one in listings]
+        print_json({"groups": rows})
+    elif listings:
+        print(text.listing_table(listings, state=arguments.state is not None, type_=arguments.type is not None))
+    return ExitCode.DONE
+
+
+def _filter(value: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (value or "").split(",") if one.strip())
+
+
+async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """``describe``: members, assignor, owned partitions, offsets, lag."""
+    offsets = arguments.json or not (arguments.members or arguments.state)
+    groups = await chosen_groups(cluster, arguments, deadline)
+    reports, failures = _split(await report_groups(cluster, groups, deadline, offsets=offsets))
+    if arguments.json:
+        print_json({"groups": [report.as_json() for report in reports], "errors": _failures_as_json(failures)})
+    else:
+        for report in reports:
+            _print_report(report, arguments)
+    return _tell(failures)
+
+
+def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
+    group = report.group
+    if group.state == "Empty":
+        warn(f"\nConsumer group '{group.group_id}' has no active members.")
+    elif group.state != "Stable":
+        warn(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
+    if arguments.members:
+        print("\n" + text.members_table(report, verbose=arguments.verbose))
+    elif arguments.state:
+        print("\n" + text.state_table(report, verbose=arguments.verbose))
+    elif report.rows:
+        print("\n" + text.offsets_table(report, verbose=arguments.verbose))
+
+
+async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """``lag``: how far behind each group is, by topic."""
+    groups = await chosen_groups(cluster, arguments, deadline)
+    reports, failures = _split(await report_groups(cluster, groups, deadline))
+    if arguments.json:
+        rows = [
+            {
+                "group": report.group.group_id,
+                "state": report.group.state,
+                "lag": report.lag,
+                "partitions": [
+                    {"topic": row.partition.topic, "partition": row.partition.partition, "lag": row.lag} for row in report.rows
+                ],
+            }
+            for report in reports
+        ]
+        print_json({"groups": rows, "errors": _failures_as_json(failures)})
+    else:
+        print(text.lag_table(reports))
+    if failures:
+        return _tell(failures)
+    if arguments.max_lag is None:
+        return ExitCode.DONE
+    worst = max((row.lag for report in reports for row in report.rows if row.lag is not None), default=0)
+    return ExitCode.BEHIND if worst > arguments.max_lag else ExitCode.DONE
+
+
+# -- reset ----------------------------------------------------------------------------------------------------------
+
+
+def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
+    """The one rule that was given, with its text or number."""
+    values = {
+        Rule.EARLIEST: arguments.to_earliest or None,
+        Rule.LATEST: arguments.to_latest or None,
+        Rule.CURRENT: arguments.to_current or None,
+        Rule.OFFSET: arguments.to_offset,
+        Rule.SHIFT: arguments.shift_by,
+        Rule.DATETIME: arguments.to_datetime,
+        Rule.DURATION: arguments.by_duration,
+        Rule.FILE: arguments.from_file,
+    }
+    given = [(rule, value) for rule, value in values.items() if value is not None]
+    if len(given) != 1:
+        raise ConfigurationError("say once where to reset to: " + ", ".join(rule.value for rule in Rule))
+    return given[0]
+
+
+def check_reset(arguments: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other, before anybody is asked."""
+    rule, value = chosen_rule(arguments)
+    if arguments.execute and arguments.dry_run:
+        raise ConfigurationError("--execute and --dry-run contradict each other")
+    if arguments.all_topics and arguments.topic:
+        raise ConfigurationError("--all-topics and --topic contradict each other")
+    if rule is not Rule.FILE and not arguments.all_topics and not arguments.topic:
+        raise ConfigurationError("say what to reset: --all-topics, or --topic name or name:0,1,2")
+    if rule is Rule.OFFSET and value < 0:
+        raise ConfigurationError("--to-offset: an offset is not negative")
+    if rule is Rule.DATETIME:
+        parse_datetime(value)
+    if rule is Rule.DURATION:
+        parse_duration_ms(value)
+
+
+async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """``reset``: a dry run unless ``--execute`` is given; refused while the group lives."""
+    check_reset(arguments)
+    groups = await chosen_groups(cluster, arguments, deadline)
+    resets = _resets(cluster, arguments, groups)
+    plans: dict[str, Mapping[TopicPartition, int]] = {}
+    before: dict[str, Mapping[TopicPartition, int]] = {}
+    notes: list[str] = []
+    outcome = ExitCode.DONE
+    described = await describe_groups(cluster, groups, deadline)
+    for group_id, found in described.items():
+        # A group that nobody knows may be given offsets to begin with.
+        if isinstance(found, CoordinatorError) and found.code != codes.GROUP_ID_NOT_FOUND:
+            outcome = outcome or _tell({group_id: found})
+            continue
+        if not isinstance(found, CoordinatorError) and found.state not in INACTIVE:
+            warn(
+                f"\nError: Assignments can only be reset if the group '{group_id}' is inactive,"
+                f" but the current state is {found.state}."
+            )
+            outcome = outcome or ExitCode.IN_USE
+            continue
+        if group_id not in resets:
+            warn(f"\nError: No reset plan for group {group_id} found")
+            outcome = outcome or ExitCode.NOT_FOUND
+            continue
+        committed = await committed_offsets(cluster, group_id, deadline)
+        before[group_id] = {partition: one.offset for partition, one in committed.items()}
+        scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
+        plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline)
+        notes += plan.warnings
+        if arguments.execute and plan.offsets:
+            await commit_offsets(cluster, group_id, plan.offsets, deadline)
+        plans[group_id] = plan.offsets
+    _print_reset(arguments, plans, before, notes)
+    return outcome
+
+
+def _resets(cluster: ClusterClient, arguments: argparse.Namespace, groups: Sequence[str]) -> Mapping[str, Reset]:
+    rule, value = chosen_rule(arguments)
+    if rule is Rule.FILE:
+        try:
+            content = Path(value).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "no text file"
+            raise ConfigurationError(f"--from-file {value}: {reason}") from None
+        plans = parse_plan(content, groups)
+        return {group: Reset(rule, offsets=plans[group]) for group in groups if plans[group]}
+    if rule is Rule.DATETIME:
+        number = parse_datetime(value)
+    elif rule is Rule.DURATION:
+        number = cluster.environment.wall_clock_ms() - parse_duration_ms(value)
+    else:
+        number = int(value)
+    return dict.fromkeys(groups, Reset(rule, number))
+
+
+def _print_reset(
+    arguments: argparse.Namespace,
+    plans: Mapping[str, Mapping[TopicPartition, int]],
+    before: Mapping[str, Mapping[TopicPartition, int]],
+    notes: Iterable[str],
+) -> None:
+    if arguments.json:
+        rows = [
+            {
+                "group": group,
+                "partitions": [
+                    {
+                        "topic": partition.topic,
+                        "partition": partition.partition,
+                        "old_offset": before[group].get(partition),
+                        "new_offset": offset,
+                    }
+                    for partition, offset in sorted(offsets.items())
+                ],
+            }
+            for group, offsets in plans.items()
+        ]
+        print_json({"executed": arguments.execute, "groups": rows, "warnings": list(notes)})
+        return
+    for note in notes:
+        warn(f"\nWarning: {note}")
+    if arguments.export:
+        print(export_plan(plans), end="")
+    else:
+        print("\n" + text.reset_table(plans))
+    if not arguments.execute and not arguments.dry_run:
+        warn("\nA dry run: nothing was changed. Add --execute to set these offsets.")
+
+
+# -- delete ---------------------------------------------------------------------------------------------------------
+
+
+async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """``delete``: empty groups with their offsets."""
+    groups = await chosen_groups(cluster, arguments, deadline)
+    outcome = await delete_groups(cluster, groups, deadline)
+    failures = {group: error for group, error in outcome.items() if error is not None}
+    deleted = [group for group in outcome if group not in failures]
+    if arguments.json:
+        print_json({"deleted": deleted, "errors": _failures_as_json(failures)})
+    elif deleted:
+        names = ", ".join(f"'{group}'" for group in deleted)
+        print(f"Deletion of requested consumer groups ({names}) was successful.")
+    return _tell(failures)
+
+
+async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
+    """``delete-offsets``: what a group committed for some topics."""
+    groups = await chosen_groups(cluster, arguments, deadline)
+    if len(groups) != 1 or not arguments.topic:
+        raise ConfigurationError("delete-offsets takes one group, and one or more --topic")
+    partitions = await partitions_of(cluster, arguments.topic, deadline)
+    outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
+    failures = {str(partition): error for partition, error in outcome.items() if error is not None}
+    if arguments.json:
+        rows = [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "error": None if error is None else str(error),
+                "code": 0 if error is None else error.code,
+            }
+            for partition, error in outcome.items()
+        ]
+        print_json({"group": groups[0], "partitions": rows})
+    else:
+        status = {one: "Successful" if error is None else f"Error: {error}" for one, error in outcome.items()}
+        print("\n" + text.deletion_table(status))
+    return next(map(exit_code, failures.values()), ExitCode.DONE)

@@ -1,0 +1,277 @@
+"""Groups as their coordinators know them: listed, described, deleted; classic ones and those of KIP-848."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord.admin.ask import ask_coordinator, check, refused
+from consumer_coord.errors import BrokerError, CoordinatorError, MalformedMessageError, UnsupportedVersionError
+from consumer_coord.metadata import Broker
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.retry import Deadline, retrying
+from consumer_coord.topic_partition import TopicPartition, flatten
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.membership import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from consumer_coord.wire.messages import (
+    ConsumerGroupDescribeGroup,
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+)
+
+#: States in which nobody is a member, so that offsets may be changed.
+INACTIVE = frozenset({"Empty", "Dead"})
+
+CLASSIC = "Classic"
+CONSUMER = "Consumer"
+
+
+@attrs.frozen
+class Listing:
+    """One line of a list of groups; brokers before 2.6 tell no state, and before 3.7 no type."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@attrs.frozen
+class Subscribed:
+    """What a member subscribes to and says it owns; ``generation`` -1 and no owned partitions where it does not tell.
+
+    For a member of the new protocol ``pattern`` may be set, and ``owned`` is empty.
+    """
+
+    topics: tuple[str, ...]
+    owned: Mapping[str, Sequence[int]]
+    generation: int
+    rack: str | None
+    pattern: str | None = None
+
+
+@attrs.frozen
+class MemberDescription:
+    """One member; ``assignment`` and ``target`` are topic -> partition numbers, ``epoch`` and ``target`` of KIP-848.
+
+    ``subscription`` is None when the coordinator does not tell it (in a rebalance) or when it cannot be read.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: Mapping[str, tuple[int, ...]]
+    subscription: Subscribed | None
+    epoch: int | None = None
+    target: Mapping[str, tuple[int, ...]] | None = None
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """What it is assigned."""
+        return flatten(self.assignment)
+
+
+@attrs.frozen
+class GroupDescription:
+    """A group; ``state`` in the broker's spelling (``Stable``, ``Empty``, ``PreparingRebalance``, …)."""
+
+    group_id: str
+    type: str
+    protocol_type: str
+    state: str
+    assignor: str
+    coordinator: Broker
+    members: tuple[MemberDescription, ...]
+    epoch: int | None = None
+    target_epoch: int | None = None
+
+
+async def list_groups(
+    cluster: ClusterClient, deadline: Deadline, *, states: Sequence[str] = (), types: Sequence[str] = ()
+) -> tuple[Listing, ...]:
+    """The consumer groups of all brokers, by name.
+
+    ``states`` and ``types`` (either case) restrict the list; old brokers that cannot, send more, which is left out here.
+    """
+    await cluster.refresh(deadline)
+    answers = await asyncio.gather(
+        *(_list_on(cluster, broker, deadline, states, types) for broker in cluster.metadata.brokers.values())
+    )
+    wanted_states, wanted_types = ({one.lower() for one in wanted} for wanted in (states, types))
+    found = {
+        listing.group_id: listing
+        for answer in answers
+        for listing in answer
+        if listing.protocol_type in (PROTOCOL_TYPE, "")
+        and (not wanted_states or listing.state.lower() in wanted_states)
+        and (not wanted_types or listing.type.lower() in wanted_types)
+    }
+    return tuple(found[group_id] for group_id in sorted(found))
+
+
+async def _list_on(
+    cluster: ClusterClient, broker: Broker, deadline: Deadline, states: Sequence[str], types: Sequence[str]
+) -> list[Listing]:
+    def build(version: int) -> ListGroupsRequest:
+        return ListGroupsRequest(
+            states_filter=tuple(states) if version >= 4 else (), types_filter=tuple(types) if version >= 5 else ()
+        )
+
+    async for attempt in retrying(cluster.backoff, deadline, what=f"ListGroups on {broker.address}"):
+        with attempt:
+            timeout_ms = max(1.0, deadline.within(cluster.config.request_timeout_ms))
+            answer = await cluster.request(broker, Versioned(ListGroupsRequest, build), timeout_ms=timeout_ms)
+            check(answer.error_code, "", f"ListGroups on {broker.address}")
+            return [
+                Listing(one.group_id, one.protocol_type, one.group_state or "Unknown", (one.group_type or CLASSIC).title())
+                for one in answer.groups
+            ]
+    raise AssertionError("retrying ends by return or raise")
+
+
+async def describe_groups(
+    cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
+) -> Mapping[str, GroupDescription | CoordinatorError]:
+    """For each group what it is, or why that cannot be told; a group that nobody knows is a :class:`BrokerError` 69."""
+
+    async def describe(group_id: str) -> GroupDescription | CoordinatorError:
+        try:
+            return await describe_group(cluster, group_id, deadline)
+        except BrokerError as error:
+            return error
+
+    wanted = sorted(set(group_ids))
+    return dict(zip(wanted, await asyncio.gather(*map(describe, wanted)), strict=True))
+
+
+async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
+    """One group.  As Java's admin client does, it is looked for among those of the new protocol first."""
+    request: Any = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    try:
+        return await ask_coordinator(cluster, group_id, request, deadline, _read_consumer_group)
+    except UnsupportedVersionError:
+        pass
+    except BrokerError as error:
+        if error.code not in (codes.GROUP_ID_NOT_FOUND, codes.UNSUPPORTED_VERSION):
+            raise
+    request = DescribeGroupsRequest(groups=[group_id])
+    return await ask_coordinator(cluster, group_id, request, deadline, _read_classic_group)
+
+
+def _read_consumer_group(answer: Any, coordinator: Broker) -> GroupDescription:
+    group: ConsumerGroupDescribeGroup = answer.groups[0]
+    check(group.error_code, group.group_id, "ConsumerGroupDescribe")
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _by_name(member.assignment),
+            Subscribed(
+                tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id, member.subscribed_topic_regex or None
+            ),
+            member.member_epoch,
+            _by_name(member.target_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        CONSUMER,
+        PROTOCOL_TYPE,
+        group.group_state,
+        group.assignor_name,
+        coordinator,
+        members,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _by_name(assignment: Any) -> dict[str, tuple[int, ...]]:
+    rows = sorted((row.topic_name, tuple(sorted(row.partitions))) for row in assignment.topic_partitions)
+    return dict(rows)
+
+
+def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> GroupDescription:
+    group: DescribedGroup = answer.groups[0]
+    check(group.error_code, group.group_id, "DescribeGroups")
+    if group.group_state == "Dead" and not group.members:
+        # Up to v5 that is how a broker says that it does not know the group.
+        raise refused(codes.GROUP_ID_NOT_FOUND, group.group_id, "DescribeGroups")
+    return GroupDescription(
+        group.group_id,
+        CLASSIC,
+        group.protocol_type,
+        group.group_state,
+        group.protocol_data,
+        coordinator,
+        tuple(_classic_member(member, group.protocol_type) for member in group.members),
+    )
+
+
+def _classic_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+    assignment: dict[str, tuple[int, ...]] = {}
+    subscription = None
+    # Another protocol type (Kafka Connect's, say) has bytes of its own.
+    if protocol_type == PROTOCOL_TYPE:
+        subscription = _subscribed(member.member_metadata)
+        assignment = _assigned(member.member_assignment)
+    return MemberDescription(
+        member.member_id, member.group_instance_id, member.client_id, member.client_host, assignment, subscription
+    )
+
+
+def _subscribed(data: bytes) -> Subscribed | None:
+    try:
+        subscription = decode_subscription(data)
+    except MalformedMessageError:
+        return None
+    return Subscribed(
+        tuple(sorted(subscription.topics)),
+        {topic: tuple(sorted(numbers)) for topic, numbers in sorted(subscription.owned_partitions.items())},
+        subscription.generation_id,
+        subscription.rack_id,
+    )
+
+
+def _assigned(data: bytes) -> dict[str, tuple[int, ...]]:
+    try:
+        partitions = decode_assignment(data).partitions
+    except MalformedMessageError:
+        return {}
+    return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(partitions.items())}
+
+
+async def delete_groups(
+    cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
+) -> Mapping[str, CoordinatorError | None]:
+    """Delete empty groups with their offsets (KIP-229); for each None, or why not."""
+
+    async def delete(group_id: str) -> CoordinatorError | None:
+        request = DeleteGroupsRequest(groups_names=[group_id])
+        try:
+            await ask_coordinator(
+                cluster,
+                group_id,
+                request,
+                deadline,
+                lambda answer, _: check(answer.results[0].error_code, group_id, "DeleteGroups"),
+            )
+        except CoordinatorError as error:
+            return error
+        return None
+
+    wanted = sorted(set(group_ids))
+    return dict(zip(wanted, await asyncio.gather(*map(delete, wanted)), strict=True))

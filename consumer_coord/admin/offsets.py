@@ -1,0 +1,162 @@
+"""Offsets of a group that we are no member of: fetched, committed without a generation, deleted, and held against the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.admin.ask import ask_coordinator, check, refused
+from consumer_coord.errors import CoordinatorError, UnknownTopicError
+from consumer_coord.list_offsets import LATEST, list_offsets
+from consumer_coord.metadata import Broker, Metadata
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition, by_topic, listed
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+
+
+@attrs.frozen
+class Committed:
+    """What a group committed for a partition; ``leader_epoch`` -1 when it did not tell."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+async def committed_offsets(
+    cluster: ClusterClient, group_id: str, deadline: Deadline
+) -> Mapping[TopicPartition, Committed]:
+    """Everything that the group has committed, by partition; empty for a group that nobody knows."""
+
+    def build(version: int) -> OffsetFetchRequest:
+        if version < 8:
+            return OffsetFetchRequest(group_id=group_id, topics=None)
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+
+    def read(answer: Any, _: Broker) -> dict[TopicPartition, Committed]:
+        group = answer.groups[0] if answer.groups else answer
+        check(group.error_code, group_id, "OffsetFetch")
+        found = {}
+        for topic in group.topics:
+            for row in topic.partitions:
+                check(row.error_code, group_id, f"OffsetFetch of {topic.name}-{row.partition_index}")
+                if row.committed_offset >= 0:
+                    partition = TopicPartition(topic.name, row.partition_index)
+                    found[partition] = Committed(row.committed_offset, row.committed_leader_epoch, row.metadata or "")
+        return dict(sorted(found.items()))
+
+    return await ask_coordinator(cluster, group_id, Versioned(OffsetFetchRequest, build), deadline, read)
+
+
+async def commit_offsets(
+    cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> None:
+    """Set the group's offsets.  The commit carries no generation, so the broker refuses it while the group lives."""
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for partition, offset in sorted(offsets.items()):
+        row = OffsetCommitRequestPartition(
+            partition_index=partition.partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+        )
+        topics.setdefault(partition.topic, []).append(row)
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
+    )
+
+    def read(answer: OffsetCommitResponse, _: Broker) -> None:
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if row.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise UnknownTopicError(f"{topic.name}-{row.partition_index} does not exist", code=row.error_code)
+                check(row.error_code, group_id, f"OffsetCommit of {topic.name}-{row.partition_index}")
+
+    await ask_coordinator(cluster, group_id, request, deadline, read)
+
+
+async def delete_offsets(
+    cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
+) -> Mapping[TopicPartition, CoordinatorError | None]:
+    """Delete committed offsets of topics that nobody in the group consumes (KIP-496); for each None, or why not."""
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
+        )
+        for topic, numbers in by_topic(partitions).items()
+    ]
+
+    def read(answer: OffsetDeleteResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
+        check(answer.error_code, group_id, "OffsetDelete")
+        result: dict[TopicPartition, CoordinatorError | None] = {}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                code = row.error_code
+                failure = None if code == codes.NONE else refused(code, group_id, "OffsetDelete")
+                result[TopicPartition(topic.name, row.partition_index)] = failure
+        return dict(sorted(result.items()))
+
+    return await ask_coordinator(cluster, group_id, OffsetDeleteRequest(group_id=group_id, topics=topics), deadline, read)
+
+
+async def topics_metadata(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> Metadata:
+    """Fresh metadata of topics; those that do not exist are missing from it."""
+    watch = cluster.watch(frozenset(topics), lambda _: None)
+    try:
+        return await cluster.refresh(deadline)
+    finally:
+        cluster.unwatch(watch)
+
+
+async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
+    """Every partition of these topics; raises :class:`UnknownTopicError` when one does not exist."""
+    wanted = sorted(set(topics))
+    counts = (await topics_metadata(cluster, wanted, deadline)).partitions(wanted)
+    missing = [topic for topic in wanted if topic not in counts]
+    if missing:
+        raise UnknownTopicError(f"no such topic: {', '.join(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
+
+
+async def end_offsets(
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline
+) -> Mapping[TopicPartition, int]:
+    """The end of each partition's log; without those that are gone or that have no leader just now."""
+    wanted = frozenset(partitions)
+    metadata = await topics_metadata(cluster, {partition.topic for partition in wanted}, deadline)
+    readable = [
+        partition
+        for partition in wanted
+        if (topic := metadata.topics.get(partition.topic)) is not None
+        and partition.partition < topic.partition_count
+        and topic.leaders[partition.partition] in metadata.brokers
+    ]
+    if not readable:
+        return {}
+    ends = await list_offsets(cluster, dict.fromkeys(readable, LATEST), deadline)
+    return {partition: end.offset for partition, end in ends.items()}
+
+
+def require_known(partitions: Iterable[TopicPartition], known: Iterable[TopicPartition]) -> None:
+    """Raise :class:`UnknownTopicError` for partitions that are not among the known."""
+    missing = frozenset(partitions) - frozenset(known)
+    if missing:
+        raise UnknownTopicError(f"no such partition: {listed(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+
+

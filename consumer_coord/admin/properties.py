@@ -1,0 +1,115 @@
+"""``--command-config``: a Java properties file, with Kafka's names as librdkafka spells them or as Java does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from consumer_coord.errors import ConfigurationError
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);\s*", re.DOTALL | re.IGNORECASE)
+_JAAS_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
+_PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
+
+#: Java's names of what a PEM store holds as text.
+_PEM_TEXTS = {
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+}
+#: Java's settings that mean nothing here, and lose nothing when they are left out.
+_WITHOUT_USE = ("key.deserializer", "value.deserializer", "client.dns.lookup", "ssl.protocol", "ssl.enabled.protocols")
+
+
+def load_properties(path: str) -> dict[str, Any]:
+    """Read a file; Java's ways to say something are translated to librdkafka's.
+
+    Raises :class:`ConfigurationError`, which never shows a value.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--command-config {path}: {getattr(error, 'strerror', None) or 'no text file'}") from None
+    return from_java(dict(parse_properties(text)))
+
+
+def parse_properties(text: str) -> Iterator[tuple[str, str]]:
+    """The lines of ``java.util.Properties``: ``key=value``, comments, continued lines, escapes."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        logical = line.lstrip()
+        if not logical or logical[0] in "#!":
+            continue
+        while len(logical) - len(logical.rstrip("\\")) & 1:
+            logical = logical[:-1] + next(lines, "").lstrip()
+        match = re.match(r"((?:\\.|[^\s:=\\])*)\s*[:=]?\s*(.*)", logical, re.DOTALL)
+        assert match is not None
+        yield _unescape(match.group(1)), _unescape(match.group(2)).strip()
+
+
+def _unescape(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        escaped = match.group(1)
+        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPES.get(escaped, escaped)
+
+    return _ESCAPE.sub(one, text)
+
+
+def from_java(given: Mapping[str, str]) -> dict[str, Any]:
+    """Settings by librdkafka's names, of settings in either spelling."""
+    found: dict[str, Any] = {key: value for key, value in given.items() if key not in _WITHOUT_USE}
+    jaas = found.pop("sasl.jaas.config", None)
+    if jaas is not None:
+        found.update(_credentials(jaas))
+    for java, ours in _PEM_TEXTS.items():
+        if java in found:
+            found[ours] = found.pop(java)
+    _stores(found)
+    if found.get("ssl.endpoint.identification.algorithm") == "":
+        found["ssl.endpoint.identification.algorithm"] = "none"
+    return found
+
+
+def _credentials(jaas: str) -> dict[str, str]:
+    match = _JAAS.fullmatch(jaas)
+    if match is None or not match.group(1).endswith(_PASSWORD_MODULES):
+        raise ConfigurationError(
+            "sasl.jaas.config: only PlainLoginModule and ScramLoginModule are understood,"
+            ' … required username="…" password="…"; (or give sasl.username and sasl.password instead)'
+        )
+    options = {
+        name: re.sub(r"\\(.)", r"\1", double or single) or bare
+        for name, double, single, bare in _JAAS_OPTION.findall(match.group(2))
+    }
+    try:
+        return {"sasl.username": options["username"], "sasl.password": options["password"]}
+    except KeyError as missing:
+        raise ConfigurationError(f"sasl.jaas.config has no {missing.args[0]}") from None
+
+
+def _stores(found: dict[str, Any]) -> None:
+    """Key stores and trust stores, of the kinds that can be read without Java."""
+    key_type = found.pop("ssl.keystore.type", None)
+    trust_type = found.pop("ssl.truststore.type", None)
+    found.pop("ssl.truststore.password", None)
+    trust = found.pop("ssl.truststore.location", None)
+    if trust is not None:
+        if (trust_type or "JKS").upper() != "PEM":
+            raise ConfigurationError(
+                "ssl.truststore.location: only ssl.truststore.type=PEM can be read;"
+                " keytool -exportcert -rfc writes the certificates as PEM, then set ssl.ca.location to that file"
+            )
+        found["ssl.ca.location"] = trust
+    kind = (key_type or ("PKCS12" if str(found.get("ssl.keystore.location", "")).endswith((".p12", ".pfx")) else "JKS")).upper()
+    if "ssl.keystore.location" in found and kind == "PEM":
+        store = found.pop("ssl.keystore.location")
+        found["ssl.certificate.location"] = found["ssl.key.location"] = store
+    elif "ssl.keystore.location" in found and kind != "PKCS12":
+        raise ConfigurationError(
+            "ssl.keystore.location: only ssl.keystore.type=PEM and PKCS12 can be read;"
+            " keytool -importkeystore -deststoretype PKCS12 converts a JKS file"
+        )

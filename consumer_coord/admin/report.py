@@ -1,0 +1,130 @@
+"""A group beside its offsets and the log: who reads what, how far, and how far behind; as values and as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
+from consumer_coord.admin.offsets import Committed, committed_offsets, end_offsets
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+
+
+@attrs.frozen
+class PartitionRow:
+    """One partition that somebody in the group is assigned or that the group has committed; None where unknown."""
+
+    partition: TopicPartition
+    committed: Committed | None
+    end: int | None
+    member: MemberDescription | None
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the committed offset and the end of the log."""
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed.offset)
+
+
+@attrs.frozen
+class GroupReport:
+    """A group and its partitions, those with a member first, in the order of Kafka's tool."""
+
+    group: GroupDescription
+    rows: tuple[PartitionRow, ...]
+
+    @property
+    def lag(self) -> int:
+        """The sum over the partitions whose lag is known."""
+        return sum(row.lag for row in self.rows if row.lag is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, in types that JSON has; see ``docs/commands.md``."""
+        group = self.group
+        return {
+            "group": group.group_id,
+            "type": group.type,
+            "protocol_type": group.protocol_type,
+            "state": group.state,
+            "assignor": group.assignor,
+            "coordinator": attrs.asdict(group.coordinator, filter=lambda field, _: field.name != "rack"),
+            "epoch": group.epoch,
+            "target_epoch": group.target_epoch,
+            "members": [_member_as_json(member) for member in group.members],
+            "lag": self.lag,
+            "partitions": [_row_as_json(row) for row in self.rows],
+        }
+
+
+def _member_as_json(member: MemberDescription) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "assignment": {topic: list(numbers) for topic, numbers in member.assignment.items()},
+        "subscription": None if member.subscription is None else attrs.asdict(member.subscription),
+        "epoch": member.epoch,
+        "target": None if member.target is None else {topic: list(numbers) for topic, numbers in member.target.items()},
+    }
+
+
+def _row_as_json(row: PartitionRow) -> dict[str, Any]:
+    return {
+        "topic": row.partition.topic,
+        "partition": row.partition.partition,
+        "offset": None if row.committed is None else row.committed.offset,
+        "leader_epoch": None if row.committed is None or row.committed.leader_epoch < 0 else row.committed.leader_epoch,
+        "metadata": None if row.committed is None else row.committed.metadata,
+        "end": row.end,
+        "lag": row.lag,
+        "member_id": None if row.member is None else row.member.member_id,
+    }
+
+
+async def report_groups(
+    cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline, *, offsets: bool = True
+) -> Mapping[str, GroupReport | CoordinatorError]:
+    """For each group its report, or why there is none; without ``offsets`` the rows stay empty."""
+    described = await describe_groups(cluster, group_ids, deadline)
+    groups = [found for found in described.values() if isinstance(found, GroupDescription)]
+    committed: dict[str, Mapping[TopicPartition, Committed]] = {}
+    ends: Mapping[TopicPartition, int] = {}
+    if offsets:
+        fetched = await asyncio.gather(*(committed_offsets(cluster, group.group_id, deadline) for group in groups))
+        committed = {group.group_id: found for group, found in zip(groups, fetched, strict=True)}
+        wanted = {partition for found in fetched for partition in found}
+        wanted |= {partition for group in groups for member in group.members for partition in member.partitions}
+        ends = await end_offsets(cluster, wanted, deadline)
+    return {
+        group_id: GroupReport(found, _rows(found, committed[group_id], ends) if offsets else ())
+        if isinstance(found, GroupDescription)
+        else found
+        for group_id, found in described.items()
+    }
+
+
+def _rows(
+    group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
+) -> tuple[PartitionRow, ...]:
+    rows: list[PartitionRow] = []
+    # The members with the most partitions first, as Kafka's tool has them.
+    for member in sorted(group.members, key=lambda one: -len(one.partitions)):
+        rows += (
+            PartitionRow(partition, committed.get(partition), ends.get(partition), member)
+            for partition in sorted(member.partitions)
+        )
+    assigned = {row.partition for row in rows}
+    rows += (
+        PartitionRow(partition, found, ends.get(partition), None)
+        for partition, found in sorted(committed.items())
+        if partition not in assigned
+    )
+    return tuple(rows)

@@ -1,0 +1,218 @@
+"""Where to set a group's offsets: one rule, carried out for a set of partitions (``--reset-offsets`` of Kafka's tool)."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import enum
+import io
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from consumer_coord.admin.offsets import all_partitions, committed_offsets, require_known, topics_metadata
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition, listed
+
+
+class Rule(enum.Enum):
+    """Kafka's reset specifications, by the flag that asks for each."""
+
+    EARLIEST = "--to-earliest"
+    LATEST = "--to-latest"
+    CURRENT = "--to-current"
+    OFFSET = "--to-offset"
+    SHIFT = "--shift-by"
+    DATETIME = "--to-datetime"
+    DURATION = "--by-duration"
+    FILE = "--from-file"
+
+
+@attrs.frozen
+class Reset:
+    """A rule with its value: an offset, a number to shift by, or a time in milliseconds since 1970."""
+
+    rule: Rule
+    value: int = 0
+    #: For FILE: what the file says about one group.
+    offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Plan:
+    """New offsets by partition, and what to tell the operator about them."""
+
+    offsets: Mapping[TopicPartition, int]
+    warnings: tuple[str, ...]
+
+
+async def plan_reset(
+    cluster: ClusterClient, group_id: str, reset: Reset, partitions: frozenset[TopicPartition], deadline: Deadline
+) -> Plan:
+    """Work out new offsets; nothing is changed.
+
+    ``partitions`` is the scope, which FILE ignores.  Offsets outside the log are moved to its nearest end, with a
+    warning, as Kafka's tool does.  Raises :class:`ConfigurationError` when the rule does not fit a partition, and
+    :class:`UnknownTopicError` for partitions that do not exist.
+    """
+    scope = frozenset(reset.offsets) if reset.rule is Rule.FILE else partitions
+    if not scope:
+        return Plan({}, ())
+    metadata = await topics_metadata(cluster, {partition.topic for partition in scope}, deadline)
+    require_known(
+        scope,
+        (
+            TopicPartition(name, number)
+            for name, topic in metadata.topics.items()
+            for number in range(topic.partition_count)
+        ),
+    )
+    if reset.rule in (Rule.EARLIEST, Rule.LATEST):
+        stamp = EARLIEST if reset.rule is Rule.EARLIEST else LATEST
+        return Plan(await _listed(cluster, dict.fromkeys(scope, stamp), deadline), ())
+    if reset.rule in (Rule.DATETIME, Rule.DURATION):
+        return await _at_time(cluster, scope, reset.value, deadline)
+    if reset.rule is Rule.FILE:
+        return await _inside_the_log(cluster, reset.offsets, deadline)
+    if reset.rule is Rule.OFFSET:
+        return await _inside_the_log(cluster, dict.fromkeys(scope, reset.value), deadline)
+    current = {
+        partition: committed.offset
+        for partition, committed in (await committed_offsets(cluster, group_id, deadline)).items()
+        if partition in scope
+    }
+    uncommitted = scope - current.keys()
+    if reset.rule is Rule.CURRENT:
+        latest = await _listed(cluster, dict.fromkeys(uncommitted, LATEST), deadline)
+        return Plan(dict(sorted({**current, **latest}.items())), ())
+    if uncommitted:
+        raise ConfigurationError(
+            f"--shift-by: group {group_id!r} has no committed offset for {listed(uncommitted)}; give another rule for those"
+        )
+    return await _inside_the_log(cluster, {one: offset + reset.value for one, offset in current.items()}, deadline)
+
+
+async def _listed(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    if not wanted:
+        return {}
+    found = await list_offsets(cluster, wanted, deadline)
+    return {partition: found[partition].offset for partition in sorted(found)}
+
+
+async def _at_time(
+    cluster: ClusterClient, scope: frozenset[TopicPartition], timestamp_ms: int, deadline: Deadline
+) -> Plan:
+    offsets = await _listed(cluster, dict.fromkeys(scope, timestamp_ms), deadline)
+    younger = [partition for partition, offset in offsets.items() if offset < 0]
+    offsets.update(await _listed(cluster, dict.fromkeys(younger, LATEST), deadline))
+    return Plan(
+        offsets,
+        tuple(f"{partition} has no record at or after that time; its end is taken" for partition in younger),
+    )
+
+
+async def _inside_the_log(cluster: ClusterClient, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Plan:
+    first = await _listed(cluster, dict.fromkeys(wanted, EARLIEST), deadline)
+    end = await _listed(cluster, dict.fromkeys(wanted, LATEST), deadline)
+    offsets, warnings = {}, []
+    for partition, offset in sorted(wanted.items()):
+        offsets[partition] = max(first[partition], min(end[partition], offset))
+        if offset > end[partition]:
+            warnings.append(f"new offset ({offset}) of {partition} is higher than its end; it is set to {end[partition]}")
+        elif offset < first[partition]:
+            warnings.append(f"new offset ({offset}) of {partition} is lower than its first; it is set to {first[partition]}")
+    return Plan(offsets, tuple(warnings))
+
+
+# -- what the flags say ---------------------------------------------------------------------------------------------
+
+
+async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
+    """``--topic`` arguments, ``name`` or ``name:0,1,2``, as partitions."""
+    named: set[TopicPartition] = set()
+    whole: set[str] = set()
+    for text in topics:
+        name, colon, numbers = text.partition(":")
+        if not colon:
+            whole.add(name)
+        elif not re.fullmatch(r"\d+(,\d+)*", numbers):
+            raise ConfigurationError(f"--topic {text}: after the colon come partition numbers, topic:0,1,2")
+        else:
+            named |= {TopicPartition(name, int(number)) for number in numbers.split(",")}
+    known = await all_partitions(cluster, whole | {partition.topic for partition in named}, deadline)
+    require_known(named, known)
+    return frozenset(named | {partition for partition in known if partition.topic in whole})
+
+
+def parse_datetime(text: str) -> int:
+    """``YYYY-MM-DDTHH:mm:SS.sss``, with ``Z`` or an offset; UTC when it has neither (``Utils.getDateTime``)."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or "T" not in text:
+        raise ConfigurationError(f"--to-datetime {text}: give YYYY-MM-DDTHH:mm:SS.sss, in UTC or with an offset such as +02:00")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)
+
+
+_DURATION = re.compile(r"([-+])?P(?=.)(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+
+
+def parse_duration_ms(text: str) -> int:
+    """``PnDTnHnMnS``, ISO 8601, in milliseconds."""
+    match = _DURATION.fullmatch(text.upper())
+    if match is None:
+        raise ConfigurationError(f"--by-duration {text}: give PnDTnHnMnS, PT1H30M for instance")
+    sign, days, hours, minutes, seconds = match.groups()
+    span = datetime.timedelta(
+        days=int(days or 0), hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0)
+    )
+    return int(span.total_seconds() * 1000) * (-1 if sign == "-" else 1)
+
+
+def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
+    """A file that ``--export`` wrote: ``topic,partition,offset``, or with several groups a group's name before them.
+
+    Lines of a group's name are read with one group, too.  Raises :class:`ConfigurationError` with the line's number.
+    """
+    groups = list(group_ids)
+    plan: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+        fields = [field.strip() for field in row]
+        if not any(fields):
+            continue
+        if len(fields) == 3 and len(groups) == 1:
+            fields.insert(0, groups[0])
+        try:
+            group, topic, partition, offset = fields
+            plan.setdefault(group, {})[TopicPartition(topic, _natural(partition))] = _natural(offset)
+        except ValueError:
+            raise ConfigurationError(
+                f"--from-file: line {number} is no topic,partition,offset (with several groups: group,topic,partition,offset)"
+            ) from None
+    return plan
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def export_plan(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+    """New offsets as ``--from-file`` takes them."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for group, offsets in sorted(plans.items()):
+        for partition, offset in sorted(offsets.items()):
+            row = [partition.topic, partition.partition, offset]
+            writer.writerow(row if len(plans) == 1 else [group, *row])
+    return out.getvalue()

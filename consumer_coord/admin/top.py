@@ -1,0 +1,185 @@
+"""``top``: groups as they go, refreshed every few seconds; a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord.admin import text
+from consumer_coord.admin.commands import ExitCode, chosen_groups, exit_code, warn
+from consumer_coord.admin.report import GroupReport, report_groups
+from consumer_coord.environment import now
+from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+
+COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", "WRITTEN/S", "CAUGHT-UP-IN")
+
+
+@attrs.frozen
+class Sample:
+    """One topic of one group at one moment; sums over its partitions."""
+
+    at: float
+    group: str
+    state: str
+    members: int
+    topic: str
+    partitions: int
+    lag: int
+    committed: int
+    end: int
+
+
+@attrs.frozen
+class Row:
+    """A sample, and what became of it since the one before; rates are records a second, None at first."""
+
+    sample: Sample
+    read: float | None
+    written: float | None
+
+    @property
+    def caught_up_in_s(self) -> float | None:
+        """Seconds until the lag is gone at this pace; None when it does not shrink."""
+        if self.read is None or self.written is None or self.read <= self.written:
+            return None
+        return self.sample.lag / (self.read - self.written)
+
+    def cells(self) -> list[object]:
+        """For a table."""
+        sample = self.sample
+        rates = [None if rate is None else f"{rate:.1f}" for rate in (self.read, self.written)]
+        left = self.caught_up_in_s
+        caught_up = "now" if sample.lag == 0 else None if left is None else f"{left:.0f}s"
+        counts = [sample.members, sample.topic, sample.partitions, sample.lag]
+        return [sample.group, sample.state, *counts, *rates, caught_up]
+
+    def as_json(self) -> dict[str, Any]:
+        """For one line of JSON."""
+        shown = attrs.asdict(self.sample, filter=lambda field, _: field.name not in ("at", "committed", "end"))
+        return {**shown, "read_per_s": self.read, "written_per_s": self.written, "caught_up_in_s": self.caught_up_in_s}
+
+
+def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
+    """One for each topic of each group, and one for a group that has none."""
+    for report in reports:
+        group = report.group
+        for topic in sorted({row.partition.topic for row in report.rows}) or [text.MISSING]:
+            known = [row for row in report.rows if row.partition.topic == topic]
+            measured = [row for row in known if row.committed is not None and row.end is not None]
+            yield Sample(
+                at,
+                group.group_id,
+                group.state,
+                len(group.members),
+                topic,
+                len(known),
+                sum(row.lag or 0 for row in measured),
+                sum(row.committed.offset for row in measured if row.committed is not None),
+                sum(row.end for row in measured if row.end is not None),
+            )
+
+
+def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) -> list[Row]:
+    """Rates against the samples before, largest lag first."""
+    made = []
+    for sample in current:
+        before = previous.get((sample.group, sample.topic))
+        if before is None or sample.at <= before.at or before.partitions != sample.partitions:
+            made.append(Row(sample, None, None))
+            continue
+        elapsed_s = sample.at - before.at
+        read, written = sample.committed - before.committed, sample.end - before.end
+        made.append(Row(sample, max(0, read) / elapsed_s, max(0, written) / elapsed_s))
+    return sorted(made, key=lambda row: (-row.sample.lag, row.sample.group, row.sample.topic))
+
+
+async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: Deadline) -> ExitCode:
+    """Until Ctrl-C, or ``--count`` times."""
+    with _screen(arguments) as show:
+        previous: dict[tuple[str, str], Sample] = {}
+        seen = 0
+        while True:
+            deadline = Deadline.after(arguments.timeout)
+            try:
+                groups = await chosen_groups(cluster, arguments, deadline)
+                found = await report_groups(cluster, groups, deadline)
+            except RetriableError as error:
+                if arguments.count is not None:
+                    raise
+                warn(f"Warning: {error}")
+            else:
+                failures = [one for one in found.values() if isinstance(one, CoordinatorError)]
+                if failures and not arguments.all_groups:
+                    warn(f"\nError: {failures[0]}")
+                    return exit_code(failures[0])
+                current = list(samples([one for one in found.values() if isinstance(one, GroupReport)], now()))
+                show(rows(current, previous))
+                previous = {(sample.group, sample.topic): sample for sample in current}
+            seen += 1
+            if seen == arguments.count:
+                return ExitCode.DONE
+            await asyncio.sleep(arguments.interval)
+
+
+class _Lines:
+    """Plain output: a table each time, or a line of JSON for each row."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+
+    def __call__(self, shown: Sequence[Row]) -> None:
+        if self._as_json:
+            for row in shown:
+                print(json.dumps(row.as_json(), ensure_ascii=False))
+        else:
+            cells = [row.cells() for row in shown]
+            widths = [max(len(str(cell or text.MISSING)) for cell in column) for column in zip(COLUMNS, *cells, strict=True)]
+            print(text.table(widths, [COLUMNS, *cells]) + "\n")
+        sys.stdout.flush()
+
+
+class _Live:
+    """rich's live table, on the alternate screen."""
+
+    def __init__(self) -> None:
+        self._table: Any = importlib.import_module("rich.table")
+        self._live = importlib.import_module("rich.live").Live(screen=True, auto_refresh=False)
+
+    def __enter__(self) -> _Live:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, shown: Sequence[Row]) -> None:
+        made = self._table.Table(*COLUMNS, expand=True, header_style="bold", box=None)
+        for row in shown:
+            style = "green" if row.sample.lag == 0 else "yellow" if row.caught_up_in_s is not None else None
+            made.add_row(*(text.MISSING if cell is None else str(cell) for cell in row.cells()), style=style)
+        self._live.update(made, refresh=True)
+
+
+def _screen(arguments: argparse.Namespace) -> _Lines | _Live:
+    if arguments.json or not sys.stdout.isatty():
+        return _Lines(as_json=arguments.json)
+    try:
+        return _Live()
+    except ImportError:
+        warn("For a live table: pip install 'consumer-coord[cli]'")
+        return _Lines(as_json=False)

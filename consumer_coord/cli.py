@@ -1,0 +1,180 @@
+"""``consumer-coord``: what operators do with consumer groups, an embedded Kafka, and the simulation.
+
+Flags are those of Kafka's own ``kafka-consumer-groups``; its way to name the action, ``--describe --group g``, works, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from consumer_coord import __version__
+from consumer_coord.admin import commands
+from consumer_coord.admin.commands import ExitCode, exit_code, warn
+from consumer_coord.admin.properties import load_properties
+from consumer_coord.admin.top import top_command
+from consumer_coord.config import parse
+from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.runtime import cluster_client
+
+Command = Callable[[ClusterClient, argparse.Namespace, Deadline], Awaitable[ExitCode]]
+
+#: Kafka's flag for an action -> our command.
+KAFKA_ACTIONS = {
+    "--list": "list",
+    "--describe": "describe",
+    "--delete": "delete",
+    "--reset-offsets": "reset",
+    "--delete-offsets": "delete-offsets",
+}
+#: Commands that live elsewhere, imported when asked for: module, help.
+ELSEWHERE = {
+    "embedded-kafka": ("consumer_coord.broker.command", "run a Kafka of its own in memory, for demos and tests"),
+    "simulate": ("consumer_coord.simulation.command", "run groups and brokers in virtual time, with faults"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command's entry point; returns its exit code (see :class:`ExitCode`)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        parsed = build_parser(arguments).parse_args(_by_command(arguments))
+    except ConfigurationError as error:
+        warn(f"Error: {error}")
+        return ExitCode.USAGE
+    try:
+        if parsed.command in ELSEWHERE:
+            return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
+        logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+        return int(asyncio.run(_run(parsed.run, parsed)))
+    except CoordinatorError as error:
+        warn(f"\nError: {error}")
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return ExitCode.DONE if parsed.command == "top" else 130
+    except BrokenPipeError:
+        # The reader went away (`| head`); what is left in the buffer has nowhere to go at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
+    settings: dict[str, Any] = load_properties(arguments.command_config) if arguments.command_config else {}
+    # Of Kafka's tool: the flag wins over the file.
+    settings["bootstrap.servers"] = arguments.bootstrap_server
+    settings.pop("metadata.broker.list", None)
+    cluster = cluster_client(parse(settings, needs_group=False).client)
+    try:
+        return await command(cluster, arguments, Deadline.after(arguments.timeout))
+    finally:
+        await cluster.close()
+
+
+def _by_command(arguments: Sequence[str]) -> list[str]:
+    """``--describe --group g`` as ``describe --group g``."""
+    if not arguments or not arguments[0].startswith("--"):
+        return list(arguments)
+    actions = [argument for argument in arguments if argument in KAFKA_ACTIONS]
+    if not actions:
+        return list(arguments)
+    if len(set(actions)) > 1:
+        raise ConfigurationError(f"exactly one action, please: {', '.join(KAFKA_ACTIONS)}")
+    return [KAFKA_ACTIONS[actions[0]], *(argument for argument in arguments if argument not in KAFKA_ACTIONS)]
+
+
+def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
+    parser = argparse.ArgumentParser(
+        "consumer-coord", description="Consumer groups from the command line.", allow_abbrev=False, epilog=_exit_codes()
+    )
+    parser.add_argument("--version", action="version", version=f"consumer-coord {__version__}")
+    added = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Command, help_: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        made = added.add_parser(name, help=help_, description=help_, parents=[_common(), *parents], allow_abbrev=False)
+        made.set_defaults(run=run)
+        return made
+
+    listing = command("list", commands.list_command, "list all consumer groups")
+    listing.add_argument("--state", nargs="?", const="", metavar="STATES", help="show states; only these: stable,empty")
+    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these: classic,consumer")
+
+    describe = command("describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups())
+    view = describe.add_mutually_exclusive_group()
+    view.add_argument("--offsets", action="store_true", help="offsets and lag of each partition (the default)")
+    view.add_argument("--members", action="store_true", help="the members")
+    view.add_argument("--state", action="store_true", help="state, coordinator and assignor")
+    describe.add_argument("--verbose", action="store_true", help="more columns: epochs, assignments, subscriptions")
+
+    lag = command("lag", commands.lag_command, "how far behind groups are, by topic", _groups())
+    lag.add_argument("--max-lag", type=int, metavar="N", help=f"exit with {ExitCode.BEHIND} when a partition is further behind")
+
+    _add_reset(command("reset", commands.reset_command, "set the offsets of a group without members", _groups()))
+    command("delete", commands.delete_command, "delete groups without members, and their offsets", _groups())
+    offsets = command("delete-offsets", commands.delete_offsets_command, "delete a group's offsets of topics", _groups())
+    offsets.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be given several times")
+
+    top = command("top", top_command, "watch groups; lag and pace of each topic", _groups())
+    top.add_argument("--interval", type=_positive, default=2.0, metavar="S", help="seconds between two looks (2)")
+    top.add_argument("--count", type=int, metavar="N", help="end after so many looks")
+
+    for name, (module, help_) in ELSEWHERE.items():
+        made = added.add_parser(name, help=help_, description=help_, allow_abbrev=False)
+        if name in arguments[:1]:
+            importlib.import_module(module).add_arguments(made)
+    return parser
+
+
+def _common() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="one or more brokers, with commas")
+    parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
+    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="give up after this time (30000)")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    return parser
+
+
+def _groups() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups")
+    parser.add_argument("--group", action="append", metavar="GROUP", help="the same; may be given several times")
+    parser.add_argument("--all-groups", action="store_true", help="every group")
+    return parser
+
+
+def _add_reset(parser: argparse.ArgumentParser) -> None:
+    scope = parser.add_argument_group("what to reset")
+    scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be given several times")
+    scope.add_argument("--all-topics", action="store_true", help="everything that the group has committed")
+    rule = parser.add_argument_group("where to (one of them)")
+    rule.add_argument("--to-earliest", action="store_true", help="the first record")
+    rule.add_argument("--to-latest", action="store_true", help="the end")
+    rule.add_argument("--to-current", action="store_true", help="what is committed; the end where nothing is")
+    rule.add_argument("--to-offset", type=int, metavar="N", help="this offset")
+    rule.add_argument("--shift-by", type=int, metavar="N", help="so many records on, or back")
+    rule.add_argument("--to-datetime", metavar="TIME", help="the first record since YYYY-MM-DDTHH:mm:SS.sss (UTC)")
+    rule.add_argument("--by-duration", metavar="PnDTnHnMnS", help="the first record of that time until now")
+    rule.add_argument("--from-file", metavar="CSV", help="what --export wrote: topic,partition,offset")
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
+    how.add_argument("--execute", action="store_true", help="set the offsets")
+    how.add_argument("--export", action="store_true", help="print CSV for --from-file")
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _exit_codes() -> str:
+    return "Exit codes: " + ", ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode) + "."
