@@ -407,7 +407,7 @@ class _Transport:
         self._node = node
         self._number = number
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._requests: asyncio.Queue[bytes] = asyncio.Queue()
+        self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._over = False
         self._server = asyncio.get_running_loop().create_task(self._serve(), name=f"fake broker {node}")
 
@@ -425,9 +425,9 @@ class _Transport:
         return frame
 
     def close(self) -> None:
-        """See :class:`consumer_coord.environment.Transport`."""
+        """See :class:`consumer_coord.environment.Transport`.  What was sent before still arrives, as with TCP."""
         self._over = True
-        self._server.cancel()
+        self._requests.put_nowait(None)
 
     def end(self) -> None:
         """The broker ends the connection."""
@@ -438,6 +438,8 @@ class _Transport:
     async def _serve(self) -> None:
         while True:
             frame = await self._requests.get()
+            if frame is None:
+                return
             await asyncio.sleep(LATENCY_MS / 1000)
             try:
                 answer = await self._brokers.handle(self._node, self._number, frame)
