@@ -1,0 +1,111 @@
+"""Flags that make no sense are told before any broker is asked; every failure has its exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from consumer_coord.admin.commands import ExitCode, exit_code
+from consumer_coord.cli import main
+from consumer_coord.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    ConfigurationError,
+    CoordinatorError,
+    RequestTimedOutError,
+    UnknownTopicError,
+)
+from tests.support.real_kafka import free_ports
+
+#: Nobody is asked in these tests; should it happen, nobody answers.
+NOBODY = ["--bootstrap-server", "127.0.0.1:1"]
+RESET = ["reset", "g", *NOBODY]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["describe", *NOBODY], "name a group"),
+        (["describe", "g", "--all-groups", *NOBODY], "contradict"),
+        ([*RESET, "--all-topics"], "--to-earliest, --to-latest"),
+        ([*RESET, "--to-earliest", "--to-latest", "--all-topics"], "say once where to reset to"),
+        ([*RESET, "--to-earliest"], "--all-topics, or --topic"),
+        ([*RESET, "--to-earliest", "--all-topics", "--topic", "t"], "--all-topics and --topic"),
+        ([*RESET, "--to-earliest", "--all-topics", "--dry-run", "--execute"], "--execute and --dry-run"),
+        ([*RESET, "--to-offset", "-1", "--all-topics"], "not negative"),
+        ([*RESET, "--to-datetime", "noon", "--all-topics"], "--to-datetime noon"),
+        ([*RESET, "--by-duration", "1h", "--all-topics"], "--by-duration 1h"),
+        ([*RESET, "--from-file", "/nowhere.csv"], "--from-file /nowhere.csv: No such file"),
+        (["delete-offsets", "g", *NOBODY], "one or more --topic"),
+        (["--describe", "--list", *NOBODY], "exactly one action"),
+        (["list", *NOBODY, "--command-config", "/nowhere.properties"], "--command-config /nowhere.properties"),
+        (["list", "--bootstrap-server", "no port:x"], "bootstrap.servers"),
+    ],
+)
+def test_refused_as_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["describe", "g"],
+        ["none-such"],
+        ["describe", "g", *NOBODY, "--members", "--state"],
+        ["list", *NOBODY, "--timeout", "0"],
+    ],
+)
+def test_refused_by_the_parser(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == ExitCode.USAGE
+    assert "usage: consumer-coord" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError("x"), ExitCode.USAGE),
+        (AuthenticationError("x"), ExitCode.NOT_ALLOWED),
+        (AuthorizationError("x", code=30), ExitCode.NOT_ALLOWED),
+        (UnknownTopicError("x", code=3), ExitCode.NOT_FOUND),
+        (BrokerError("x", code=69), ExitCode.NOT_FOUND),
+        (BrokerError("x", code=68), ExitCode.IN_USE),
+        (BrokerError("x", code=25), ExitCode.IN_USE),
+        (RequestTimedOutError("x"), ExitCode.TIMED_OUT),
+        (BrokerError("x", code=-1), ExitCode.FAILED),
+    ],
+)
+def test_exit_codes(error: CoordinatorError, code: ExitCode) -> None:
+    assert exit_code(error) is code
+
+
+def test_no_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    assert main(["list", "--bootstrap-server", address, "--timeout", "300"]) == ExitCode.TIMED_OUT
+    assert address in capsys.readouterr().err
+
+
+def test_as_a_module_and_with_its_version() -> None:
+    ran = subprocess.run([sys.executable, "-m", "consumer_coord", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("consumer-coord ")
+    ran = subprocess.run([sys.executable, "-m", "consumer_coord", "--help"], capture_output=True, text=True, check=True)
+    assert "Exit codes: 0 done, 1 failed, 2 usage, 3 not found" in " ".join(ran.stdout.split())
+
+
+def test_operators_need_neither_broker_nor_simulation_nor_rich() -> None:
+    """Commands that live elsewhere are imported when they are asked for."""
+    code = "import sys, consumer_coord.cli; print(*sorted(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(ran.stdout.split())
+    assert "consumer_coord.admin.commands" in imported
+    assert not {one for one in imported if one.startswith(("rich", "consumer_coord.broker", "consumer_coord.simulation"))}
+
+
