@@ -1,0 +1,476 @@
+"""What a rolling deploy, a scale-out or the loss of a rack does to a group with a given assignor, in virtual time.
+
+Members run the production coordinator, several of them in one process if wanted, sharing its connections and its view of
+the metadata; brokers are the production ones.  Nothing fails here but what the churn says.  Ownership is recorded from the
+application's side: a partition is owned from the moment its owner could read it to the moment it let go, or died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import attrs
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group import GroupState
+from consumer_coord.config import CoordinatorConfig, load_assignors
+from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.environment import Environment
+from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.simulation.application import Inline
+from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
+from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
+from consumer_coord.simulation.process import Process
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import offsets_topic
+
+CHURNS = {
+    "none": "nothing happens",
+    "deploy": "every process closes and starts again, one after the other",
+    "scale-out": "half as many members more start",
+    "rack-loss": "all members of one rack are killed",
+    "loss": "one member in a hundred is killed, at least one",
+}
+
+#: A phase that does not settle within so many virtual seconds is a finding.
+_MOST_S = 1_800.0
+
+
+@attrs.frozen(kw_only=True)
+class Deployment:
+    """One group and what happens to it."""
+
+    members: int
+    topics: Mapping[str, int]
+    assignors: tuple[str, ...] = ("cooperative-sticky",)
+    churn: str = "deploy"
+    members_per_process: int = 1
+    racks: int = 3
+    static: bool = False
+    brokers: int = 3
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    poll_every_ms: int = 500
+    callback_ms: int = 0
+    restart_ms: int = 5_000
+    seed: int = 1
+
+
+@attrs.frozen
+class Ownership:
+    """One member's holding of one partition, in virtual seconds; ``to`` is None at the end of the record."""
+
+    partition: int
+    member: int
+    since: float
+    to: float | None
+
+
+@attrs.frozen
+class Phase:
+    """One part of the run, with its figures; ``moved`` counts partitions whose owner afterwards is another member."""
+
+    name: str
+    began_s: float
+    settled_s: float
+    rebalances: int
+    moved: int
+    interruptions: int
+    unowned_partition_s: float
+    longest_unowned_s: float
+    least: int
+    most: int
+
+
+@attrs.frozen
+class DeploymentResult:
+    """All of a run."""
+
+    deployment: Deployment
+    partitions: tuple[str, ...]
+    members: tuple[str, ...]
+    phases: tuple[Phase, ...]
+    ownerships: tuple[Ownership, ...]
+    #: (virtual seconds, generation, members) of each completed rebalance.
+    rebalances: tuple[tuple[float, int, int], ...]
+    ended_s: float
+    requests: int
+    real_s: float
+
+    def figures(self) -> dict[str, object]:
+        """What the JSON file has; the Gantt picture's data are left out."""
+        return {
+            "deployment": attrs.asdict(self.deployment),
+            "phases": [attrs.asdict(phase) for phase in self.phases],
+            "rebalances": [
+                {"at_s": round(at, 3), "generation": generation, "members": members}
+                for at, generation, members in self.rebalances
+            ],
+            "virtual_s": round(self.ended_s, 3),
+            "requests": self.requests,
+            "real_s": round(self.real_s, 2),
+        }
+
+
+class _Host:
+    """One process with some members."""
+
+    def __init__(self, group: _Group, number: int, members: Sequence[int], life: int) -> None:
+        self.number = number
+        self.members = members
+        self.life = life
+        self.process = Process.on(group.loop, f"host-{number}" if life == 1 else f"host-{number}.{life}")
+        self.coordinators: dict[int, ConsumerCoordinator] = {}
+        self.closing = False
+        self.ended = False
+        self._group = group
+        self.process.create_task(self._main(), name=self.process.name)
+
+    @property
+    def alive(self) -> bool:
+        return not self.process.dead and not self.ended
+
+    async def _main(self) -> None:
+        group, deployment = self._group, self._group.deployment
+        random = Random(f"{deployment.seed}-host-{self.number}-{self.life}")
+        await asyncio.sleep(random.uniform(0, 1))
+        client = ClusterClient(
+            ClusterConfig(bootstrap_servers=group.cluster.bootstrap, client_id=self.process.name, software_version="0"),
+            Environment(group.network.connector(self.process), random, group.cluster.wall_clock_ms, Inline()),
+        )
+        for number in self.members:
+            self.coordinators[number] = ConsumerCoordinator(
+                group.member_config(number), client, load_assignors(deployment.assignors)
+            )
+            self.coordinators[number].subscribe(deployment.topics)
+        await asyncio.gather(*(self._poll(number, coordinator, random) for number, coordinator in self.coordinators.items()))
+        await client.close()
+        self.ended = True
+
+    async def _poll(self, number: int, coordinator: ConsumerCoordinator, random: Random) -> None:
+        group, deployment = self._group, self._group.deployment
+        await asyncio.sleep(deployment.poll_every_ms / 1000 * random.random())
+        while not self.closing:
+            try:
+                coordinator.polled()
+            except CoordinatorError as error:
+                group.fail(number, error)
+                return
+            change = coordinator.assignment.change()
+            if change:
+                gone = change.lost | change.revoked
+                if gone:
+                    if deployment.callback_ms:
+                        await asyncio.sleep(deployment.callback_ms / 1000)
+                    group.let_go(number, gone)
+                    coordinator.let_go(gone)
+                group.take_up(number, coordinator.assignment.take_up(change))
+            await asyncio.sleep(deployment.poll_every_ms / 1000)
+        held = coordinator.assignment.held
+        group.let_go(number, held)
+        coordinator.let_go(held)
+        await coordinator.close()
+
+
+class _Group:
+    """The run."""
+
+    def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
+        self.loop = loop
+        self.deployment = deployment
+        self.network = SimulatedNetwork(loop, Random(f"{deployment.seed}-network"), NetworkConfig(latency_ms=1.0))
+        self.cluster = SimulatedCluster(
+            loop,
+            self.network,
+            Random(f"{deployment.seed}-brokers"),
+            config=BrokerConfig(offsets_topic_num_partitions=1, group_min_session_timeout_ms=1_000),
+            brokers=deployment.brokers,
+            topics=deployment.topics,
+            racks=[f"rack-{number % deployment.racks}" for number in range(deployment.brokers)],
+            on_record=self._on_record,
+        )
+        self.partitions = [
+            TopicPartition(topic, number) for topic, count in deployment.topics.items() for number in range(count)
+        ]
+        self._index = {partition: index for index, partition in enumerate(self.partitions)}
+        self.owner: dict[int, tuple[int, float]] = {}
+        self.ownerships: list[Ownership] = []
+        self.rebalances: list[tuple[float, int, int]] = []
+        self.hosts: list[_Host] = []
+        self.phases: list[Phase] = []
+        self._released_at: dict[int, float] = dict.fromkeys(range(len(self.partitions)), 0.0)
+        self._unowned_s = 0.0
+        self._longest_s = 0.0
+        self._interruptions = 0
+        self._failed: str | None = None
+        self._started = 0
+
+    def member_config(self, number: int) -> CoordinatorConfig:
+        """The settings of one member."""
+        deployment = self.deployment
+        return CoordinatorConfig(
+            group_id="group",
+            group_instance_id=f"instance-{number}" if deployment.static else None,
+            client_rack=f"rack-{number % deployment.racks}",
+            session_timeout_ms=deployment.session_timeout_ms,
+            heartbeat_interval_ms=deployment.heartbeat_interval_ms,
+        )
+
+    # -- what is recorded -------------------------------------------------------------------------------------------
+
+    def _on_record(self, key: bytes, value: bytes | None, offset: int) -> None:
+        if value is not None and isinstance(offsets_topic.decode_key(key), offsets_topic.GroupMetadataKey):
+            stored = offsets_topic.decode_group_value(value)
+            if not self.rebalances or self.rebalances[-1][1] < stored.generation:
+                self.rebalances.append((self.loop.time(), stored.generation, len(stored.members)))
+
+    def fail(self, number: int, error: CoordinatorError) -> None:
+        """A member cannot go on."""
+        self._failed = f"member {number} failed at {self.loop.time():.1f} s: {error}"
+
+    def take_up(self, member: int, partitions: frozenset[TopicPartition]) -> None:
+        """A member can read these from now on."""
+        moment = self.loop.time()
+        for partition in partitions:
+            index = self._index[partition]
+            if index in self.owner:
+                self._failed = f"{partition} was owned by two members at {moment:.1f} s"
+            self.owner[index] = (member, moment)
+            unowned_s = moment - self._released_at.pop(index, moment)
+            self._unowned_s += unowned_s
+            self._longest_s = max(self._longest_s, unowned_s)
+            self._interruptions += 1
+
+    def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
+        """A member reads these no more."""
+        moment = self.loop.time()
+        for partition in partitions:
+            index = self._index[partition]
+            if self.owner.get(index, (None, 0.0))[0] == member:
+                since = self.owner.pop(index)[1]
+                self.ownerships.append(Ownership(index, member, since, moment))
+                self._released_at[index] = moment
+
+    # -- the course of it -------------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        """Form, churn, settle."""
+        self.cluster.start()
+        deployment = self.deployment
+        await self._phase("start", self._start_members(deployment.members))
+        if deployment.churn != "none":
+            churn = {
+                "deploy": self._deploy,
+                "scale-out": self._scale_out,
+                "rack-loss": self._rack_loss,
+                "loss": self._loss,
+            }[deployment.churn]
+            await self._phase(deployment.churn, churn())
+        for index, (member, since) in sorted(self.owner.items()):
+            self.ownerships.append(Ownership(index, member, since, None))
+
+    async def _start_members(self, count: int) -> None:
+        per_process = self.deployment.members_per_process
+        for first in range(self._started, self._started + count, per_process):
+            members = range(first, min(first + per_process, self._started + count))
+            self.hosts.append(_Host(self, len(self.hosts), members, 1))
+        self._started += count
+
+    async def _deploy(self) -> None:
+        for index, host in enumerate(self.hosts):
+            host.closing = True
+            while host.alive:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(self.deployment.restart_ms / 1000)
+            self.hosts[index] = fresh = _Host(self, host.number, host.members, host.life + 1)
+            # The next one goes when this one is in the group: so a deploy tool waits for readiness.
+            while not all(coordinator.generation >= 0 for coordinator in fresh.coordinators.values()) or not fresh.coordinators:
+                await asyncio.sleep(0.1)
+
+    async def _scale_out(self) -> None:
+        await self._start_members(max(1, self.deployment.members // 2))
+
+    async def _rack_loss(self) -> None:
+        await self._kill([host for host in self.hosts if host.members[0] % self.deployment.racks == 0])
+
+    async def _loss(self) -> None:
+        count = math.ceil(len(self.hosts) / 100)
+        await self._kill(Random(f"{self.deployment.seed}-loss").sample(self.hosts, count))
+
+    async def _kill(self, hosts: Sequence[_Host]) -> None:
+        for host in hosts:
+            host.process.kill()
+            self.network.vanish(host.process)
+            for number in host.members:
+                held = [self.partitions[index] for index, (member, _) in self.owner.items() if member == number]
+                self.let_go(number, frozenset(held))
+
+    async def _phase(self, name: str, work: object) -> None:
+        before = dict(self.owner)
+        rebalances = len(self.rebalances)
+        self._unowned_s = self._longest_s = 0.0
+        self._interruptions = 0
+        began = self.loop.time()
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # one of the coroutines above
+        while not task.done() or not self._settled():
+            if self._failed is not None:
+                raise SimulationError(self._failed)
+            if self.loop.errors:
+                raise SimulationError(f"{self.loop.errors[0].get('message')}: {self.loop.errors[0].get('exception')!r}")
+            if self.loop.time() - began > _MOST_S and task.done():
+                raise SimulationError(f"{name}: the group did not settle within {_MOST_S:.0f} virtual seconds")
+            await asyncio.sleep(0.25)
+        task.result()
+        loads = dict.fromkeys((number for host in self.hosts if host.alive for number in host.members), 0)
+        for member, _ in self.owner.values():
+            loads[member] += 1
+        self.phases.append(
+            Phase(
+                name=name,
+                began_s=began,
+                settled_s=self.loop.time(),
+                rebalances=len(self.rebalances) - rebalances,
+                moved=sum(index in before and before[index][0] != member for index, (member, _) in self.owner.items()),
+                interruptions=self._interruptions,
+                unowned_partition_s=self._unowned_s,
+                longest_unowned_s=self._longest_s,
+                least=min(loads.values()),
+                most=max(loads.values()),
+            )
+        )
+        # What follows is seen apart from what was.
+        await asyncio.sleep(5.0)
+
+    def _settled(self) -> bool:
+        group = self.cluster.group("group")
+        if group is None or group.state is not GroupState.STABLE or len(self.owner) != len(self.partitions):
+            return False
+        alive = [host for host in self.hosts if host.alive]
+        if len(group.members) != sum(len(host.members) for host in alive):
+            return False
+        return all(
+            len(host.coordinators) == len(host.members)
+            and all(
+                not coordinator.rebalancing and coordinator.generation == group.generation_id and coordinator.assignment.settled
+                for coordinator in host.coordinators.values()
+            )
+            for host in alive
+        )
+
+
+def play_deployment(deployment: Deployment) -> DeploymentResult:
+    """Play it; raises :class:`~consumer_coord.simulation.loop.SimulationError` when the group does not settle."""
+    group: _Group | None = None
+
+    async def main() -> None:
+        nonlocal group
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        group = _Group(loop, deployment)
+        await group.play()
+        for host in group.hosts:
+            host.process.kill()
+        group.cluster.close()
+
+    began = time.perf_counter()
+    run(main(), seed=deployment.seed)
+    assert group is not None
+    names = [f"member-{number}" for number in range(group._started)]
+    return DeploymentResult(
+        deployment,
+        tuple(map(str, group.partitions)),
+        tuple(names),
+        tuple(group.phases),
+        tuple(group.ownerships),
+        tuple(group.rebalances),
+        group.loop.time(),
+        group.network.frames,
+        time.perf_counter() - began,
+    )
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse._ArgumentGroup) -> None:
+    """The flags of one group under churn."""
+    parser.add_argument("--members", type=int, metavar="N", help="members of the group; asks for this mode")
+    parser.add_argument("--topics", default="topic:100", metavar="NAME:PARTITIONS,...", help="default: %(default)s")
+    parser.add_argument("--assignor", default="cooperative-sticky", metavar="NAME", help="name, module:Class, or a list")
+    explained = "; ".join(f"{name}: {what}" for name, what in CHURNS.items())
+    parser.add_argument("--churn", default="deploy", choices=list(CHURNS), help=explained)
+    parser.add_argument("--members-per-process", type=int, default=1, metavar="N", help="default: %(default)s")
+    parser.add_argument("--racks", type=int, default=3, metavar="N", help="default: %(default)s")
+    parser.add_argument("--static", action="store_true", help="static members (group.instance.id)")
+    parser.add_argument("--session-timeout-ms", type=int, default=45_000, metavar="MS", help="default: %(default)s")
+    parser.add_argument("--heartbeat-interval-ms", type=int, default=3_000, metavar="MS", help="default: %(default)s")
+    parser.add_argument("--poll-every-ms", type=int, default=500, metavar="MS", help="how often applications poll")
+    parser.add_argument("--callback-ms", type=int, default=0, metavar="MS", help="how long a revoke callback takes")
+    parser.add_argument("--restart-ms", type=int, default=5_000, metavar="MS", help="how long a process takes to come back")
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with pictures")
+    parser.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures")
+
+
+def parse_topics(text: str) -> dict[str, int]:
+    """``orders:1200,events:300``; raises :class:`ConfigurationError`."""
+    topics: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, count = part.strip().rpartition(":")
+        if not name or not count.isdigit() or int(count) < 1 or name in topics:
+            raise ConfigurationError(f"--topics {text!r}: {part!r} is not NAME:PARTITIONS, such as orders:1200")
+        topics[name] = int(count)
+    return topics
+
+
+def run_deployment(args: argparse.Namespace) -> DeploymentResult:
+    """The run that the flags ask for."""
+    if args.members < 1 or args.members_per_process < 1 or args.racks < 1:
+        raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
+    names = tuple(name.strip() for name in args.assignor.split(","))
+    load_assignors(names)
+    return play_deployment(
+        Deployment(
+            members=args.members,
+            topics=parse_topics(args.topics),
+            assignors=names,
+            churn=args.churn,
+            members_per_process=args.members_per_process,
+            racks=args.racks,
+            static=args.static,
+            session_timeout_ms=args.session_timeout_ms,
+            heartbeat_interval_ms=args.heartbeat_interval_ms,
+            poll_every_ms=args.poll_every_ms,
+            callback_ms=args.callback_ms,
+            restart_ms=args.restart_ms,
+            seed=1 if args.seed is None else args.seed,
+        )
+    )
+
+
+def describe(result: DeploymentResult) -> str:
+    """A few lines for the terminal."""
+    lines = [
+        f"{len(result.members)} members, {len(result.partitions)} partitions, {'+'.join(result.deployment.assignors)}:"
+        f" {result.ended_s:.1f} virtual seconds, {result.requests} requests, {result.real_s:.1f} s"
+    ]
+    for phase in result.phases:
+        lines.append(
+            f"  {phase.name:<10} settled after {phase.settled_s - phase.began_s:7.1f} s, {phase.rebalances:>4} rebalances,"
+            f" {phase.moved:>6} partitions moved, unowned {phase.unowned_partition_s:9.1f} partition-seconds"
+            f" (longest {phase.longest_unowned_s:.1f} s), {phase.least} to {phase.most} partitions a member"
+        )
+    return "\n".join(lines)
+
+
+def write_json(result: DeploymentResult, path: Path) -> None:
+    """The figures as JSON."""
+    path.write_text(json.dumps(result.figures(), indent=2) + "\n")
