@@ -414,12 +414,11 @@ class AsyncGroupConsumer:
         """The coordinator's counters and timings under the Java client's names."""
         return self._start().metrics()
 
-    def consumer_group_metadata(self) -> Any:
+    async def consumer_group_metadata(self) -> Any:
         """For ``Producer.send_offsets_to_transaction``; see :class:`~consumer_coord.consumer.GroupConsumer`."""
         with kafka_exceptions():
             core = self._start()
-            core.hold_joins()
-            return group_metadata.encode(core.group_id, core.generation_state, core.group_instance_id)
+            return group_metadata.encode(core.group_id, await core.hold_joins(), core.group_instance_id)
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568)."""

@@ -146,9 +146,9 @@ class BlockingCoordinator:
         """Rejoin although nothing demands it (KIP-568)."""
         self._soon(lambda: self._coordinator.enforce_rebalance(reason))
 
-    def hold_joins(self) -> None:
-        """Send no JoinGroup until the next poll, at most half the rebalance timeout."""
-        self.core.hold_joins()
+    def hold_joins(self) -> Generation:
+        """Send no JoinGroup until the next poll, at most half the rebalance timeout; the generation that fences."""
+        return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
 
     # -- the sequence -------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
 
 #: How long librdkafka may wait before we look up again: short while the group rebalances, longer in peace.
 _SLICE_S = 0.05
-_REBALANCING_SLICE_S = 0.005
+_REBALANCING_SLICE_S = 0.01
 
 _FOREVER_S = 365 * 86_400.0
 
@@ -133,7 +133,7 @@ class GroupConsumer:
     def wakeup(self) -> None:
         """Make a poll that waits, or the next one, raise :class:`WakeupError`; safe from any thread."""
         self._woken = True
-        self._core.attention = True
+        self._core.rouse()
 
     # -- subscription -------------------------------------------------------------------------------------------------
 
@@ -246,8 +246,10 @@ class GroupConsumer:
             left = ends - time.monotonic()
             if left <= 0:
                 return None
-            message = self._data.handle.poll(min(left, self._slice()))
-            self._between_slices()
+            message = self._data.handle.poll(self._wait_s(left))
+            if message is None:
+                # Not with a message in hand: its partition might be given up before the application has seen it.
+                self._between_slices()
         return message
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -268,15 +270,22 @@ class GroupConsumer:
                 if left <= 0 or (messages and core.attention):
                     # What is in hand goes out before a rebalance changes who owns it.
                     break
-                messages += self._data.handle.consume(num_messages - len(messages), min(left, self._slice()))
+                messages += self._data.handle.consume(num_messages - len(messages), self._wait_s(left))
                 if not messages:
                     self._between_slices()
             return messages
         finally:
             self._lock.release()
 
-    def _slice(self) -> float:
-        return _REBALANCING_SLICE_S if self._core.rebalancing or self._handover.pending else _SLICE_S
+    def _wait_s(self, left_s: float) -> float:
+        """How long librdkafka may wait; with nothing to fetch the wait is done here, for the group, which rings."""
+        core = self._core
+        if self._data.assigned or core.attention:
+            return min(left_s, _REBALANCING_SLICE_S if core.rebalancing or self._handover.pending else _SLICE_S)
+        core.bell.clear()
+        if not core.attention:
+            core.bell.wait(min(left_s, _SLICE_S))
+        return 0.0
 
     def _between_slices(self) -> None:
         self._core.polls += 1
@@ -455,10 +464,8 @@ class GroupConsumer:
         that is shorter.
         """
         with kafka_exceptions(), _Used(self):
-            self._coordinator.hold_joins()
-            state = self._core.generation_state
-            instance_id = self._settings.coordinator.group_instance_id
-            return group_metadata.encode(self._core.group_id, state, instance_id)
+            state = self._coordinator.hold_joins()
+            return group_metadata.encode(self._core.group_id, state, self._core.group_instance_id)
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568), with a reason for the broker's log."""

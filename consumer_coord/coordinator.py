@@ -33,7 +33,7 @@ from consumer_coord.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from consumer_coord.group_member import PEER_HEARTBEATS_MS, GroupMember, Superseded
+from consumer_coord.group_member import GroupMember, Superseded
 from consumer_coord.list_offsets import ListedOffset, list_offsets
 from consumer_coord.member_state import (
     Generation,
@@ -87,6 +87,8 @@ class ConsumerCoordinator(GroupMember):
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
         self._held_until = 0.0
+        #: True from the moment a join cannot be held any more until its sync is answered.
+        self._past_hold = False
         self._released_at = 0.0
         #: What the last JoinGroup named as owned: nobody else gets it until a later one leaves it out.
         self._named: frozenset[TopicPartition] = frozenset()
@@ -138,13 +140,18 @@ class ConsumerCoordinator(GroupMember):
             self.request_rejoin("partitions were given up")
         self._signal.fire()
 
-    def hold_joins(self) -> None:
-        """Send no JoinGroup until the next poll, at most half the rebalance timeout: a transaction is under way
-        (``consumer_group_metadata()``); thread-safe."""
-        self._held_at = self.polls
+    async def hold_joins(self) -> Generation:
+        """A transaction is about to send its offsets: send no JoinGroup until the next poll, at most half the rebalance
+        timeout, and return the generation that fences what the application holds (KIP-447).
+
+        A join that is already under way is waited for.  When the partitions were lost since the last poll the generation
+        is the lost one, which the broker refuses: what was read under it is not this member's to commit.
+        """
+        half = Deadline.after(self.config.rebalance_timeout_ms / 2)
+        self._held_at, self._held_until = self.polls, half.at
         self.attention = True
-        half_s = self.config.rebalance_timeout_ms / 2000
-        self._call(lambda: setattr(self, "_held_until", now() + half_s))
+        await self._signal.until(lambda: not self._past_hold, half)
+        return self._lost_generation if self.assignment.any_lost else self._generation
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Rejoin although nothing demands it (KIP-568), with a reason for the broker's log (KIP-800)."""
@@ -237,6 +244,8 @@ class ConsumerCoordinator(GroupMember):
             assignment = await self._sync_group(joined, assignments)
             self.on_join_complete(joined.generation_id, topics, assignment)
         except BaseException:
+            self._past_hold = False
+            self._signal.fire()
             if self._state is not MemberState.UNJOINED:
                 self._set_state(MemberState.UNJOINED)
             self._rejoin_reason = self._rejoin_reason or reason
@@ -266,11 +275,9 @@ class ConsumerCoordinator(GroupMember):
             await self._signal.until(lambda: not self._must_let_go() or self._generation is not before)
         await self._signal.until(lambda: not self._joins_held() or self._generation is not before, self._hold_deadline())
         self._held_at = None
-        gone = self._released | (frozenset() if self.protocol is RebalanceProtocol.COOPERATIVE else self.assignment.held)
-        await self.offsets.drained(
-            Deadline.after(self.config.rebalance_timeout_ms),
-            gone if self.protocol is RebalanceProtocol.COOPERATIVE else None,
-        )
+        self._past_hold = True
+        gone = self._released if self.protocol is RebalanceProtocol.COOPERATIVE else None
+        await self.offsets.drained(Deadline.after(self.config.rebalance_timeout_ms), gone)
         self._check_not_superseded(before)
         if not self._subscription:
             raise Superseded
@@ -299,7 +306,7 @@ class ConsumerCoordinator(GroupMember):
         linger_ms = self.config.release_linger_ms
         if self.protocol is RebalanceProtocol.COOPERATIVE and self._released and linger_ms:
             due = Deadline(self._released_at + linger_ms / 1000)
-            await self._signal.until(lambda: not any(peer.assignment.to_revoke for peer in self._peers), due)
+            await self._signal.until(lambda: not self._peers.must_let_go, due)
 
     async def _join_group(self, topics: tuple[str, ...], reason: str) -> JoinGroupResponse:
         """Send JoinGroup until the group took us in (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
@@ -308,7 +315,7 @@ class ConsumerCoordinator(GroupMember):
             broker = await self.ensure_coordinator_ready()
             started = now()
             if self._generation.has_member_id:
-                self._wake_peers(PEER_HEARTBEATS_MS)
+                self._peers.joins(self)
             answer: JoinGroupResponse = await self.ask_coordinator(
                 broker,
                 requests.join_group(self.config, self._generation, self.assignors, topics, self._owned(), reason),
@@ -384,6 +391,7 @@ class ConsumerCoordinator(GroupMember):
         """Publish what the group wants this member to hold (``onJoinComplete``)."""
         unwanted = sorted(topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics)
         self._heartbeat.session_starts()
+        self._past_hold = False
         self._set_state(MemberState.STABLE)
         if unwanted:
             self._log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
@@ -405,13 +413,12 @@ class ConsumerCoordinator(GroupMember):
                 # Named as owned, so nobody has it now: it was never taken up, or was let go of while this join was under
                 # way.  The group has to hear that it is free.
                 self.request_rejoin("partitions were given up during the rebalance")
-            self._heartbeat.early()
+            self._peers.synced(self)
         if self._watch.topics() != topics:
             self.request_rejoin("the subscription changed during the rebalance")
         if not self._is_leader:
             self._watch.follow()
         self._check_metadata()
-        self._wake_peers()
         self._signal.fire()
 
     # -- offsets ---------------------------------------------------------------------------------------------------------
@@ -482,7 +489,7 @@ class ConsumerCoordinator(GroupMember):
         if leave:
             await self._leave("the consumer is being closed", deadline, rejoin=False)
         self._closed = True
-        self._peers.pop(self, None)
+        self._peers.remove(self)
         self._watch.close()
         self._lookup.close()
         tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]

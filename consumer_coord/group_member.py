@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ from consumer_coord.member_state import (
 from consumer_coord.metadata import Broker, Metadata
 from consumer_coord.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.peers import Peers
 from consumer_coord.rebalance import AssignmentState
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
@@ -45,9 +47,6 @@ from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages import (
     JoinGroupRequest,
 )
-
-#: When a member joins, the others in its process ask the coordinator this soon whether the group rebalances.
-PEER_HEARTBEATS_MS = (3, 20)
 
 
 class Superseded(Exception):
@@ -66,10 +65,14 @@ class GroupMember:
         self.polls = 0
         #: True when the application has something to look at: a change, a failure.  Read from any thread.
         self.attention = False
+        #: Set with it, for an application that waits for nothing else.
+        self.bell = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._metrics = Metrics(self._loop.time)
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
         self._generation = NO_GENERATION
+        #: The last generation that was lost.
+        self._lost_generation = NO_GENERATION
         self._state = MemberState.UNJOINED
         self._is_leader = False
         self._joining = False
@@ -94,8 +97,8 @@ class GroupMember:
             retry_backoff_ms=config.retry_backoff_ms,
         )
         #: The group's members in this process; they wake each other.
-        self._peers: dict[GroupMember, None] = cluster.groups.setdefault(config.group_id, {})
-        self._peers[self] = None
+        self._peers = cluster.groups.setdefault(config.group_id, Peers())
+        self._peers.add(self)
         self._closed = False
 
     @property
@@ -202,6 +205,8 @@ class GroupMember:
     def _lose(self, why: str, *, keep_member_id: bool = False) -> None:
         """The generation is gone: the partitions are lost, and the group has to be joined anew."""
         self._log.log(logging.WARNING if self.assignment.held else logging.INFO, "out of the group: %s", why)
+        if self._generation.generation_id >= 0:
+            self._lost_generation = self._generation
         self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
         self._is_leader = False
         self._released.clear()
@@ -258,9 +263,11 @@ class GroupMember:
         code = answer.error_code
         step = step_for(HEARTBEAT, code)
         if step is Step.REJOIN:
-            if not self._state_is_joining():
-                self.request_rejoin("the group is rebalancing")
-            self._wake_peers()
+            self._peers.rebalance(used.generation_id)
+        elif self._joining:
+            # The join travels on another connection and overtook this heartbeat: the generation it was sent for may have
+            # ended in good order, and what has to be known JoinGroup's own answer will tell.
+            return
         elif step is Step.FAIL:
             await self._fail(fatal(code, group_id=self.group_id, request="Heartbeat"))
         else:
@@ -269,9 +276,6 @@ class GroupMember:
             except RetriableError:
                 if step in (Step.REDISCOVER, Step.BACK_OFF):
                     raise
-
-    def _state_is_joining(self) -> bool:
-        return self._state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
 
     def session_expired(self) -> None:
         """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
@@ -292,11 +296,9 @@ class GroupMember:
         self.request_rejoin("the application polled again after max.poll.interval.ms")
         self._call_attention()
 
-    def _wake_peers(self, after_ms: Sequence[int] = (0,)) -> None:
-        """Members of one process do not wait for each other's heartbeat intervals."""
-        for peer in self._peers:
-            if peer is not self and not peer.rebalancing:
-                peer._heartbeat.early(after_ms)
+    def beat_early(self, after_ms: Sequence[int]) -> None:
+        """Ask the coordinator this soon whether the group rebalances."""
+        self._heartbeat.early(after_ms)
 
     # -- for offsets.py --------------------------------------------------------------------------------------------------
 
@@ -407,8 +409,13 @@ class GroupMember:
     def _set_state(self, state: MemberState) -> None:
         self._state = check_transition(self._state, state)
 
-    def _call_attention(self) -> None:
+    def rouse(self) -> None:
+        """Let the application's next look, or the one that it waits in, find what came up; thread-safe."""
         self.attention = True
+        self.bell.set()
+
+    def _call_attention(self) -> None:
+        self.rouse()
         self._signal.fire()
 
     def _call(self, function: Callable[[], object]) -> None:

@@ -128,10 +128,10 @@ class AssignmentState:
             )
 
     @property
-    def nothing_held(self) -> bool:
-        """True when the application holds nothing at all."""
+    def any_lost(self) -> bool:
+        """True while the application has not looked at a loss yet."""
         with self._lock:
-            return not self._held
+            return any(holding.lost for holding in self._held.values())
 
     # -- the application's side -------------------------------------------------------------------------------------
 

@@ -1,0 +1,129 @@
+"""Read, process, write, exactly once: offsets travel in the transaction, fenced by the group's generation (KIP-447).
+
+    python -m examples.exactly_once localhost:9092 orders invoices billing
+
+Run as many as you like, kill any of them at any moment: ``invoices``, read with ``isolation.level=read_committed``, has
+one invoice for each order.  It needs a Kafka with transactions (the embedded one has none).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from types import FrameType
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaException, Message, Producer, TopicPartition
+
+from assignors import CooperativeStickyAssignor
+from consumer_coord import GroupConsumer
+
+
+def invoice_for(order: bytes) -> bytes:
+    """The work: an order in, an invoice out."""
+    return b"invoice for " + order
+
+
+class Billing:
+    """One process of the pipeline."""
+
+    def __init__(self, servers: str, source: str, sink: str, group: str, batch: int = 500) -> None:
+        self.sink = sink
+        self.batch = batch
+        self.aborted = 0
+        self.consumer = GroupConsumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6000,
+            },
+            assignors=[CooperativeStickyAssignor()],
+        )
+        # The transactional id need not be tied to partitions: the group's generation is the fence.
+        self.producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "transactional.id": f"{group}-{os.getpid()}",
+                # What a killed process left open holds its partitions' next owner up for this long.
+                "transaction.timeout.ms": 10_000,
+            }
+        )
+        self.producer.init_transactions(30)
+        self.consumer.subscribe([source])
+
+    def step(self, timeout_s: float = 0.5) -> int:
+        """One batch in one transaction; how many orders it had."""
+        messages = self.consumer.consume(self.batch, timeout_s)
+        failed = next((message.error() for message in messages if message.error() is not None), None)
+        if failed is not None:
+            raise KafkaException(failed)
+        if not messages:
+            return 0
+        self.producer.begin_transaction()
+        try:
+            for message in messages:
+                self.producer.produce(self.sink, invoice_for(message.value() or b""), message.key())
+            # From here until the next consume() no rebalance of ours gets in the way.
+            fence = self.consumer.consumer_group_metadata()
+            self.producer.send_offsets_to_transaction(behind(messages), fence, 30)
+            self.producer.commit_transaction(30)
+        except KafkaException as error:
+            self.undo(error)
+            return 0
+        return len(messages)
+
+    def undo(self, error: KafkaException) -> None:
+        """Abort, and go back to where the group stands; what is no longer ours somebody else reads."""
+        if error.args[0].fatal():
+            raise error
+        self.aborted += 1
+        self.producer.abort_transaction(30)
+        for row in self.consumer.committed(self.consumer.assignment()):
+            row.offset = OFFSET_BEGINNING if row.offset == OFFSET_INVALID else row.offset
+            self.consumer.seek(row)
+
+    def close(self) -> None:
+        """Leave the group; an open transaction was committed or aborted before."""
+        self.consumer.close()
+
+
+def behind(messages: list[Message]) -> list[TopicPartition]:
+    """Where the group stands when these are done."""
+    ends: dict[tuple[str, int], int] = {}
+    for message in messages:
+        ends[message.topic(), message.partition()] = message.offset() + 1
+    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+
+
+def main() -> None:
+    """Until SIGTERM or Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("servers", "source", "sink", "group"):
+        parser.add_argument(name)
+    parser.add_argument("--batch", type=int, default=500, help="orders in one transaction (default %(default)s)")
+    arguments = parser.parse_args()
+    ending = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        ending = True
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    billing = Billing(arguments.servers, arguments.source, arguments.sink, arguments.group, arguments.batch)
+    total = 0
+    try:
+        while not ending:
+            done = billing.step()
+            total += done
+            if done:
+                print(f"{total} orders, {billing.aborted} transactions aborted", flush=True)
+    finally:
+        billing.close()
+
+
+if __name__ == "__main__":
+    main()
