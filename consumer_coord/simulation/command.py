@@ -207,6 +207,6 @@ def _figures(done: list[Figures]) -> str:
     again = sum(row.processed_again for row in done)
     return (
         f"on average {mean['members']:.1f} members, {mean['virtual_s']:.0f} virtual seconds,"
-        f" {mean['rebalances']:.1f} rebalances, {mean['faults']:.1f} faults, {mean['frames']:.0f} requests, {mean['commits']:.0f} commits;"
-        f" {records} records, {again} of them again after a loss or a kill"
+        f" {mean['rebalances']:.1f} rebalances, {mean['faults']:.1f} faults, {mean['frames']:.0f} requests,"
+        f" {mean['commits']:.0f} commits; {records} records, {again} of them again after a loss or a kill"
     )
