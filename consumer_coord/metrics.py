@@ -1,14 +1,49 @@
-"""Counters and timings under the Java client's names (``ConsumerCoordinatorMetrics``, ``AbstractCoordinator``)."""
+"""Counters and timings by the Java client's names (``consumer-coordinator-metrics``), and a few that Java does not have.
+
+Every name is there from the start, so that a graph has no holes: counters and rates begin with 0, averages and maxima of
+nothing are NaN, as in Java.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import attrs
 
-#: Java's metrics.sample.window.ms times metrics.num.samples: averages and maxima look this far back.
+#: Java's metrics.sample.window.ms times metrics.num.samples: averages, maxima and rates look this far back.
 _WINDOW_S = 60.0
 _MOST_SAMPLES = 1_000
+
+_METER = ("total", "rate")
+_PER_HOUR = ("total", "rate-per-hour")
+
+#: What is made of each kind of event, as ends of names: ``join`` and ``time-max`` make ``join-time-max``.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "join": (*_METER, "time-avg", "time-max"),
+    "sync": (*_METER, "time-avg", "time-max"),
+    "heartbeat": (*_METER, "response-time-max"),
+    "rebalance": (*_PER_HOUR, "latency-avg", "latency-max", "latency-total"),
+    "failed-rebalance": _PER_HOUR,
+    "commit": (*_METER, "latency-avg", "latency-max"),
+    # Not in Java:
+    "assign": (*_METER, "time-avg", "time-max"),
+    "coordinator-lookup": ("total",),
+    "member-id-required": ("total",),
+    "early-heartbeat": ("total",),
+    "commit-refused": ("total",),
+    "commit-resent": ("total",),
+    "partition-lost": ("total",),
+}
+
+#: Every figure of a coordinator.
+NAMES = (
+    *(f"{kind}-{end}" for kind, ends in KINDS.items() for end in ends),
+    "last-heartbeat-seconds-ago",
+    "last-poll-seconds-ago",
+    "last-rebalance-seconds-ago",
+    "assigned-partitions",
+)
 
 
 @attrs.define
@@ -26,8 +61,19 @@ class _Sensor:
         if len(self.samples) > _MOST_SAMPLES:
             del self.samples[: _MOST_SAMPLES // 2]
 
-    def recent(self, moment: float) -> list[float]:
-        return [value for at, value in self.samples if moment - at <= _WINDOW_S]
+    def figure(self, end: str, recent: list[float], window_s: float) -> float:
+        """One of the figures in :data:`KINDS`."""
+        if end == "total":
+            return float(self.total)
+        if end == "latency-total":
+            return self.total_ms
+        if end == "rate":
+            return len(recent) / window_s
+        if end == "rate-per-hour":
+            return len(recent) / window_s * 3600
+        if not recent:
+            return math.nan
+        return max(recent) if end.endswith("-max") else sum(recent) / len(recent)
 
 
 class Metrics:
@@ -36,15 +82,15 @@ class Metrics:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._started = clock()
-        self._sensors: dict[str, _Sensor] = {}
+        self._sensors = {name: _Sensor() for name in KINDS}
         self._gauges: dict[str, Callable[[], float]] = {}
         self.last_heartbeat_at: float | None = None
         self.last_poll_at: float | None = None
         self.last_rebalance_at: float | None = None
 
     def record(self, name: str, value_ms: float = 0.0) -> None:
-        """One event called ``name`` ("join", "sync", "commit", "heartbeat", "rebalance", ...) that took ``value_ms``."""
-        self._sensors.setdefault(name, _Sensor()).record(self._clock(), value_ms)
+        """One event of a kind in :data:`KINDS` that took ``value_ms``."""
+        self._sensors[name].record(self._clock(), value_ms)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """A figure that is read when somebody looks."""
@@ -52,25 +98,19 @@ class Metrics:
 
     def count(self, name: str) -> int:
         """How often ``name`` was recorded."""
-        sensor = self._sensors.get(name)
-        return 0 if sensor is None else sensor.total
+        return self._sensors[name].total
 
     def snapshot(self) -> Mapping[str, float]:
-        """All figures by Java's names: ``join-total``, ``join-rate`` (per second), ``join-time-avg``, ``join-time-max`` (ms),
-        ``rebalance-latency-avg``, ``last-heartbeat-seconds-ago``, ..."""
+        """All figures: ``join-total``, ``join-rate`` (per second), ``join-time-avg``, ``join-time-max`` (ms),
+        ``rebalance-latency-avg``, ``last-heartbeat-seconds-ago`` (-1: never), ``assigned-partitions``, …"""
         moment = self._clock()
-        window = max(1.0, min(_WINDOW_S, moment - self._started))
+        # A rate over less than a second would be a large number that means nothing.
+        window_s = max(1.0, min(_WINDOW_S, moment - self._started))
         figures: dict[str, float] = {}
-        for name, sensor in sorted(self._sensors.items()):
-            recent = sensor.recent(moment)
-            timing = "latency" if name in _LATENCIES else "time"
-            figures[f"{name}-total"] = float(sensor.total)
-            figures[f"{name}-rate"] = len(recent) / window
-            if name not in _UNTIMED:
-                figures[f"{name}-{timing}-avg"] = sum(recent) / len(recent) if recent else 0.0
-                figures[f"{name}-{timing}-max"] = max(recent, default=0.0)
-                figures[f"{name}-{timing}-total"] = sensor.total_ms
-        figures["rebalance-rate-per-hour"] = figures.get("rebalance-rate", 0.0) * 3600
+        for name, ends in KINDS.items():
+            sensor = self._sensors[name]
+            recent = [value for at, value in sensor.samples if moment - at <= _WINDOW_S]
+            figures.update({f"{name}-{end}": sensor.figure(end, recent, window_s) for end in ends})
         for name, at in (
             ("last-heartbeat-seconds-ago", self.last_heartbeat_at),
             ("last-poll-seconds-ago", self.last_poll_at),
@@ -80,7 +120,3 @@ class Metrics:
         for name, read in self._gauges.items():
             figures[name] = read()
         return figures
-
-
-_LATENCIES = frozenset({"rebalance", "commit", "partition-revoked", "partition-assigned", "partition-lost"})
-_UNTIMED = frozenset({"failed-rebalance", "commit-refused", "commit-resent", "early-heartbeat", "coordinator-lookup"})

@@ -36,6 +36,9 @@ ABOVE_CORE = (
     "consumer_coord.start_offsets",
     "consumer_coord.spark",
     "consumer_coord.cli",
+    "consumer_coord.admin",
+    "consumer_coord.__main__",
+    "consumer_coord.monitoring",
     "consumer_coord.simulation",
     "consumer_coord.broker",
 )

@@ -1,0 +1,80 @@
+"""OpenTelemetry: observable instruments for every consumer of a process (``pip install 'consumer-coord[opentelemetry]'``)::
+
+    from opentelemetry.metrics import get_meter
+    from consumer_coord.monitoring.opentelemetry import CoordinatorInstruments
+
+    instruments = CoordinatorInstruments(get_meter("consumer-coord"))
+    instruments.add(consumer, group="orders", client_id="worker-1")
+
+The names are those of OpenTelemetry's instrumentation of the Java client: ``join-rate`` is ``kafka.consumer.join_rate``,
+with the attributes ``group`` and ``client-id``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.metrics import NAMES
+from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "kafka.consumer."
+
+#: A collection asks every instrument in turn; within this time they share what the consumers told.
+_FRESH_S = 0.1
+
+
+class CoordinatorInstruments:
+    """One instrument for each figure, read whenever the meter's reader collects; safe for any thread."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._sources: dict[int, Source] = {}
+        self._lock = threading.Lock()
+        self._figures: list[tuple[Source, Mapping[str, float]]] = []
+        self._read_at = -math.inf
+        for name in NAMES:
+            make = meter.create_observable_counter if is_counter(name) else meter.create_observable_gauge
+            make(PREFIX + name.replace("-", "_"), [self._observer(name)], unit=unit(name), description=describe(name))
+
+    def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
+        """Report on a consumer from now on; :meth:`remove` it before it is closed."""
+        with self._lock:
+            self._sources[id(consumer)] = Source(consumer, group, client_id)
+            self._read_at = -math.inf
+
+    def remove(self, consumer: HasMetrics) -> None:
+        """Report on it no more."""
+        with self._lock:
+            self._sources.pop(id(consumer), None)
+            self._read_at = -math.inf
+
+    def _read(self) -> list[tuple[Source, Mapping[str, float]]]:
+        """Every consumer's figures, asked for once for all instruments of a collection."""
+        with self._lock:
+            if time.monotonic() - self._read_at > _FRESH_S:
+                self._figures = []
+                for source in self._sources.values():
+                    try:
+                        self._figures.append((source, source.of.metrics()))
+                    except (CoordinatorError, RuntimeError) as error:
+                        logger.warning("no metrics of group %s, client %s: %s", source.group, source.client_id, error)
+                self._read_at = time.monotonic()
+            return self._figures
+
+    def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterator[Observation]:
+            for source, figures in self._read():
+                value = figures.get(name, math.nan)
+                # NaN says that there is nothing to tell; some back ends refuse it.
+                if not math.isnan(value):
+                    yield Observation(value, {"group": source.group, "client-id": source.client_id})
+
+        return observe

@@ -1,0 +1,76 @@
+"""Prometheus: a collector for every consumer of a process (``pip install 'consumer-coord[prometheus]'``)::
+
+    from prometheus_client import REGISTRY
+    from consumer_coord.monitoring.prometheus import CoordinatorCollector
+
+    collector = CoordinatorCollector()
+    REGISTRY.register(collector)
+    collector.add(consumer, group="orders", client_id="worker-1")
+
+The figures are those of Java's ``consumer-coordinator-metrics``: ``join-rate`` is
+``kafka_consumer_coordinator_join_rate``, with the labels ``group`` and ``client_id``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "kafka_consumer_coordinator_"
+_LABELS = ("group", "client_id")
+
+
+class CoordinatorCollector(Collector):
+    """Reads every consumer that was added whenever Prometheus scrapes; safe for any thread."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Source] = {}
+        self._lock = threading.Lock()
+
+    def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
+        """Report on a consumer from now on; :meth:`remove` it before it is closed."""
+        with self._lock:
+            self._sources[id(consumer)] = Source(consumer, group, client_id)
+
+    def remove(self, consumer: HasMetrics) -> None:
+        """Report on it no more."""
+        with self._lock:
+            self._sources.pop(id(consumer), None)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: registering must not ask consumers that may not have started yet."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each figure.  A consumer that fails is left out; the others are still told."""
+        with self._lock:
+            sources = tuple(self._sources.values())
+        families: dict[str, Metric] = {}
+        for source in sources:
+            try:
+                figures = source.of.metrics()
+            except (CoordinatorError, RuntimeError) as error:
+                logger.warning("no metrics of group %s, client %s: %s", source.group, source.client_id, error)
+                continue
+            for name, value in figures.items():
+                family = families.get(name)
+                if family is None:
+                    family = families[name] = _family(name)
+                family.add_metric(source.labels, value)  # type: ignore[attr-defined]  # both kinds have it
+        yield from families.values()
+
+
+def _family(name: str) -> Metric:
+    full = PREFIX + name.replace("-", "_")
+    if is_counter(name):
+        return CounterMetricFamily(full, describe(name), labels=_LABELS)
+    return GaugeMetricFamily(full, describe(name), labels=_LABELS)

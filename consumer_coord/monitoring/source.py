@@ -1,0 +1,80 @@
+"""Whose metrics they are, and how their names read outside of Java."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from consumer_coord.metrics import KINDS
+
+
+class HasMetrics(Protocol):
+    """A ``GroupConsumer``, an ``AsyncGroupConsumer``, a coordinator: whatever has Java's figures by Java's names."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """The figures of this moment."""
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """One member of a group, with the labels of its figures."""
+
+    of: HasMetrics
+    group: str
+    client_id: str
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Group and client id."""
+        return self.group, self.client_id
+
+
+def is_counter(name: str) -> bool:
+    """Whether a figure only ever grows."""
+    return name.endswith("-total")
+
+
+def unit(name: str) -> str:
+    """``s``, ``ms``, or nothing for a number of things."""
+    if name.endswith("-seconds-ago"):
+        return "s"
+    return "ms" if "-time-" in name or "-latency-" in name else ""
+
+
+def describe(name: str) -> str:
+    """A sentence about a figure."""
+    return _DESCRIPTIONS.get(name) or name.replace("-", " ")
+
+
+_DESCRIPTIONS = {
+    "assigned-partitions": "Partitions that this member holds.",
+    "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat, -1 before the first.",
+    "last-poll-seconds-ago": "Seconds since the application last polled, -1 before the first.",
+    "last-rebalance-seconds-ago": "Seconds since the last rebalance was finished, -1 before the first.",
+    **{
+        f"{kind}-{end}": text
+        for kind, what in {
+            "join": "JoinGroup",
+            "sync": "SyncGroup",
+            "heartbeat": "Heartbeat",
+            "commit": "OffsetCommit",
+            "assign": "assign of the assignor, as the leader,",
+            "rebalance": "A rebalance, from its first JoinGroup to its assignment,",
+            "failed-rebalance": "A rebalance that failed",
+        }.items()
+        for end, text in {
+            "total": f"{what}: how many.",
+            "rate": f"{what}: how many a second, over the last minute.",
+            "rate-per-hour": f"{what}: how many an hour, over the last minute.",
+            "time-avg": f"{what}: milliseconds on average, over the last minute.",
+            "time-max": f"{what}: milliseconds at most, over the last minute.",
+            "response-time-max": f"{what}: milliseconds at most, over the last minute.",
+            "latency-avg": f"{what}: milliseconds on average, over the last minute.",
+            "latency-max": f"{what}: milliseconds at most, over the last minute.",
+            "latency-total": f"{what}: milliseconds in all.",
+        }.items()
+        if end in KINDS[kind]
+    },
+}
