@@ -69,6 +69,8 @@ class MemberThread(threading.Thread):
         super().__init__(name=f"member {number}", daemon=True)
         self.number = number
         self.adapter = make(setup, number)
+        #: As of the last poll; librdkafka's handle must not be touched from two threads.
+        self.generation = -1
         self._topic = setup["topic"]
         self._work_s = setup["work_ms"] / 1000
         self._subscribe = threading.Event()
@@ -89,7 +91,10 @@ class MemberThread(threading.Thread):
         self.adapter.subscribe([self._topic], None)
         polling_since = time.monotonic()
         while not self._close.is_set():
-            if not self.adapter.poll() or not self._work_s:
+            records = self.adapter.poll()
+            if self.number == 0:
+                self.generation = self.adapter.generation()
+            if not records or not self._work_s:
                 continue
             waited_ms = (time.monotonic() - polling_since) * 1000
             emit("idle", member=self.number, ms=waited_ms)
@@ -117,7 +122,7 @@ class Threads:
 
     def generation(self) -> int:
         """What the first member says."""
-        return self._members[0].adapter.generation()
+        return self._members[0].generation
 
     def end(self) -> None:
         """All leave."""
@@ -201,17 +206,15 @@ def usage() -> Mapping[str, float]:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     ticks = os.sysconf("SC_CLK_TCK")
     ours_s = 0.0
-    tasks = list(Path("/proc/self/task").iterdir())
-    for task in tasks:
-        name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
-        if name == "consumer-coord":
-            fields = rest.split()
+    for thread in threading.enumerate():
+        if thread.name == "consumer-coord":
+            fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
             ours_s = (int(fields[11]) + int(fields[12])) / ticks
     return {
         "cpu_s": times.user + times.system,
         "ours_s": ours_s,
         "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
-        "threads": len(tasks),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
     }
 
 

@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,19 +74,13 @@ def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, *, acr
         if death:
             mortal.subscribe()
             watch.settle(members + 1)
-            began = _now_ns()
+            began = time.monotonic_ns()
             mortal.kill()
             death_s = (watch.settle(members, without=[("mortal", 0)]) - began) / 1e9
         return Run(start_s, join_s, leave_s, death_s, unowned, generations)
     finally:
         for one in started:
             one.kill()
-
-
-def _now_ns() -> int:
-    import time
-
-    return time.monotonic_ns()
 
 
 def compare(

@@ -81,7 +81,7 @@ class AutoCommit:
 
     def _tick(self) -> None:
         self._due = True
-        self._coordinator.core.attention = True
+        self._coordinator.core.rouse()
 
     def poll(self, finished: Callable[[], Positions]) -> None:
         """Commit what is finished, if it is time, without waiting for the answer."""
@@ -148,7 +148,7 @@ class AsynchronousCommits:
         ownerships = core.assignment.ownerships(wanted)
         future = self._coordinator.submit(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
         self._flying.append((wanted, future))
-        future.add_done_callback(lambda _: setattr(core, "attention", True))
+        future.add_done_callback(lambda _: core.rouse())
 
     def poll(self) -> None:
         """Tell of those that were answered, in their order."""

@@ -109,6 +109,7 @@ class Handover:
 
     async def give_up_all(self) -> CoordinatorError | None:
         """Everything held is revoked, or was lost; before close and unsubscribe."""
+        self._member.prepare_to_leave()
         assignment = self._member.assignment
         change = assignment.change()
         return await self.carry_out(Change(change.target, change.lost, assignment.held, NO_PARTITIONS, False))
@@ -140,7 +141,7 @@ class Handover:
             await self._holder.start(ready)
         if self.pending and self._lookup is None:
             self._lookup = self._holder.look_up(frozenset(self.pending))
-            self._lookup.add_done_callback(lambda _: setattr(self._member, "attention", True))
+            self._lookup.add_done_callback(lambda _: self._member.rouse())
 
     async def _stop(self, partitions: Partitions) -> None:
         await self._holder.stop(partitions)

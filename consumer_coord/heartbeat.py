@@ -1,8 +1,7 @@
 """Heartbeats: what keeps a member's session alive while its application works.
 
-One task per member.  Besides the regular beats it sends *early* ones: shortly after a cooperative sync, because the second
-round of a cooperative rebalance begins when some other member has let go of its partitions, and at once when another
-member of this process saw a rebalance.  Nothing waits for a heartbeat interval that need not.
+One task per member.  Besides the regular beats it sends *early* ones, when another member's join or the second round of a
+cooperative rebalance is near (``peers.py`` says when).  Nothing waits for a heartbeat interval that need not.
 
 The same task notices that the application has not polled for ``max.poll.interval.ms``.
 """
@@ -21,8 +20,6 @@ from consumer_coord.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-#: After a cooperative sync, in milliseconds; see the table of rebalances in docs/benchmarks.md.
-EARLY_HEARTBEATS_MS = (20, 60, 150)
 _MOST_EARLY = 10
 
 
@@ -73,7 +70,7 @@ class Heartbeat:
         self._next_at = now() + self._interval_s
         self._metrics.last_heartbeat_at = self._answered_at
 
-    def early(self, after_ms: Sequence[int] = EARLY_HEARTBEATS_MS) -> None:
+    def early(self, after_ms: Sequence[int]) -> None:
         """Beat early, ``after_ms`` from now: a rebalance is near, or its second round."""
         moment = now()
         self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]

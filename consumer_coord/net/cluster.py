@@ -26,6 +26,7 @@ from consumer_coord.errors import (
 from consumer_coord.metadata import Broker, Metadata, from_response
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.sasl import require_no_sasl
+from consumer_coord.peers import Peers
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic
@@ -86,7 +87,7 @@ class ClusterClient:
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
         #: group id -> its members in this process, which wake each other; a dict for its order.
-        self.groups: dict[str, dict[Any, None]] = {}
+        self.groups: dict[str, Peers] = {}
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(

@@ -1,0 +1,79 @@
+"""The members of one group in one process: what one of them hears, the others need not ask for.
+
+A member that hears REBALANCE_IN_PROGRESS for its generation has heard it for every member of that generation, so all of
+them join at once, and one *scout* asks for all: one heartbeat of the process every few milliseconds while a rebalance is
+near, and not one of each member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from consumer_coord.rebalance import AssignmentState
+
+#: After a cooperative sync, in milliseconds: the second round begins when some other member has let go of its partitions,
+#: and every member that hears of it late holds up those that wait for them.  See docs/benchmarks.md.
+AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
+#: After a member of this process sent JoinGroup: the coordinator has it within a moment.
+AFTER_JOIN_MS = (1, 4, 10, 25, 60)
+
+
+class Peer(Protocol):
+    """What a member is to the others."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def rebalancing(self) -> bool: ...
+    @property
+    def assignment(self) -> AssignmentState: ...
+
+    def request_rejoin(self, reason: str) -> None: ...
+    def beat_early(self, after_ms: Sequence[int]) -> None: ...
+
+
+class Peers:
+    """The members of one group that share a cluster client, on its loop."""
+
+    def __init__(self) -> None:
+        self._members: dict[Peer, None] = {}
+        #: The generation that is known to have ended, and the one whose second round is being looked out for.
+        self._ended = -1
+        self._scouted = -1
+
+    def add(self, member: Peer) -> None:
+        """A member begins."""
+        self._members[member] = None
+
+    def remove(self, member: Peer) -> None:
+        """A member ends."""
+        self._members.pop(member, None)
+
+    @property
+    def must_let_go(self) -> bool:
+        """True while an application has partitions to let go of."""
+        return any(member.assignment.to_revoke for member in self._members)
+
+    def joins(self, member: Peer) -> None:
+        """``member`` sends JoinGroup: does the group rebalance?"""
+        for peer in self._members:
+            if peer is not member and peer.generation >= 0 and not peer.rebalancing:
+                peer.beat_early(AFTER_JOIN_MS)
+                return
+
+    def synced(self, member: Peer) -> None:
+        """``member`` has its assignment in a cooperative rebalance: does a second round begin?"""
+        generation = member.generation
+        if self._ended == generation:
+            member.request_rejoin("the group is rebalancing")
+        elif self._scouted != generation:
+            self._scouted = generation
+            member.beat_early(AFTER_SYNC_MS)
+
+    def rebalance(self, generation: int) -> None:
+        """The coordinator told a member of ``generation`` that the group rebalances."""
+        self._ended = generation
+        for peer in tuple(self._members):
+            if peer.generation == generation and not peer.rebalancing:
+                peer.request_rejoin("the group is rebalancing")
