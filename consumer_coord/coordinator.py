@@ -83,9 +83,14 @@ class ConsumerCoordinator(GroupMember):
         self._assigning = Assigning(
             config, cluster, self._watch, self.offsets, self._metrics, self._log, on_return=self._signal.fire
         )
+        self._leaving = False
         self._driver: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
+        #: The version of metadata that the leader was ahead of, -1 if it was not.
+        self._outrun = -1
+        #: How many assignments in a row had topics outside the subscription.
+        self._mismatches = 0
         self._held_until = 0.0
         #: True from the moment a join cannot be held any more until its sync is answered.
         self._past_hold = False
@@ -108,6 +113,7 @@ class ConsumerCoordinator(GroupMember):
         if subscription == self._subscription:
             return
         self._subscription = subscription
+        self._leaving = False
         self._watch.subscribe(subscription)
         self._failures.went_on()
         self._heartbeat.poll_restarts()
@@ -132,8 +138,15 @@ class ConsumerCoordinator(GroupMember):
         released = self.assignment.let_go(partitions)
         self._call(lambda: self._on_released(released))
 
+    def prepare_to_leave(self) -> None:
+        """The application is about to give everything up and to close or unsubscribe: no join for that; thread-safe.
+
+        A static member's place is kept for its return with the partitions it had, so it must not join without them.
+        """
+        self._call(lambda: setattr(self, "_leaving", True))
+
     def _on_released(self, released: frozenset[TopicPartition]) -> None:
-        if released and self._state is MemberState.STABLE and self._rejoin_reason is None:
+        if released and not self._leaving and self._state is MemberState.STABLE and self._rejoin_reason is None:
             if not self._released:
                 self._released_at = now()
             self._released |= released
@@ -206,6 +219,9 @@ class ConsumerCoordinator(GroupMember):
             try:
                 await self._rebalance()
                 retries = 0
+                if self._mismatches:
+                    # A leader that gives us what we did not ask for will do so again: no storm of rebalances.
+                    await asyncio.sleep(self.cluster.backoff.ms(self._mismatches - 1) / 1000)
             except Superseded:
                 continue
             except (RetriableError, MalformedMessageError) as error:
@@ -217,7 +233,7 @@ class ConsumerCoordinator(GroupMember):
                 await self._fail(error)
 
     def _join_wanted(self) -> bool:
-        if not self._subscription or self._failures.current is not None or self._rejoin_reason is None:
+        if self._leaving or not self._subscription or self._failures.current is not None or self._rejoin_reason is None:
             return False
         if self._assigning.stuck:
             return False
@@ -389,13 +405,22 @@ class ConsumerCoordinator(GroupMember):
         self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]
     ) -> None:
         """Publish what the group wants this member to hold (``onJoinComplete``)."""
-        unwanted = sorted(topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics)
+        added = {topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics}
+        # The leader may know of a topic before we do: what matches the pattern is welcome (maybeUpdateJoinedSubscription).
+        pattern = self._subscription.pattern
+        matching = {topic for topic in added if pattern is not None and pattern.fullmatch(topic) is not None}
+        self._joined_topics = tuple(sorted({*topics, *matching}))
+        self._outrun = self.metadata.version if matching else -1
+        if matching:
+            self.cluster.refresh_soon()
+        unwanted = sorted(added - matching)
+        self._mismatches = self._mismatches + 1 if unwanted else 0
         self._heartbeat.session_starts()
         self._past_hold = False
         self._set_state(MemberState.STABLE)
         if unwanted:
             self._log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
-            assignment = {topic: numbers for topic, numbers in assignment.items() if topic in topics}
+            assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
         for assignor in self.assignors:
             if assignor.name == self._generation.protocol_name:
                 try:
@@ -458,6 +483,8 @@ class ConsumerCoordinator(GroupMember):
             self._check_metadata()
 
     def _check_metadata(self) -> None:
+        if self.metadata.version == self._outrun:
+            return
         reason = self._watch.reason_to_rejoin(self._joined_topics)
         if reason is not None:
             self.request_rejoin(reason)

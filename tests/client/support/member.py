@@ -166,11 +166,11 @@ def new_member(
     return TestMember(ConsumerCoordinator(config, cluster, assignors), cluster)
 
 
-def new_cluster(brokers: Any, **settings: Any) -> ClusterClient:
-    """A cluster client for scripted brokers."""
+def new_cluster(brokers: Any, run_blocking: Any = None, **settings: Any) -> ClusterClient:
+    """A cluster client for scripted brokers; slow work runs inline unless ``run_blocking`` says otherwise."""
     values: dict[str, Any] = {"request_timeout_ms": 5_000, "connection_setup_timeout_ms": 3_000, **settings}
     config = ClusterConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0", **values)
-    environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, Inline())
+    environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, run_blocking or Inline())
     return ClusterClient(config, environment)
 
 
