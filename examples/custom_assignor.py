@@ -1,0 +1,65 @@
+"""A group whose members share partitions by an assignor of their own: some members are bigger than others.
+
+    python examples/custom_assignor.py localhost:9092 orders
+
+The assignor is the class below; what runs it in a group is at the end of the file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from assignors import Assignor, Cluster, Member, Plan
+
+
+class CapacityAssignor(Assignor):
+    """Gives every member partitions in proportion to its capacity, which it tells in its user data."""
+
+    name = "capacity"
+
+    def __init__(self, capacity: int = 1) -> None:
+        self.capacity = capacity
+
+    def user_data(self, topics: Sequence[str]) -> bytes:
+        """What this member sends to the leader."""
+        return str(self.capacity).encode()
+
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        """Each partition goes to the subscriber that is, for its capacity, the least loaded."""
+        plan: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in members}
+        capacity = {member_id: self._capacity_of(member) for member_id, member in members.items()}
+        load = dict.fromkeys(sorted(members), 0)
+        for topic, count in sorted(cluster.partitions.items()):
+            takers = [member_id for member_id in load if topic in members[member_id].topics]
+            for partition in range(count if takers else 0):
+                taker = min(takers, key=lambda member_id: (load[member_id] + 1) / capacity[member_id])
+                plan[taker].setdefault(topic, []).append(partition)
+                load[taker] += 1
+        return plan
+
+    def _capacity_of(self, member: Member) -> int:
+        data = member.user_data or b""
+        return max(1, int(data)) if data.isdigit() else 1
+
+
+def main(servers: str, topic: str, capacity: int = 1) -> None:
+    """Join the group and print what arrives."""
+    from consumer_coord import GroupConsumer
+
+    config = {"bootstrap.servers": servers, "group.id": "by-capacity", "partition.assignment.strategy": "capacity"}
+    consumer = GroupConsumer(config, assignors=[CapacityAssignor(capacity)])
+    consumer.subscribe([topic])
+    try:
+        while True:
+            message = consumer.poll(1.0)
+            if message is not None:
+                print(f"{message.topic()}-{message.partition()} at {message.offset()}: {message.value()!r}")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:4]))

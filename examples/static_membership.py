@@ -1,0 +1,45 @@
+"""A static member: it restarts within its session and gets its partitions back, without a rebalance (KIP-345).
+
+    python -m examples.static_membership localhost:9092 orders billing worker-1
+
+Each running member needs an instance id of its own; a second one with the same id fences the first.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from consumer_coord import GroupConsumer
+from consumer_coord.errors import FencedError
+
+
+def main(servers: str, topic: str, group: str, instance_id: str) -> None:
+    """Consume until Ctrl-C; closing does not leave the group, so a quick restart moves nothing."""
+    config = {
+        "bootstrap.servers": servers,
+        "group.id": group,
+        "group.instance.id": instance_id,
+        # How long the group keeps the place of a member that is gone: longer than a restart takes.
+        "session.timeout.ms": 30_000,
+        "auto.offset.reset": "earliest",
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
+    with GroupConsumer(config) as consumer:
+        consumer.subscribe(
+            [topic],
+            on_assign=lambda _, rows: print(
+                "generation", consumer.generation(), "partitions", [row.partition for row in rows], flush=True
+            ),
+        )
+        try:
+            for message in consumer:
+                print(message.partition(), message.offset(), message.value(), flush=True)
+        except FencedError as error:
+            raise SystemExit(f"another member is {instance_id!r} now: {error}") from None
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:5])
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,74 @@
+"""A web service that consumes in the background, on the same loop, and shuts down in order.
+
+    KAFKA=localhost:9092 python -m uvicorn examples.web_service:app
+
+``GET /totals`` tells the orders per customer so far, ``GET /healthz`` whether the consumer is in its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from consumer_coord import AsyncGroupConsumer
+
+
+class Totals:
+    """Orders per customer, as far as they were consumed."""
+
+    def __init__(self, servers: str, topic: str, group: str) -> None:
+        self.by_customer: Counter[str] = Counter()
+        self.topic = topic
+        self.consumer = AsyncGroupConsumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        )
+
+    async def run(self) -> None:
+        """Consume for ever; cancelling it loses nothing that was not committed."""
+        await self.consumer.subscribe([self.topic])
+        async for message in self.consumer:
+            self.by_customer[(message.key() or b"nobody").decode()] += 1
+
+
+def make_app(servers: str, topic: str = "orders", group: str = "totals") -> Starlette:
+    """The application; its life span is the consumer's."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        totals = app.state.totals = Totals(servers, topic, group)
+        working = app.state.working = asyncio.create_task(totals.run(), name="totals")
+        try:
+            yield
+        finally:
+            # Requests are over: stop consuming, then commit, give up the partitions and leave the group.
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            await totals.consumer.close()
+
+    async def totals(request: Request) -> JSONResponse:
+        return JSONResponse(dict(request.app.state.totals.by_customer))
+
+    async def healthz(request: Request) -> JSONResponse:
+        working = request.app.state.working
+        if working.done():
+            return JSONResponse({"consuming": False, "why": repr(working.exception())}, status_code=503)
+        consumer = request.app.state.totals.consumer
+        return JSONResponse({"consuming": True, "generation": consumer.generation(), "member": consumer.memberid()})
+
+    return Starlette(routes=[Route("/totals", totals), Route("/healthz", healthz)], lifespan=lifespan)
+
+
+app = make_app(os.environ.get("KAFKA", "localhost:9092"))

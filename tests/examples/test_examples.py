@@ -1,0 +1,107 @@
+"""Each example runs, on an embedded Kafka."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import IO
+
+import httpx
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from starlette.testclient import TestClient
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from examples.web_service import make_app
+from tests.support.processes import end, spawn, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4}) as running:
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+        for number in range(100):
+            producer.produce("orders", f"order {number}", f"customer-{number % 5}", partition=number % 4)
+        assert producer.flush(10) == 0
+        yield running
+
+
+def run(output: IO[bytes], module: str, *arguments: str) -> Popen[bytes]:
+    return spawn([sys.executable, "-u", "-m", module, *arguments], cwd=ROOT, stdout=output, stderr=output)
+
+
+def await_text(path: Path, text: str, count: int = 1) -> None:
+    wait_until(lambda: path.read_text().count(text) >= count, 30, f"{count} times {text!r} in {path.read_text()!r}")
+
+
+def stop(process: Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(20) == 130
+    finally:
+        end(process)
+
+
+def test_the_plain_consumer_prints_and_commits(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("wb") as output:
+        process = run(output, "examples.plain_consumer", kafka.bootstrap_servers, "orders", "billing")
+        await_text(out, "order ", 100)
+        stop(process)
+    reader = GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing"})
+    rows = reader.committed([TopicPartition("orders", partition) for partition in range(4)], 10)
+    reader.close()
+    assert [row.offset for row in rows] == [25, 25, 25, 25]
+
+
+def test_a_static_member_restarts_without_a_rebalance_and_a_second_one_fences_it(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    outs = [tmp_path / name for name in ("first", "again", "twin")]
+    arguments = ("examples.static_membership", kafka.bootstrap_servers, "orders", "billing", "worker-1")
+    with outs[0].open("wb") as first, outs[1].open("wb") as again, outs[2].open("wb") as twin:
+        process = run(first, *arguments)
+        await_text(outs[0], "generation 1 partitions [0, 1, 2, 3]")
+        stop(process)
+        process = run(again, *arguments)
+        await_text(outs[1], "generation 1 partitions [0, 1, 2, 3]")
+        other = run(twin, *arguments)
+        await_text(outs[2], "generation 1 partitions [0, 1, 2, 3]")
+        assert process.wait(30) == 1
+        stop(other)
+    assert "another member is 'worker-1' now" in outs[1].read_text()
+
+
+def test_the_web_service_counts_while_it_serves_and_leaves_when_it_ends(kafka: EmbeddedKafka) -> None:
+    with TestClient(make_app(kafka.bootstrap_servers)) as client:
+        answer: httpx.Response | None = None
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            answer = client.get("/totals")
+            if sum(answer.json().values()) == 100:
+                break
+        assert answer is not None
+        assert answer.json() == {f"customer-{number}": 20 for number in range(5)}
+        assert client.get("/healthz").json()["generation"] == 1
+    successor = GroupConsumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "totals", "session.timeout.ms": 6000},
+    )
+    successor.subscribe(["orders"])
+    assigned = wait_assignment(successor)
+    rows = successor.committed(assigned, 10)
+    successor.close()
+    assert sum(row.offset for row in rows) == 100, "what was counted was committed"
+
+
+def wait_assignment(consumer: GroupConsumer) -> list[TopicPartition]:
+    deadline = time.monotonic() + 20
+    while not (assigned := consumer.assignment()) and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    return assigned
