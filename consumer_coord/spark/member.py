@@ -57,6 +57,7 @@ class Membership:
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None
         self._joined = False
+        self._checkpoint_checked = False
         self._topics_at_start: frozenset[str] | None = None
         #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
         self._starting: dict[TopicPartition, Holding] = {}
@@ -133,7 +134,9 @@ class Membership:
         self._poll(coordinator)
         if not self._joined:
             self._join(coordinator)
+        if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
+            self._checkpoint_checked = True
         self._settle(coordinator, background)
         self._commit_finished(background)
         self._check_topics(coordinator)
@@ -183,6 +186,7 @@ class Membership:
             if not change:
                 break
             if change.lost:
+                self._note_lost_commits(change.lost)
                 self._give_up(change.lost)
                 coordinator.let_go(change.lost)
                 self.status.lost(change.lost, coordinator.generation)
@@ -209,6 +213,18 @@ class Membership:
                 self.status.owned(taken, coordinator.generation)
                 background.forget_view()
         self._commit_starts(coordinator)
+
+    def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
+        """What is finished and can be committed no more will be read again by whoever has these partitions now."""
+        waiting = self._planner.uncommitted()
+        config = self._options.config().coordinator
+        for partition in sorted(lost & waiting.keys()):
+            error = CommitFailedError(
+                "the membership was lost before Spark confirmed the batch: no planning call came for"
+                f" max.poll.interval.ms={config.max_poll_interval_ms}, or no heartbeat for"
+                f" session.timeout.ms={config.session_timeout_ms}; process smaller batches (maxOffsetsPerTrigger)"
+            )
+            self._on_commit_failure(partition, waiting[partition], error)
 
     def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
         self._planner.drop(partitions)

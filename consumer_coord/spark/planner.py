@@ -195,6 +195,13 @@ class Planner:
         return holding.topic_id, holding.count
 
     def _is_settled(self, start: Offsets) -> bool:
+        """True if a batch would say nothing new: the same share, and no position that waits to be committed.
+
+        After a restart a position may be ahead of the group's commit.  Its range was planned by a membership that is
+        gone, so it is named once more, without data, and committed when that batch is finished.
+        """
+        if any(holding.committed < holding.position != holding.confirmed for holding in self._held.values()):
+            return False
         before = {partition: (start.topics[partition.topic].id, span.end) for partition, span in start.spans()}
         return before == {partition: (holding.topic_id, holding.position) for partition, holding in self._held.items()}
 

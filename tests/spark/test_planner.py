@@ -119,6 +119,20 @@ def test_a_partition_resumes_at_the_later_of_checkpoint_and_commit() -> None:
     assert restarted.resume(P1, ID, 3) == 3
 
 
+def test_a_position_ahead_of_the_commit_is_named_once_more_and_then_committed() -> None:
+    """After a restart: its range was planned by a membership that is gone."""
+    planner = Planner("billing")
+    planner.confirm(START)
+    planner.take_up(P0, holding(15, committed=10))
+    again = plan(planner, START, {P0: 15})
+    assert spans(again) == {0: (15, 15)}
+    assert committable(planner) == {}
+    assert again is not None
+    planner.confirm(again)
+    assert committable(planner) == {P0: 15}
+    assert plan(planner, again, {P0: 15}) is None, "once is enough, also if the commit takes its time"
+
+
 def test_a_checkpoint_says_nothing_about_a_topic_made_again() -> None:
     planner = Planner("billing")
     planner.take_up(P0, holding(10))

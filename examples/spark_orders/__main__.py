@@ -1,0 +1,310 @@
+"""``make demo-spark``: a pipeline that grows from one query to three while it runs, loses one to SIGKILL, and shrinks again.
+
+    python -m examples.spark_orders                     on the embedded Kafka
+    python -m examples.spark_orders --kafka host:port   on yours (a topic "orders" is made there, and deleted at the end)
+
+It ends with a check, every order counted once, and with a picture of which query owned which partition when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from examples.spark_orders.orders import TOPIC, Shop
+from examples.spark_orders.picture import Holding, Mark, draw
+
+GROUP = "order-pipeline"
+PARTITIONS = 6
+START_DEADLINE_S = 180.0
+
+
+class Query:
+    """A driver process of the pipeline, and what it told."""
+
+    def __init__(self, name: str, kafka: str, directory: Path) -> None:
+        self.name = name
+        self.events: list[dict[str, Any]] = []
+        self.ended_s: float | None = None
+        self._log = directory / f"{name}.log"
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "examples.spark_orders.query", name, kafka, str(directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                self.events.append(json.loads(line))
+
+    @property
+    def owned(self) -> set[int]:
+        """Partitions, by what it told."""
+        found: set[int] = set()
+        for event in list(self.events):
+            if event["event"] == "owned":
+                found |= set(event["partitions"])
+            elif event["event"] == "revoked":
+                found -= set(event["partitions"])
+        return found
+
+    @property
+    def rows(self) -> int:
+        """How many orders it has read."""
+        return sum(event["rows"] for event in list(self.events) if event["event"] == "batch")
+
+    def check(self) -> None:
+        """It must not have ended by itself."""
+        if self._process.poll() is not None and self.ended_s is None:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+            raise SystemExit(f"the query {self.name} ended with {self._process.returncode}:\n{tail}")
+
+    def stop(self) -> None:
+        """Stop it in good order."""
+        if self.ended_s is None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._end(60)
+
+    def kill(self) -> None:
+        """SIGKILL for all of it: Python, JVM, planner, workers."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._end(60)
+
+    def _end(self, timeout_s: float) -> None:
+        self.ended_s = time.time()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._reader.join(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Show:
+    """The steps, with a line of progress a second."""
+
+    def __init__(self, kafka: str, directory: Path) -> None:
+        self.kafka = kafka
+        self.directory = directory
+        self.queries: list[Query] = []
+        self.marks: list[tuple[float, str]] = []
+        self.admin = AdminClient({"bootstrap.servers": kafka, "log_level": 0})
+        self.began_s = time.time()
+
+    def start(self, *names: str) -> None:
+        """Start queries, side by side."""
+        self.mark(f"{' and '.join(names)} start" + ("s" if len(names) == 1 else ""))
+        self.queries += [Query(name, self.kafka, self.directory) for name in names]
+
+    def mark(self, text: str) -> None:
+        """Note and tell what happens."""
+        self.marks.append((time.time(), text))
+        print(f"{time.time() - self.began_s:5.0f} s  {text}", flush=True)
+
+    def watch(self, seconds: float) -> None:
+        """Let things go on."""
+        end = time.time() + seconds
+        while time.time() < end:
+            self._tell()
+            time.sleep(1)
+
+    def await_shares(self, deadline_s: float = START_DEADLINE_S) -> None:
+        """Wait until the living queries own every partition once."""
+        end = time.time() + deadline_s
+        while True:
+            shares = [query.owned for query in self.queries if query.ended_s is None]
+            owned = sorted(number for share in shares for number in share)
+            if owned == list(range(PARTITIONS)) and all(shares):
+                return
+            if time.time() > end:
+                raise SystemExit(f"the group did not share its partitions in {deadline_s:.0f} s: {shares}")
+            self._tell()
+            time.sleep(1)
+
+    def _tell(self) -> None:
+        parts = []
+        for query in self.queries:
+            query.check()
+            if query.ended_s is None:
+                share = ",".join(map(str, sorted(query.owned))) or "-"
+                parts.append(f"{query.name} owns {share:11} read {query.rows:6,}")
+        print(f"{time.time() - self.began_s:5.0f} s  lag {self.lag():6,}   " + "   ".join(parts), flush=True)
+
+    def lag(self) -> int:
+        """Orders that the group has not committed."""
+        wanted = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        ends = self.admin.list_offsets(dict.fromkeys(wanted, OffsetSpec.latest()))
+        request = ConsumerGroupTopicPartitions(GROUP, wanted)
+        try:
+            committed = self.admin.list_consumer_group_offsets([request])[GROUP].result(10).topic_partitions
+        except Exception:  # noqa: BLE001 - before the first join there is no such group
+            committed = []
+        done = sum(max(0, one.offset) for one in committed)
+        return int(sum(one.result(10).offset for one in ends.values()) - done)
+
+    def drain(self, deadline_s: float = 120) -> None:
+        """Wait until every order is read and committed."""
+        end = time.time() + deadline_s
+        while self.lag():
+            if time.time() > end:
+                raise SystemExit(f"the lag is still {self.lag()} after {deadline_s:.0f} s")
+            self._tell()
+            time.sleep(1)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for query in self.queries:
+            if query.ended_s is None:
+                query.kill()
+
+
+def check(show: Show, shop: Shop) -> str:
+    """Every order must be in the result once, when duplicates are removed by key; says how many there were."""
+    from pyspark.sql import functions as f
+
+    from examples.spark_orders.query import session
+
+    spark = session("check")
+    paths = [str(show.directory / "result" / query.name) for query in show.queries]
+    # Spark reads only what finished batches wrote (the sink's _spark_metadata), query by query.
+    result = spark.read.parquet(paths[0]).withColumn("query", f.lit(show.queries[0].name))
+    for query, path in zip(show.queries[1:], paths[1:], strict=True):
+        if Path(path, "_spark_metadata").exists():
+            result = result.unionByName(spark.read.parquet(path).withColumn("query", f.lit(query.name)))
+    written = result.count()
+    once = result.dropDuplicates(["order_id"])
+    found = {row["order_id"]: row["quantity"] for row in once.select("order_id", "quantity").collect()}
+    windows = once.groupBy("window").agg(f.count("*")).count()
+    best = once.groupBy("title").agg(f.sum("revenue").alias("revenue")).orderBy(f.desc("revenue")).first()
+    spark.stop()
+    missing, strange = shop.sold.keys() - found.keys(), found.keys() - shop.sold.keys()
+    if missing or strange or found != shop.sold:
+        raise SystemExit(f"WRONG: {len(missing)} orders are missing, {len(strange)} were never sold")
+    print(
+        f"\nchecked: {len(found):,} orders, each counted once, in {windows} windows;"
+        f" best seller: {best['title']}, {best['revenue']:,.2f}\n"
+        f"duplicates: {written - len(found):,} orders were written twice because of the kill, and removed by order_id",
+        flush=True,
+    )
+    return f"{len(found):,} orders, none lost; {written - len(found):,} written twice because of the kill, removed by key"
+
+
+def picture(show: Show, summary: str) -> Path:
+    """Draw what happened."""
+    first = show.queries[0].events[0]["at_ms"] / 1000 - 1
+    last = max(query.ended_s or 0 for query in show.queries)
+    holdings = []
+    for query in show.queries:
+        since: dict[int, float] = {}
+        for event in query.events:
+            at_s = event["at_ms"] / 1000
+            for number in event.get("partitions", ()):
+                if event["event"] == "owned":
+                    since[number] = at_s
+                elif number in since:
+                    holdings.append(Holding(query.name, number, since.pop(number) - first, at_s - first))
+        end = query.ended_s or last
+        holdings += [Holding(query.name, number, at_s - first, end - first) for number, at_s in since.items()]
+    rows = {
+        query.name: [(one["at_ms"] / 1000 - first, one["rows"]) for one in query.events if one["event"] == "batch"]
+        for query in show.queries
+    }
+    marks = [Mark(at_s - first, text) for at_s, text in show.marks if at_s >= first]
+    path = show.directory / "spark-orders.svg"
+    path.write_text(
+        draw(
+            holdings,
+            rows,
+            marks,
+            partitions=PARTITIONS,
+            end_s=last - first,
+            title="Three Spark queries share one consumer group",
+            summary=summary,
+        )
+    )
+    return path
+
+
+@contextlib.contextmanager
+def broker(address: str | None) -> Iterator[str]:
+    """A Kafka with the topic."""
+    if address is None:
+        from consumer_coord.broker.server import EmbeddedKafka
+
+        with EmbeddedKafka(topics={TOPIC: PARTITIONS}) as kafka:
+            yield kafka.bootstrap_servers
+        return
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    try:
+        yield address
+    finally:
+        admin.delete_topics([TOPIC])[TOPIC].result(30)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The whole show."""
+    parser = argparse.ArgumentParser(prog="make demo-spark", description=__doc__.splitlines()[0])
+    parser.add_argument("--kafka", help="host:port of a Kafka to use, instead of the embedded one")
+    parser.add_argument("--rate", type=int, default=300, help="orders a second")
+    parser.add_argument("--output", type=Path, help="where the result, the checkpoints and the picture go")
+    given = parser.parse_args(arguments)
+    directory: Path = given.output or Path(tempfile.gettempdir()) / "spark-orders"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    with broker(given.kafka) as kafka:
+        show = Show(kafka, directory)
+        shop = Shop(kafka, PARTITIONS, given.rate)
+        shop.start()
+        try:
+            show.start("query-1")
+            show.await_shares()
+            show.watch(5)
+            show.start("query-2", "query-3")
+            show.await_shares()
+            show.watch(8)
+            show.queries[2].kill()
+            show.mark("query-3 is killed (SIGKILL)")
+            show.await_shares()
+            show.watch(4)
+            show.mark("query-2 stops")
+            show.queries[1].stop()
+            show.await_shares()
+            shop.close()
+            show.mark("the last order")
+            show.drain()
+            show.queries[0].stop()
+        finally:
+            show.close()
+    summary = check(show, shop)
+    print(f"picture: {picture(show, summary)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""One query of the pipeline, in a driver process of its own: ``python -m examples.spark_orders.query NAME KAFKA DIRECTORY``.
+
+Orders come from Kafka through ``kafka_group``; they are parsed, freed of an order's repetitions, enriched with the product's
+name and price, put into windows of five seconds, and written to Parquet.  Any number of these may run at once: they are
+members of one group.
+
+The watermark bounds how long an order's id is remembered.  That memory is this query's own: an order that is read again
+by *another* query, after a kill, is written again, so whoever reads the Parquet removes duplicates by ``order_id``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from consumer_coord.spark import GroupListener, KafkaGroupSource
+from consumer_coord.spark.progress import ShareEvent, all_progress
+from examples.spark_orders.orders import PRODUCTS, TOPIC
+
+GROUP = "order-pipeline"
+WINDOW = "5 seconds"
+
+
+def session(name: str) -> SparkSession:
+    """A small Spark of one's own."""
+    spark: SparkSession = (
+        SparkSession.builder.master("local[2]")
+        .appName(name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+        # Without these a task waits 40 ms for its first bytes, and an idle query reports its share every 10 s only.
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.sql.streaming.noDataProgressEventInterval", "1000")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def pipeline(spark: SparkSession, kafka: str) -> Any:
+    """From Kafka's bytes to enriched orders in windows."""
+    raw = (
+        spark.readStream.format("kafka_group")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("group.id", GROUP)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("assignor", "cooperative-sticky")
+        .option("kafka.session.timeout.ms", "6000")
+        .option("kafka.heartbeat.interval.ms", "500")
+        .load()
+    )
+    order = f.from_json(
+        f.col("value").cast("string"), "order_id string, product string, quantity int, placed_at_ms long"
+    )
+    products = spark.createDataFrame(
+        [(key, title, price) for key, (title, price) in PRODUCTS.items()], "product string, title string, price double"
+    )
+    return (
+        raw.select("partition", "offset", order.alias("o"))
+        .select("partition", "offset", "o.*")
+        .withColumn("placed_at", f.timestamp_millis("placed_at_ms"))
+        .withWatermark("placed_at", "30 seconds")
+        .dropDuplicatesWithinWatermark(["order_id"])
+        .join(f.broadcast(products), "product")
+        .withColumn("revenue", f.col("price") * f.col("quantity"))
+        .withColumn("window", f.window("placed_at", WINDOW)["start"])
+    )
+
+
+class Story(GroupListener):
+    """Tells on standard output, a line of JSON each, what this query owns and how much it reads."""
+
+    def on_owned(self, query: str, event: ShareEvent) -> None:
+        """Partitions came."""
+        tell("owned", event.at_ms, partitions=event.partitions.get(TOPIC, []))
+
+    def on_revoked(self, query: str, event: ShareEvent) -> None:
+        """Partitions went."""
+        tell("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
+
+    def on_lost(self, query: str, event: ShareEvent) -> None:
+        """Partitions are somebody else's."""
+        tell("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """A batch is finished."""
+        super().onQueryProgress(event)
+        lag = sum(one.lag for one in all_progress(event.progress))
+        tell("batch", int(time.time() * 1000), rows=event.progress.numInputRows, lag=lag)
+
+
+def tell(event: str, at_ms: int, **what: Any) -> None:
+    """One line for whoever started this process."""
+    print(json.dumps({"event": event, "at_ms": at_ms, **what}), flush=True)
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    name, kafka, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    spark = session(name)
+    spark.dataSource.register(KafkaGroupSource)
+    spark.streams.addListener(Story())
+    query = (
+        pipeline(spark, kafka)
+        .writeStream.format("parquet")
+        .option("path", str(directory / "result" / name))
+        .option("checkpointLocation", str(directory / "checkpoints" / name))
+        .queryName(name)
+        .start()
+    )
+
+    def stop_at_end_of_input() -> None:
+        sys.stdin.read()
+        query.stop()
+
+    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

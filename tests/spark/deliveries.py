@@ -1,0 +1,104 @@
+"""Who got which records, and why some came twice: the judge of the proofs.
+
+Records are named by partition and offset.  A *delivery* is a range of one partition in one effect: a finished run of a
+batch's sink, or a poll of a plain consumer.  Nothing may be missing; what came twice must have one of the causes that
+docs/spark.md lists.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+UNEXPLAINED = "unexplained"
+
+
+@attrs.frozen(order=True)
+class Delivery:
+    """Offsets ``first`` to ``last`` (both included) reached ``member`` in its process ``run``; ``batch`` None: a poll."""
+
+    at_ms: int
+    member: str
+    run: int
+    batch: int | None
+    partition: int
+    first: int
+    last: int
+
+
+@attrs.frozen
+class RunEnd:
+    """How a run of a query ended: ``cause`` is stop, or what was killed; ``lost``: it lost its membership on the way."""
+
+    cause: str | None
+    lost: bool
+
+
+@attrs.frozen
+class Verdict:
+    """``delivered``: distinct records.  ``lost``: partition -> ranges nobody got.  ``duplicates``: cause -> records."""
+
+    delivered: int
+    lost: Mapping[int, Sequence[tuple[int, int]]]
+    duplicates: Mapping[str, int]
+    unexplained: Sequence[tuple[Delivery, Delivery]]
+
+
+def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping[tuple[str, int], RunEnd]) -> Verdict:
+    """Judge what was delivered of partitions that hold offsets 0 to ``ends`` (not included)."""
+    by_partition: dict[int, list[Delivery]] = {partition: [] for partition in ends}
+    last_batches: dict[tuple[str, int], int] = {}
+    for one in sorted(deliveries):
+        by_partition[one.partition].append(one)
+        if one.batch is not None:
+            key = (one.member, one.run)
+            last_batches[key] = max(one.batch, last_batches.get(key, -1))
+    lost: dict[int, Sequence[tuple[int, int]]] = {}
+    duplicates: Counter[str] = Counter()
+    unexplained = []
+    delivered = 0
+    for partition, found in by_partition.items():
+        covered: list[tuple[int, int, Delivery]] = []
+        for one in found:
+            fresh = [(one.first, one.last)]
+            for first, last, earlier in covered:
+                low, high = max(first, one.first), min(last, one.last)
+                if low <= high:
+                    cause = _cause(earlier, one, last_batches, runs)
+                    duplicates[cause] += high - low + 1
+                    if cause == UNEXPLAINED:
+                        unexplained.append((earlier, one))
+                    fresh = [piece for whole in fresh for piece in _without(whole, (low, high))]
+            covered += [(first, last, one) for first, last in fresh]
+        missing = [(0, ends[partition] - 1)] if ends[partition] else []
+        for first, last, _ in covered:
+            delivered += last - first + 1
+            missing = [piece for whole in missing for piece in _without(whole, (first, last))]
+        if missing:
+            lost[partition] = missing
+    return Verdict(delivered, lost, dict(duplicates), unexplained)
+
+
+def _cause(
+    earlier: Delivery,
+    later: Delivery,
+    last_batches: Mapping[tuple[str, int], int],
+    runs: Mapping[tuple[str, int], RunEnd],
+) -> str:
+    if earlier.batch is None:
+        return UNEXPLAINED
+    run = runs.get((earlier.member, earlier.run), RunEnd(None, False))
+    if earlier.member == later.member and earlier.batch == later.batch:
+        return f"replayed batch ({run.cause})" if run.cause is not None else UNEXPLAINED
+    if run.cause is not None and earlier.batch >= last_batches[earlier.member, earlier.run] - 1:
+        return f"finished, not confirmed ({run.cause})"
+    return "lost membership" if run.lost else UNEXPLAINED
+
+
+def _without(whole: tuple[int, int], cut: tuple[int, int]) -> list[tuple[int, int]]:
+    (first, last), (low, high) = whole, cut
+    if high < first or low > last:
+        return [whole]
+    return [piece for piece in ((first, low - 1), (high + 1, last)) if piece[0] <= piece[1]]

@@ -1,0 +1,109 @@
+"""One streaming query in a driver process of its own, for tests that kill it: ``python -m tests.spark.driver SETUP``.
+
+``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
+``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count) and ``delay_s`` (a
+batch takes at least that long).  Events are lines of JSON on standard output; the end of standard input stops the query.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+#: How records become lines of the sink; also read by proof.py.
+FIELDS = ("member", "run", "batch", "at_ms", "partition", "first", "last", "count")
+
+
+def main() -> None:
+    """Run the query until it fails or standard input ends."""
+    setup = json.loads(sys.argv[1])
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+
+    from consumer_coord.spark import GroupListener, KafkaGroupSource, progress
+
+    builder = SparkSession.builder.master(setup["master"]).appName(setup["name"])
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.streaming.noDataProgressEventInterval": "500",
+        **setup.get("conf", {}),
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(KafkaGroupSource)
+
+    def tell(event: str, **what: Any) -> None:
+        print(json.dumps({"event": event, "at_ms": int(time.time() * 1000), **what}), flush=True)
+
+    class Told(GroupListener):
+        def on_owned(self, query: str, event: Any) -> None:
+            tell("owned", partitions=event.partitions, generation=event.generation)
+
+        def on_revoked(self, query: str, event: Any) -> None:
+            tell("revoked", partitions=event.partitions, generation=event.generation)
+
+        def on_lost(self, query: str, event: Any) -> None:
+            tell("lost", partitions=event.partitions, generation=event.generation)
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            super().onQueryProgress(event)
+            found = progress(_Last(event.progress))
+            if found is not None:
+                tell("progress", batch=event.progress.batchId, rows=event.progress.numInputRows, lag=found.lag)
+
+    spark.streams.addListener(Told())
+    reader = spark.readStream.format("kafka_group")
+    options = {
+        "kafka.bootstrap.servers": setup["bootstrap_servers"],
+        "group.id": setup["group"],
+        "subscribe": setup["topic"],
+        "startingOffsets": "earliest",
+        **setup.get("options", {}),
+    }
+    for key, value in options.items():
+        reader = reader.option(key, value)
+
+    def sink(frame: Any, batch: int) -> None:
+        rows = frame.groupBy("partition").agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
+        time.sleep(setup.get("delay_s", 0))
+        head = (setup["name"], os.getpid(), batch, int(time.time() * 1000))
+        # One write: a kill leaves all lines of a batch or none.
+        lines = [json.dumps(dict(zip(FIELDS, (*head, *row), strict=True))) + "\n" for row in rows]
+        with open(setup["sink"], "ab", buffering=0) as file:
+            file.write("".join(lines).encode())
+
+    query = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"]).start()
+    tell("started", pid=os.getpid())
+
+    def stop_at_end_of_input() -> None:
+        sys.stdin.read()
+        query.stop()
+
+    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
+    try:
+        query.awaitTermination()
+        spark.stop()
+    except Exception as error:  # noqa: BLE001 - whatever it is, whoever started this process is told
+        tell("failed", error=str(error)[:2000])
+    tell("ended")
+
+
+class _Last:
+    """What ``progress`` reads of a query."""
+
+    def __init__(self, last: Any) -> None:
+        self.lastProgress = last  # the name is Spark's
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,396 @@
+"""The proof: queries and plain consumers share a group while records flow and everything that can die is killed.
+
+    python -m tests.spark.proof --records 1000000 --master 'local[2]'
+    python -m tests.spark.proof --embedded --static --master 'local-cluster[2,1,1024]'
+    python -m tests.spark.proof --master standalone
+
+Three queries in driver processes of their own and two plain consumers (confluent-kafka, and this package's own) read one
+topic.  Queries are added, stopped, killed with SIGKILL (JVM, Python driver, planner, executors' workers) and restarted
+from their checkpoints.  It fails if a record is lost, a duplicate has no known cause, the lag does not go to zero, or
+a process or member is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.spark.deliveries import Delivery, RunEnd, Verdict, judge
+from tests.spark.drivers import Driver
+from tests.support import kafka_jars
+from tests.support.members import Member, Members
+from tests.support.processes import wait_until
+from tests.support.real_kafka import RealKafka
+
+DEADLINE_S = 300.0
+SESSION_TIMEOUT_MS = 10_000
+
+
+@attrs.define
+class Flow(threading.Thread):
+    """Writes ``records`` of 100 bytes, round about the partitions, at ``rate`` a second."""
+
+    bootstrap_servers: str
+    topic: str
+    partitions: int
+    records: int
+    rate: float
+    written: int = 0
+    failure: BaseException | None = None
+
+    def __attrs_pre_init__(self) -> None:
+        super().__init__(daemon=True)
+
+    def run(self) -> None:
+        """Until all are acknowledged."""
+        try:
+            producer = Producer(
+                {"bootstrap.servers": self.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True}
+            )
+            began = time.monotonic()
+            while self.written < self.records:
+                due = min(self.records, int((time.monotonic() - began) * self.rate) + 1)
+                for number in range(self.written, due):
+                    producer.produce(self.topic, b"%0100d" % number, partition=number % self.partitions)
+                    if number % 1000 == 0:
+                        producer.poll(0)
+                self.written = due
+                producer.poll(0.02)
+            if producer.flush(120):
+                raise RuntimeError("not every record was acknowledged")
+        except BaseException as error:  # noqa: BLE001 - whoever joins this thread raises it
+            self.failure = error
+
+    def finish(self) -> None:
+        """Wait for the end."""
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+
+    __hash__ = threading.Thread.__hash__
+
+
+@attrs.define(slots=False)
+class Scene:
+    """One group on one topic: its queries, its plain consumers, and what they got."""
+
+    bootstrap_servers: str
+    directory: Path
+    partitions: int = 12
+    master: str = "local[2]"
+    static: bool = False
+    conf: dict[str, str] = attrs.field(factory=dict)
+    topic: str = attrs.field(factory=lambda: f"proof-{os.getpid()}-{time.time_ns()}")
+    say: Callable[[str], None] = lambda line: None
+    drivers: dict[str, Driver] = attrs.field(factory=dict)
+    all_drivers: list[Driver] = attrs.field(factory=list)
+    plain: list[Member] = attrs.field(factory=list)
+    families: set[int] = attrs.field(factory=set)
+    kills: list[str] = attrs.field(factory=list)
+
+    @property
+    def group(self) -> str:
+        """Named like the topic."""
+        return self.topic
+
+    @property
+    def sink(self) -> Path:
+        """Where all queries' batches leave their lines."""
+        return self.directory / "sink"
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        """For looking at the group."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+    def create(self) -> None:
+        """Make the topic."""
+        self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])[self.topic].result(60)
+
+    def start(self, name: str, **options: str) -> Driver:
+        """Start the query ``name``, or start it again from its checkpoint."""
+        settings = {"kafka.session.timeout.ms": str(SESSION_TIMEOUT_MS), "kafka.heartbeat.interval.ms": "500", **options}
+        if self.static:
+            settings["group.instance.id"] = name
+        setup = {
+            "name": name,
+            "bootstrap_servers": self.bootstrap_servers,
+            "group": self.group,
+            "topic": self.topic,
+            "checkpoint": str(self.directory / f"checkpoint-{name}"),
+            "sink": str(self.sink),
+            "master": self.master,
+            "options": settings,
+            "conf": self.conf,
+        }
+        driver = Driver(setup, self.directory / f"{name}.log")
+        self.drivers[name] = driver
+        self.all_drivers.append(driver)
+        driver.wait_for("started", DEADLINE_S)
+        self.say(f"{name} started")
+        return driver
+
+    def start_plain(self, members: Members) -> None:
+        """Two plain consumers with automatic commits."""
+        config: dict[str, str | int | bool] = {
+            "enable.auto.commit": True,
+            "auto.commit.interval.ms": 500,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+        }
+        for client in ("confluent-kafka", "ours"):
+            self.plain.append(
+                members.start(
+                    client,
+                    self.group,
+                    [self.topic],
+                    assignors=["cooperative-sticky"],
+                    bootstrap_servers=self.bootstrap_servers,
+                    config=config,
+                )
+            )
+
+    def whole(self) -> bool:
+        """Every partition has one owner, by what everybody says, and everybody has something."""
+        shares = [driver.owned for driver in self.drivers.values()]
+        shares += [{(topic, number) for topic, numbers in one.owned.items() for number in numbers} for one in self.plain]
+        owned = [partition for share in shares for partition in share]
+        return len(owned) == len(set(owned)) == self.partitions and all(shares)
+
+    def await_whole(self) -> None:
+        """Wait until the group is whole."""
+        try:
+            wait_until(self.whole, DEADLINE_S, "a group that shares everything", interval_s=0.2)
+        except TimeoutError as error:
+            story = "\n".join(
+                f"{name}: {sorted(driver.owned)} {driver.events[-4:]}\n{driver.log_tail(15)}"
+                for name, driver in self.drivers.items()
+            )
+            raise AssertionError(f"{error}\n{story}") from error
+
+    def kill(self, name: str, what: str) -> None:
+        """SIGKILL, and wait until the query is over; its driver's other processes must end by themselves."""
+        driver = self.drivers.pop(name)
+        self.families |= driver.processes().keys()
+        self.say(f"killing the {what} of {name}")
+        self.kills.append(what)
+        driver.kill(what)
+        try:
+            driver.wait(DEADLINE_S)
+        except Exception as error:
+            raise AssertionError(f"{name} lives on without its {what}: {driver.events[-5:]}\n{driver.log_tail()}") from error
+
+    def stop(self, name: str) -> None:
+        """Stop a query in good order."""
+        driver = self.drivers.pop(name)
+        self.families |= driver.processes().keys()
+        self.say(f"stopping {name}")
+        driver.stop()
+
+    def ends(self) -> dict[int, int]:
+        """partition -> end offset."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "proof-looks"})
+        try:
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=30)[1]
+                for number in range(self.partitions)
+            }
+        finally:
+            consumer.close()
+
+    def lag(self) -> int:
+        """By the group's commits."""
+        ends = self.ends()
+        request = ConsumerGroupTopicPartitions(self.group, [TopicPartition(self.topic, number) for number in ends])
+        answer = self.admin.list_consumer_group_offsets([request])[self.group].result(30)
+        return sum(ends[one.partition] - max(0, one.offset) for one in answer.topic_partitions)
+
+    def members(self) -> int:
+        """How many the group has, by the broker."""
+        return len(self.admin.describe_consumer_groups([self.group])[self.group].result(30).members)
+
+    def await_no_lag(self) -> None:
+        """Wait until everything is committed."""
+        try:
+            wait_until(lambda: self.lag() == 0, DEADLINE_S, "a lag of zero", interval_s=0.5)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}: {self.lag()} records; {[d.events[-3:] for d in self.all_drivers]}") from error
+
+    def end(self) -> None:
+        """Everybody stops; nobody may be left behind."""
+        for name in list(self.drivers):
+            self.stop(name)
+        for member in self.plain:
+            member.leave()
+        wait_until(lambda: self.members() == 0, 60, "a group without members")
+        wait_until(lambda: not self.left_behind(), 30, f"the end of every process: {self.left_behind()}")
+
+    def left_behind(self) -> list[int]:
+        """Processes of drivers that still live."""
+        return [pid for pid in self.families if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """What everybody got."""
+        for line in self.sink.read_text().splitlines() if self.sink.exists() else ():
+            read = json.loads(line)
+            # Without transactions offsets have no gaps, so a range is as long as its count.
+            assert read["count"] == read["last"] - read["first"] + 1, f"a batch with gaps or doubles: {read}"
+            read.pop("count")
+            yield Delivery(**read)
+        for index, member in enumerate(self.plain):
+            for one in member.records:
+                assert one.count == one.last - one.first + 1, f"a poll with gaps: {one}"
+                yield Delivery(one.at_ns // 1_000_000, f"plain-{index}", 0, None, one.partition, one.first, one.last)
+
+    def verdict(self) -> Verdict:
+        """Who lost what, and why some came twice."""
+        runs = {
+            (driver.name, driver.process.pid): RunEnd(driver.killed, bool(driver.named("lost"))) for driver in self.all_drivers
+        }
+        return judge(self.deliveries(), self.ends(), runs)
+
+    def close(self) -> None:
+        """Whatever state everything is in."""
+        for driver in self.all_drivers:
+            driver.close()
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+#: (what, who): the whole play; each step begins when the group is whole.
+PLAY: Sequence[tuple[str, str]] = (
+    ("start", "c"),
+    ("jvm", "a"),
+    ("driver", "b"),
+    ("planner", "c"),
+    ("executor", "a"),
+    ("stop", "b"),
+    ("planner", "a"),
+    ("jvm", "c"),
+    ("remove", "b"),
+)
+
+
+def play(scene: Scene, members: Members, records: int, rate: float, steps: Sequence[tuple[str, str]] = PLAY) -> Verdict:
+    """The whole proof; returns the verdict, of which nothing was checked yet."""
+    scene.create()
+    scene.start("a")
+    scene.start("b")
+    scene.start_plain(members)
+    scene.await_whole()
+    flow = Flow(scene.bootstrap_servers, scene.topic, scene.partitions, records, rate)
+    flow.start()
+    for what, name in steps:
+        time.sleep(2)
+        if what == "start":
+            scene.start(name)
+        elif what in ("stop", "remove"):
+            scene.stop(name)
+            if what == "stop":
+                scene.start(name)
+        else:
+            scene.kill(name, what)
+            scene.start(name)
+        scene.await_whole()
+        scene.say(f"the group is whole again; {flow.written} records written")
+    flow.finish()
+    scene.await_no_lag()
+    scene.end()
+    return scene.verdict()
+
+
+@contextlib.contextmanager
+def broker(embedded: bool) -> Iterator[str]:
+    """The bootstrap servers of a broker of one's own."""
+    if embedded:
+        from consumer_coord.broker.server import EmbeddedKafka
+
+        with EmbeddedKafka() as kafka:
+            yield kafka.bootstrap_servers
+    else:
+        with RealKafka(kafka_jars.ensure_jars(kafka_jars.KAFKA)) as cluster:
+            yield cluster.bootstrap_servers
+
+
+@contextlib.contextmanager
+def master(name: str, directory: Path) -> Iterator[str]:
+    """Spark's master; ``standalone`` starts one with two workers on loopback."""
+    if name != "standalone":
+        yield name
+        return
+    from tests.spark.standalone import standalone
+
+    with standalone(directory) as url:
+        yield url
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=float, default=5_000, help="records a second")
+    parser.add_argument("--partitions", type=int, default=12)
+    parser.add_argument("--master", default="local[2]", help="local[2], local-cluster[2,1,1024], standalone, or a URL")
+    parser.add_argument("--static", action="store_true", help="static membership")
+    parser.add_argument("--embedded", action="store_true", help="on the embedded Kafka, not on a real one")
+    given = parser.parse_args(arguments)
+    directory = Path(tempfile.mkdtemp(prefix="spark-proof-"))
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+
+    with broker(given.embedded) as address, master(given.master, directory) as url:
+        members = Members(lambda: Path(), lambda: address)
+        conf = {} if url.startswith("local[") else {"spark.executor.memory": "512m", "spark.cores.max": "2"}
+        scene = Scene(
+            address, directory, partitions=given.partitions, master=url, static=given.static, conf=conf, say=say
+        )
+        try:
+            verdict = play(scene, members, given.records, given.rate)
+        finally:
+            scene.close()
+            members.close()
+    result: dict[str, Any] = {
+        "records": given.records,
+        "delivered": verdict.delivered,
+        "lost": verdict.lost,
+        "duplicates": verdict.duplicates,
+        "kills": {what: scene.kills.count(what) for what in sorted(set(scene.kills))},
+        "master": given.master,
+        "static": given.static,
+        "broker": "embedded" if given.embedded else "Apache Kafka",
+        "seconds": round(time.monotonic() - began),
+    }
+    print(json.dumps(result, indent=2))
+    for pair in verdict.unexplained[:10]:
+        print("unexplained:", *pair, sep="\n  ")
+    failed = bool(verdict.lost or verdict.unexplained or verdict.delivered != given.records)
+    if not failed:
+        shutil.rmtree(directory, ignore_errors=True)
+    else:
+        print(f"logs, sink and checkpoints: {directory}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
