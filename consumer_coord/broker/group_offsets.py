@@ -77,7 +77,7 @@ class OffsetCoordinator:
         if error_code != error_codes.NONE:
             return [(commit, error_code) for commit in commits]
         if group is None:
-            group = shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
+            group = GroupMetadata(committer.group_id)
         elif group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
         return await self._append(shard, group, committer, commits)
@@ -96,7 +96,7 @@ class OffsetCoordinator:
         if error_code != error_codes.NONE:
             return [(commit, error_code) for commit in commits]
         if group is None:
-            group = shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
+            group = GroupMetadata(committer.group_id)
         return await self._append(shard, group, committer, commits, producer_id, producer_epoch)
 
     def end_transaction(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> int:
@@ -139,6 +139,8 @@ class OffsetCoordinator:
                 )
         error_code = error_codes.NONE
         if accepted:
+            # A simple group comes into being with its first commit.
+            group = shard.groups.setdefault(committer.group_id, group)
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
             def appended(append_error: int, base_offset: int) -> None:

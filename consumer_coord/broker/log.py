@@ -181,6 +181,8 @@ class PartitionLog:
             raise AppendError(error_codes.INVALID_RECORD, "more than one batch for a partition in a request")
         if header.control or header.transactional:
             raise AppendError(error_codes.INVALID_RECORD, "this broker has no transactions")
+        if header.base_offset:
+            raise AppendError(error_codes.INVALID_RECORD, "a producer's batch starts at offset 0")
         if not header.count or header.count != header.last_offset_delta + 1:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch has no gaps between its offsets")
         # In Python the checksum of everything that passes would cost more than all the rest.

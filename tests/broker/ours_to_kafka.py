@@ -1,0 +1,139 @@
+"""Groups that our coordinator wrote, handed to a real broker as records of its ``__consumer_offsets``."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.broker.java_hash import partition_for
+from consumer_coord.simulation import loop as virtual
+from consumer_coord.wire import messages as m
+from consumer_coord.wire.codec import decode_response, encode_request
+from tests.broker.bench import Bench, Members
+from tests.broker.differential import RealBroker
+
+_LONG_MS = 600_000
+
+
+@attrs.frozen
+class Written:
+    """A stable group, its offset of orders-1, and the batches that hold all that."""
+
+    group_id: str
+    partition: int
+    members: Members
+    offset: int
+    batches: tuple[bytes, ...]
+
+    async def check(self, broker: RealBroker) -> None:
+        """The real coordinator must know the group as we left it, and go on with it."""
+        await _loaded(broker, self.group_id)
+        described = await broker.call("probe", m.DescribeGroupsRequest(groups=(self.group_id,)), 5)
+        assert isinstance(described, m.DescribeGroupsResponse)
+        group = described.groups[0]
+        assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
+        assert sorted(member.member_id for member in group.members) == sorted(self.members.ids)
+        for index, member_id in enumerate(self.members.ids):
+            heartbeat = m.HeartbeatRequest(
+                group_id=self.group_id, generation_id=self.members.generation_id, member_id=member_id
+            )
+            answer = await broker.call("probe", heartbeat, 4)
+            assert getattr(answer, "error_code", None) == 0
+            sync = m.SyncGroupRequest(
+                group_id=self.group_id,
+                generation_id=self.members.generation_id,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocol_name="range",
+            )
+            synced = await broker.call("probe", sync, 5)
+            assert isinstance(synced, m.SyncGroupResponse)
+            assert (synced.error_code, synced.assignment) == (0, b"%d" % index)
+        wanted = m.OffsetFetchRequestTopics(name="orders", partition_indexes=(1,))
+        request = m.OffsetFetchRequest(groups=(m.OffsetFetchRequestGroup(group_id=self.group_id, topics=(wanted,)),))
+        fetched = await broker.call("probe", request, 8)
+        assert isinstance(fetched, m.OffsetFetchResponse)
+        offset = fetched.groups[0].topics[0].partitions[0]
+        assert (offset.committed_offset, offset.metadata) == (self.offset, "written by us")
+
+
+async def _loaded(broker: RealBroker, group_id: str) -> None:
+    for _ in range(300):
+        try:
+            answer = await broker.call(
+                "probe", m.DescribeGroupsRequest(groups=(group_id,)), 5
+            )
+        except (OSError, asyncio.IncompleteReadError):
+            await asyncio.sleep(0.1)
+            continue
+        assert isinstance(answer, m.DescribeGroupsResponse)
+        if answer.groups[0].error_code == 0:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"the broker did not load group {group_id}")
+
+
+def groups_written_by_us(partitions: int) -> list[Written]:
+    """A few groups of different sizes, each made by our coordinator on a log of its own."""
+    return [virtual.run(_write(f"ours-{count}", count, 100 + count, partitions)) for count in (1, 2, 5)]
+
+
+async def _write(group_id: str, count: int, offset: int, partitions: int) -> Written:
+    bench = Bench({"group.max.session.timeout.ms": _LONG_MS})
+    bench.elect()
+    members = await bench.form(count, group_id=group_id, session_ms=_LONG_MS, rebalance_ms=_LONG_MS)
+    assert (
+        await bench.commit(
+            offset,
+            partition=1,
+            group_id=group_id,
+            member_id=members.leader,
+            generation_id=members.generation_id,
+            metadata="written by us",
+        )
+        == 0
+    )
+    log = bench.logs[0]
+    batches = []
+    position = 0
+    while position < log.end_offset:
+        batches.append(log.read(position, 1, at_least_one=True))
+        position += struct.unpack_from(">i", batches[-1], 23)[0] + 1
+    bench.close()
+    return Written(group_id, partition_for(group_id, partitions), members, offset, tuple(batches))
+
+
+async def write_internal(broker: RealBroker, groups: Sequence[Written], client_id: str) -> None:
+    """Produce the batches, one after the other as a log has them, to the partitions of the groups."""
+    # A first look-up lets the broker make the topic.
+    for group in groups:
+        await _coordinated(broker, group.group_id)
+    reader, writer = await asyncio.open_connection(broker.host, broker.port)
+    for group in groups:
+        for number, batch in enumerate(group.batches):
+            unplaced = bytes(8) + batch[8:]  # a producer's batches start at offset 0
+            data = m.PartitionProduceData(index=group.partition, records=unplaced)
+            topic = m.TopicProduceData(name="__consumer_offsets", partition_data=(data,))
+            request = m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(topic,))
+            frame = encode_request(request, 9, number, client_id)
+            writer.write(struct.pack(">i", len(frame)) + frame)
+            (length,) = struct.unpack(">i", await reader.readexactly(4))
+            _, response = decode_response(m.ProduceResponse, 9, await reader.readexactly(length))
+            assert response.responses[0].partition_responses[0].error_code == 0, response
+    writer.close()
+    await writer.wait_closed()
+
+
+async def _coordinated(broker: RealBroker, group_id: str) -> None:
+    for _ in range(300):
+        found = await broker.call(
+            "lookup", m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
+        )
+        assert isinstance(found, m.FindCoordinatorResponse)
+        if found.coordinators[0].error_code == 0:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the broker has no coordinator")
