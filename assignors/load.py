@@ -19,7 +19,6 @@ from assignors.claims import MemberClaims, settle
 from assignors.sticky_plan import Draft, draft
 from assignors.subscriptions import InvalidInputError, Subscriptions
 
-
 #: The threshold while some partitions have no owner.
 _THRESHOLD_BETWEEN_ROUNDS = 0.5
 

@@ -7,7 +7,7 @@ not read at all, and in the cooperative protocol one handed over before its owne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
@@ -48,6 +48,10 @@ def violations(
     cluster: Cluster, members: Mapping[str, Member], plan: Plan, protocol: RebalanceProtocol
 ) -> Iterator[str]:
     """Everything that is wrong with a plan, one sentence each; see :func:`verify`."""
+    given_plan: object = plan  # custom assignors need not have been seen by a type checker
+    if not isinstance(given_plan, Mapping):
+        yield f"it is {plan!r}: expected member -> topic -> partitions"
+        return
     given: dict[str, list[tuple[str, Sequence[int]]]] = {}
     for member_id in members:
         if member_id not in plan:
@@ -59,14 +63,17 @@ def violations(
         if spelling not in sets_of_topics:
             sets_of_topics[spelling] = frozenset(spelling)
             subscribed |= sets_of_topics[spelling]
-    for member_id, topics in plan.items():
+    for member_id, topics in given_plan.items():
         if member_id not in members:
             yield f"there is no member {member_id!r} in the group"
+            continue
+        if not isinstance(topics, Mapping):
+            yield f"member {member_id!r} is given {topics!r}: expected topic -> partitions"
             continue
         own_topics = sets_of_topics[tuple(members[member_id].topics)]
         if not own_topics.issuperset(topics):
             for topic in topics:
-                if topic not in own_topics and len(topics[topic]):
+                if topic not in own_topics and topics[topic]:
                     yield f"member {member_id!r} is given topic {topic!r}, to which it does not subscribe"
         for topic, partitions in topics.items():
             if topic in given:
@@ -102,14 +109,20 @@ def _violations_of_topic(
     subscribed: set[str],
     claims: Sequence[tuple[int, str, Sequence[int]]],
 ) -> Iterator[str]:
-    total = sum([len(partitions) for _, partitions in shares])
-    union = set().union(*[partitions for _, partitions in shares])
     expected = count if topic in subscribed else 0
-    if len(union) == total == expected and (not union or (min(union) == 0 and max(union) == count - 1)):
-        return
+    try:
+        union = set().union(*[partitions for _, partitions in shares])
+        if len(union) == expected == sum([len(partitions) for _, partitions in shares]) and union == set(range(expected)):
+            return
+    except TypeError:
+        pass  # something is no number, or no sequence of numbers: what it is will be said below
     owner_of: dict[int, str] = {}
     for member_id, partitions in shares:
-        for partition in partitions:
+        given: object = partitions
+        if not isinstance(given, Iterable):
+            yield f"member {member_id!r} is given {given!r} of topic {topic!r}: expected a sequence of partitions"
+            continue
+        for partition in given:
             if not isinstance(partition, int) or not 0 <= partition < count:
                 has = f"it has {count} partitions" if count else "the topic does not exist"
                 yield f"member {member_id!r} is given partition {partition!r} of topic {topic!r}, but {has}"

@@ -12,7 +12,7 @@ from tests.assignors.cases import cluster_and_members
 from tests.assignors.java import JavaAssignors
 
 #: Set ASSIGNOR_CASES to run more of them.
-CASES = int(os.environ.get("ASSIGNOR_CASES", "1500"))
+CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 
 
 def as_lists(plan: Plan) -> dict[str, dict[str, list[int]]]:

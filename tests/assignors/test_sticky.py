@@ -21,7 +21,7 @@ from tests.assignors.cases import changed, cluster_and_members, with_doubtful_cl
 from tests.assignors.optimum import best, quality
 from tests.assignors.plans import as_lists, loads, owning, racks_matter, settle_group
 
-CASES = int(os.environ.get("ASSIGNOR_CASES", "1500"))
+CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 BOTH = pytest.mark.parametrize("assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=lambda a: a.name)
 
 

@@ -26,7 +26,7 @@ from tests.assignors.java import JavaAssignors
 from tests.assignors.optimum import quality
 from tests.assignors.plans import as_lists, owning, racks_matter, settle_group
 
-CASES = int(os.environ.get("ASSIGNOR_CASES", "1500"))
+CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 
 pytestmark = pytest.mark.kafka
 

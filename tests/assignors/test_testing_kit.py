@@ -1,0 +1,135 @@
+"""The kit for users' own assignors: passes what is right, and names what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import pytest
+
+from assignors import (
+    Assignor,
+    Cluster,
+    CooperativeStickyAssignor,
+    LoadAssignor,
+    Member,
+    Plan,
+    RangeAssignor,
+    RebalanceProtocol,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
+from assignors.testing import check_assignor
+from examples.custom_assignor import CapacityAssignor
+
+
+@pytest.mark.behaviour(97, 98, 99, 110)
+@pytest.mark.parametrize(
+    "assignor",
+    [
+        RangeAssignor(),
+        RoundRobinAssignor(),
+        StickyAssignor(),
+        CooperativeStickyAssignor(),
+        LoadAssignor(),
+        CapacityAssignor(),
+    ],
+    ids=lambda assignor: assignor.name,
+)
+def test_good_assignors_pass(assignor: Assignor) -> None:
+    report = check_assignor(assignor, examples=30, sizes=[(10, 100)])
+    assert report.plans >= 30
+    assert report.sizes[0].partitions == 100
+    assert "plans, all valid" in str(report)
+
+
+def test_the_report_tells_sticky_from_not_sticky() -> None:
+    sticky = check_assignor(StickyAssignor(), examples=40, sizes=[])
+    assert sticky.moves == sticky.least_moves > 0
+    assert sticky.unevenness <= 1
+    assert check_assignor(RoundRobinAssignor(), examples=40, sizes=[]).moves > sticky.moves
+
+
+class Faulty(RoundRobinAssignor):
+    """Round-robin with something wrong with it."""
+
+    name = "faulty"
+
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        plan = {member_id: dict(topics) for member_id, topics in super().assign(cluster, members).items()}
+        self.spoil(cluster, members, plan)  # type: ignore[arg-type]  # a plan to write to
+        return plan
+
+    def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
+        raise NotImplementedError
+
+
+class Forgets(Faulty):
+    def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
+        for topics in plan.values():
+            for topic in topics:
+                topics[topic] = [partition for partition in topics[topic] if partition != 0]
+
+
+class Repeats(Faulty):
+    def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
+        for topics in plan.values():
+            for topic in topics:
+                topics[topic] = [*topics[topic], topics[topic][0]]
+
+
+class Rolls(Faulty):
+    turns = itertools.count()
+
+    def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
+        subscribers = [member_id for member_id in plan if "orders" in members[member_id].topics]
+        if len(subscribers) > 1:
+            orders = [partition for topics in plan.values() for partition in topics.pop("orders", ())]
+            plan[sorted(subscribers)[next(self.turns) % 2]]["orders"] = orders
+
+
+class FirstComes(Faulty):
+    def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
+        for member_id in members:
+            if "orders" in members[member_id].topics:
+                orders = [partition for topics in plan.values() for partition in topics.pop("orders", ())]
+                plan[member_id]["orders"] = orders
+                return
+
+
+class Writes(Faulty):
+    def spoil(self, cluster: Cluster, members: Mapping[str, Member], plan: dict[str, dict[str, list[int]]]) -> None:
+        cluster.partitions["extra"] = 1  # type: ignore[index]  # what a careless author may do
+
+
+class Snatches(RoundRobinAssignor):
+    """Calls itself cooperative and hands over at once."""
+
+    name = "snatches"
+    protocols = (RebalanceProtocol.COOPERATIVE,)
+
+
+@pytest.mark.parametrize(
+    ("assignor", "complaint"),
+    [
+        (Forgets(), "nobody is given partition 0 of topic"),
+        (Repeats(), "twice"),
+        (Rolls(), "makes another plan when it is asked again"),
+        (FirstComes(), "depends on the order in which members are listed"),
+        (Writes(), "changes what it is given"),
+        (Snatches(), "has not given up"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Assignor) else "",
+)
+@pytest.mark.behaviour(29)
+def test_faults_are_named(assignor: Assignor, complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check_assignor(assignor, examples=60, sizes=[])
+
+
+def test_capacity_is_respected() -> None:
+    """The test that belongs to the custom assignor of the documentation."""
+    members = {"small": Member(["orders"], user_data=b"1"), "big": Member(["orders"], user_data=b"3")}
+    plan = CapacityAssignor().assign(Cluster({"orders": 8}), members)
+    assert {member_id: len(topics["orders"]) for member_id, topics in plan.items()} == {"small": 2, "big": 6}
+    assert CapacityAssignor(3).user_data(["orders"]) == b"3"
