@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire.alike import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.schema import (
     BYTES,
     MAX_STRING_BYTES,
@@ -176,6 +177,19 @@ class _DecoderSource(Source):
             self.line(f"{place} = unpack_from(f'>{{n}}{element.format}', data, pos)")
             self.line(f"pos += n * {size}")
             return
+        if element.struct is None or not is_eligible(element.struct, self._version):
+            self._one_by_one(element, place)
+            return
+        alike = f"alike_{element.struct.__name__}"
+        self.names[alike] = AlikeElements(element.struct, _twin(element.struct), self._version, self._flexible, _make_uuid)
+        self.line(f"found = {alike}(data, pos, n) if n >= {FEWEST} else None")
+        with self.block("if found:"):
+            self.line(f"{place}, pos = found")
+        with self.block("else:"):
+            self._one_by_one(element, place)
+
+    def _one_by_one(self, element: Kind[Any], place: str) -> None:
+        """Decode ``n`` elements of any kind."""
         self._level += 1
         items, item = f"items{self._level}", f"item{self._level}"
         self.line(f"{items} = []")

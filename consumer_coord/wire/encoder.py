@@ -19,6 +19,9 @@ from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvar
 #: ``encoder(message, append)`` hands the pieces of the encoding to ``append``, in order.
 Encoder = Callable[[Any, Callable[[bytes], object]], None]
 
+#: Arrays of up to so many numbers (the replicas of a partition) have packers of their own.
+_SHORT_ARRAY = 8
+
 
 def compile_encoder(struct_class: type[Struct], version: int, flexible: bool) -> Encoder:
     """The encoder of one version of a structure."""
@@ -174,10 +177,10 @@ class _EncoderSource(Source):
                 self.line(f"{items} = ()")
             with self.block("else:"):
                 self.line(f"n = {length}")
-        self._flush_length("i", name)
         if element.format and element is not UUID:
-            self.line(f"{self._write}(pack(f'>{{len({items})}}{element.format}', *{items}))")
+            self._numbers(element.format, items, name)
         else:
+            self._flush_length("i", name)
             with self.block(f"for {item} in {items}:"):
                 if element.struct is not None:
                     self._struct(element.struct, item)
@@ -185,6 +188,23 @@ class _EncoderSource(Source):
                     self._value(element, item, name, None)
                 self._flush()
         self._level -= 1
+
+    def _numbers(self, fmt: str, items: str, name: str) -> None:
+        """Pack an array of numbers: a short one together with its length and what is pending."""
+        pending = list(self._pending)
+        prefix = "".join(f for f, _ in pending) + ("B" if self._flexible else "i")
+        packers = f"packers_{prefix.replace('?', 'o')}_{fmt.replace('?', 'o')}"
+        least = 1 if self._flexible else 0
+        self.names[packers] = [
+            struct.Struct(f">{prefix}{max(0, n - least)}{fmt}").pack for n in range(_SHORT_ARRAY + least + 1)
+        ]
+        values = "".join(f"{value}, " for f, value in pending if f != "x")
+        in_range = f"n <= {_SHORT_ARRAY + least}" if self._flexible else f"0 <= n <= {_SHORT_ARRAY}"
+        with self.block(f"if {in_range}:"):
+            self.line(f"{self._write}({packers}[n]({values}n, *{items}))")
+        with self.block("else:"):
+            self._flush_length("i", name)
+            self.line(f"{self._write}(pack(f'>{{len({items})}}{fmt}', *{items}))")
 
     def _flush_length(self, classic: str, name: str) -> None:
         """Pack what is pending together with the length in ``n``."""
