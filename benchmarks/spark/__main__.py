@@ -1,0 +1,168 @@
+"""Side by side with Spark's own JVM connector, on one real broker, interleaved, medians; prints Markdown.
+
+    python -m benchmarks.spark                       everything, some twenty minutes on two cores
+    python -m benchmarks.spark --only drain --records 500000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+
+from benchmarks import cluster
+from benchmarks.spark.session import CONNECTOR, OURS
+from benchmarks.table import markdown, median, number
+from tests.support.real_kafka import RealKafka
+
+PARTS = ("drain", "cold", "trickle", "join")
+
+
+def fill(kafka: RealKafka, records: int, size: int, compression: str = "none", partitions: int = 4) -> str:
+    """A topic with ``records`` records of ``size`` bytes."""
+    topic = kafka.new_topic(partitions)
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "compression.type": compression,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 500_000,
+        }
+    )
+    # Half of it random: what compresses as well as real records do.
+    value = os.urandom(size // 2) + b"0" * (size - size // 2)
+    for index in range(records):
+        while True:
+            try:
+                producer.produce(topic, value, key=b"%08d" % index, partition=index % partitions)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if index % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    return topic
+
+
+def child(*arguments: str) -> Any:
+    """Run one measurement."""
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.spark.child", *arguments], capture_output=True, text=True, timeout=1800, check=False
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
+    if run.returncode != 0 or not lines:
+        raise SystemExit(f"{' '.join(arguments)} failed:\n{run.stderr[-4000:]}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2_000_000, help="of 100 bytes; a tenth of them of 2 KB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10, help="of each turn of the trickle")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    given = parser.parse_args(arguments)
+    parts = given.only or PARTS
+    with cluster.broker() as kafka:
+        at = kafka.bootstrap_servers
+        topics: dict[str, str] = {}
+        if {"drain", "cold"} & set(parts):
+            topics["100 bytes"] = fill(kafka, given.records, 100)
+        if "drain" in parts:
+            topics["2 KB"] = fill(kafka, given.records // 10, 2_000)
+            topics["100 bytes, lz4"] = fill(kafka, given.records, 100, "lz4")
+            print_drains({name: child(at, "drain", topic, str(given.rounds)) for name, topic in topics.items()})
+        if "cold" in parts:
+            runs: dict[str, list[Mapping[str, Any]]] = {CONNECTOR: [], OURS: []}
+            for _ in range(max(1, given.rounds // 2)):
+                for source in runs:
+                    runs[source].append(child(at, "cold", source, topics["100 bytes"]))
+            print_cold(runs)
+        if "trickle" in parts:
+            rows = []
+            for partitions in (4, 64):
+                for sockets in ("unix", "tcp"):
+                    topic = kafka.new_topic(partitions)
+                    found = child(at, "trickle", topic, str(partitions), str(given.seconds), sockets)
+                    rows.append((partitions, sockets, found))
+            print_trickles(rows)
+        if "join" in parts:
+            print_join([child(at, "join", kafka.new_topic(8), "8") for _ in range(max(1, given.rounds // 2))])
+
+
+def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Throughput and memory."""
+    rows = []
+    for name, sources in found.items():
+        for what, key in (("addBatch", "add_batch_s"), ("wall", "wall_s")):
+            seconds = {source: median([one[key] for one in runs]) for source, runs in sources.items()}
+            rate = {source: sources[source][0]["rows"] / seconds[source] / 1000 for source in seconds}
+            ratio = rate[OURS] / rate[CONNECTOR]
+            rows.append(
+                [
+                    f"{name}, {what}",
+                    number(seconds[CONNECTOR]),
+                    number(seconds[OURS]),
+                    number(rate[CONNECTOR]),
+                    number(rate[OURS]),
+                    f"{ratio:.2f}",
+                ]
+            )
+    head = ["topic", "connector, s", "kafka_group, s", "connector, k/s", "kafka_group, k/s", "ratio of rates"]
+    print(markdown(head, rows), end="\n\n")
+    peaks = dict.fromkeys(("planner", "worker"), 0.0)
+    for sources in found.values():
+        for one in sources[OURS]:
+            for kind, peak in one["memory"].items():
+                peaks[kind] = max(peaks[kind], peak)
+    print(f"Peak memory: planner {peaks['planner']:.0f} MB, largest worker {peaks['worker']:.0f} MB.\n")
+
+
+def print_cold(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """The first query of a session."""
+    rows = [
+        [source, *(number(median([one[key] for one in found])) for key in ("wall_s", "add_batch_s"))]
+        for source, found in runs.items()
+    ]
+    print(markdown(["cold first query", "wall, s", "addBatch, s"], rows), end="\n\n")
+
+
+def print_trickles(rows: Sequence[tuple[int, str, Mapping[str, Any]]]) -> None:
+    """Latency of small batches."""
+    lines = []
+    for partitions, sockets, found in rows:
+        middle = {source: median(found[source]["batch_ms"]) for source in found}
+        last = {source: statistics.quantiles(found[source]["batch_ms"], n=100)[98] for source in found}
+        first = {source: median(found[source]["first_s"]) for source in found}
+        lines.append(
+            [
+                f"{partitions} partitions, {sockets}",
+                *(f"{middle[source]:.0f} / {last[source]:.0f}" for source in (CONNECTOR, OURS)),
+                f"{middle[OURS] / middle[CONNECTOR]:.2f} / {last[OURS] / last[CONNECTOR]:.2f}",
+                *(number(first[source]) for source in (CONNECTOR, OURS)),
+            ]
+        )
+    head = ["1,000 records/s", "connector, ms (median / p99)", "kafka_group, ms", "ratio"]
+    print(markdown([*head, "connector, s to the first batch", "kafka_group"], lines), end="\n\n")
+
+
+def print_join(found: Sequence[Mapping[str, Any]]) -> None:
+    """A query joins another."""
+    print(
+        f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); meanwhile the"
+        f" first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"
+        f" (median before: {number(median([median(one['calm_ms']) for one in found]))} ms, longest before:"
+        f" {number(median([max(one['calm_ms']) for one in found]))} ms).\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

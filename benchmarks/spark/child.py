@@ -1,0 +1,157 @@
+"""One measurement in a process of its own; prints one line of JSON.  Started by ``benchmarks.spark``.
+
+    child.py drain TOPIC ROUNDS        both sources in turns, in one session, after one warm-up of each
+    child.py cold SOURCE TOPIC         the first query of a fresh session
+    child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both sources in turns
+    child.py join TOPIC                a second query joins a running one
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from confluent_kafka import Producer
+
+from benchmarks.spark.session import CONNECTOR, OURS, Drained, drain, frame, make_session, start
+
+RATE = 1_000
+
+
+class Trickle(threading.Thread):
+    """``RATE`` records of 100 bytes a second, until closed."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        super().__init__(daemon=True)
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0})
+        self._topic, self._partitions = topic, partitions
+        self._closing = threading.Event()
+
+    def run(self) -> None:
+        """A few each millisecond."""
+        began, sent = time.monotonic(), 0
+        while not self._closing.wait(0.002):
+            due = int((time.monotonic() - began) * RATE)
+            for number in range(sent, due):
+                self._producer.produce(self._topic, b"x" * 100, partition=number % self._partitions)
+            sent = due
+            self._producer.poll(0)
+        self._producer.flush(30)
+
+    def close(self) -> None:
+        """End."""
+        self._closing.set()
+        self.join()
+
+
+def drains(bootstrap_servers: str, topic: str, rounds: int) -> Mapping[str, Any]:
+    """Both sources, interleaved."""
+    spark = make_session()
+    found: dict[str, list[Drained]] = {CONNECTOR: [], OURS: []}
+    for source in found:
+        drain(spark, source, bootstrap_servers, topic)
+    for number in range(rounds):
+        # Turns change their order, so that neither always follows the other's garbage.
+        for source in sorted(found, reverse=bool(number % 2)):
+            found[source].append(drain(spark, source, bootstrap_servers, topic))
+    return {source: [attrs.asdict(one) for one in drained] for source, drained in found.items()}
+
+
+def cold(source: str, bootstrap_servers: str, topic: str) -> Mapping[str, Any]:
+    """The first query of a session, and how long until its first batch was finished."""
+    spark = make_session()
+    return attrs.asdict(drain(spark, source, bootstrap_servers, topic))
+
+
+def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float, unix_sockets: bool) -> Mapping[str, Any]:
+    """Durations of batches in milliseconds, of both sources in turns, and the time to the first batch."""
+    spark = make_session(unix_sockets=unix_sockets)
+    flow = Trickle(bootstrap_servers, topic, partitions)
+    flow.start()
+    found: dict[str, dict[str, list[float]]] = {
+        source: {"batch_ms": [], "add_batch_ms": [], "first_s": []} for source in (CONNECTOR, OURS)
+    }
+    try:
+        for turn in range(6):
+            for source in sorted(found, reverse=bool(turn % 2)):
+                began = time.perf_counter()
+                query = start(frame(spark, source, bootstrap_servers, topic, startingOffsets="latest"), now=False)
+                while not any(one["numInputRows"] for one in query.recentProgress):
+                    time.sleep(0.01)
+                first_s = time.perf_counter() - began
+                time.sleep(seconds)
+                query.stop()
+                # The first batches warm up.
+                batches = [one for one in query.recentProgress if one["numInputRows"]][5:]
+                if turn < 2:
+                    continue
+                found[source]["first_s"].append(first_s)
+                found[source]["batch_ms"] += [one["durationMs"]["triggerExecution"] for one in batches]
+                found[source]["add_batch_ms"] += [one["durationMs"].get("addBatch", 0) for one in batches]
+    finally:
+        flow.close()
+    return found
+
+
+def join(bootstrap_servers: str, topic: str, partitions: int) -> Mapping[str, Any]:
+    """Seconds until a second query owns its share, and the longest time the first one was without a finished batch."""
+    from consumer_coord.spark import progress
+
+    spark = make_session(cores=2)
+    flow = Trickle(bootstrap_servers, topic, partitions)
+    flow.start()
+    group = f"join-{time.time_ns()}"
+    settings = {"startingOffsets": "latest", "group.id": group}
+    try:
+        first = start(frame(spark, OURS, bootstrap_servers, topic, **settings), now=False)
+        _until(lambda: _share(progress(first)) == partitions)
+        time.sleep(5)
+        calm_ms = [one["durationMs"]["triggerExecution"] for one in first.recentProgress[-15:]]
+        began = time.perf_counter()
+        before = first.lastProgress["batchId"]
+        second = start(frame(spark, OURS, bootstrap_servers, topic, **settings), now=False)
+        _until(lambda: _share(progress(second)) == partitions // 2)
+        took_s = time.perf_counter() - began
+        time.sleep(2)
+        during = [one["durationMs"]["triggerExecution"] for one in first.recentProgress if one["batchId"] >= before]
+        second.stop()
+        first.stop()
+    finally:
+        flow.close()
+    return {"join_s": took_s, "calm_ms": calm_ms, "during_ms": during}
+
+
+def _share(found: Any) -> int:
+    return 0 if found is None else sum(len(numbers) for numbers in found.owned.values())
+
+
+def _until(condition: Any) -> None:
+    end = time.monotonic() + 180
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the group did not come to rest in 180 s")
+        time.sleep(0.01)
+
+
+def main() -> None:
+    """``child.py BOOTSTRAP WHAT ...``"""
+    bootstrap_servers, what, *rest = sys.argv[1:]
+    result: Mapping[str, Any]
+    if what == "drain":
+        result = drains(bootstrap_servers, rest[0], int(rest[1]))
+    elif what == "cold":
+        result = cold(rest[0], bootstrap_servers, rest[1])
+    elif what == "trickle":
+        result = trickle(bootstrap_servers, rest[0], int(rest[1]), float(rest[2]), rest[3] == "unix")
+    else:
+        result = join(bootstrap_servers, rest[0], int(rest[1]))
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

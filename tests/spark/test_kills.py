@@ -1,0 +1,63 @@
+"""The proof in small (proof.py is the whole one): kills and restarts lose nothing, and each duplicate has a known cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.deliveries import UNEXPLAINED, Delivery, RunEnd, judge
+from tests.spark.proof import Scene, play
+from tests.support.members import Members
+from tests.support.real_kafka import RealKafka
+
+
+@pytest.fixture
+def scene(kafka: RealKafka, tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(kafka.bootstrap_servers, tmp_path, partitions=8)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.slow
+def test_kills_lose_nothing_and_leave_nothing_behind(scene: Scene, members: Members) -> None:
+    verdict = play(scene, members, 40_000, 2_000, steps=[("jvm", "a"), ("driver", "b"), ("planner", "a"), ("stop", "b")])
+    assert verdict.lost == {}
+    assert verdict.delivered == 40_000
+    assert verdict.unexplained == []
+
+
+# -- the judge itself ---------------------------------------------------------------------------------------------------
+
+
+def delivery(at_ms: int, member: str, first: int, last: int, *, batch: int | None = 0, run: int = 1) -> Delivery:
+    return Delivery(at_ms, member, run, batch, 0, first, last)
+
+
+def test_the_judge_finds_what_is_missing() -> None:
+    verdict = judge([delivery(1, "a", 0, 4), delivery(2, "a", 7, 9, batch=1)], {0: 12}, {})
+    assert verdict.lost == {0: [(5, 6), (10, 11)]}
+    assert verdict.delivered == 8
+
+
+def test_the_judge_knows_the_causes_of_duplicates() -> None:
+    killed = {("a", 1): RunEnd("jvm", False)}
+    replayed = judge([delivery(1, "a", 0, 9), delivery(2, "a", 0, 9, run=2)], {0: 10}, killed)
+    assert replayed.duplicates == {"replayed batch (jvm)": 10}
+    unconfirmed = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, killed)
+    assert unconfirmed.duplicates == {"finished, not confirmed (jvm)": 5}
+    lost = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): RunEnd(None, True)})
+    assert lost.duplicates == {"lost membership": 5}
+
+
+def test_the_judge_lets_nothing_else_pass() -> None:
+    alive = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): RunEnd(None, False)})
+    assert alive.duplicates == {UNEXPLAINED: 5}
+    long_ago = [delivery(1, "a", 0, 9), delivery(2, "a", 10, 19, batch=5), delivery(3, "b", 0, 9)]
+    assert judge(long_ago, {0: 20}, {("a", 1): RunEnd("jvm", False)}).duplicates == {UNEXPLAINED: 10}
+    assert judge([delivery(1, "p", 0, 3, batch=None), delivery(2, "b", 0, 3)], {0: 4}, {}).duplicates == {UNEXPLAINED: 4}
