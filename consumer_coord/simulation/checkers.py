@@ -244,6 +244,7 @@ class Checkers:
 
     def starts(self, stint: Stint, offset: int, committed_before: int) -> None:
         """A member looked up where to begin; ``committed_before`` is what the log said when it asked."""
+        self.step()
         partition = stint.partition
         truth = self._truth(partition)
         stint.start = stint.position = offset
@@ -283,6 +284,7 @@ class Checkers:
 
     def acknowledged(self, stint: Stint, offset: int) -> None:
         """A commit of a member was confirmed."""
+        self.step()
         stint.acknowledged = max(stint.acknowledged, offset)
         truth = self._truths.get(stint.partition)
         if truth is not None and truth.highest < offset and stint in truth.stints:

@@ -1,0 +1,112 @@
+"""``python -m consumer_coord simulate``."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from assignors import RangeAssignor
+from consumer_coord import cli
+from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
+
+
+@pytest.fixture(autouse=True)
+def _logs_come_back() -> object:
+    import logging
+
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_seeds_are_played_and_the_first_one_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Fresh seeds are for the check of each commit, not for a test that must not depend on chance.
+    monkeypatch.setattr("secrets.randbelow", lambda below: 4711 % below)
+    assert cli.main(["simulate", "--seeds", "3", "--jobs", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "playing 3 histories from seed 4711" in said
+    assert re.search(r"3 histories from seed 4711 in .* every rule held", said)
+
+
+def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate", "--seeds", "1000000", "--first-seed", "0", "--jobs", "1", "--time-limit", "0.5"]) == 0
+    played = re.search(r"(\d+) histories from seed \d+ in", capsys.readouterr().out)
+    assert played is not None
+    assert 0 < int(played[1]) < 1_000
+
+
+def test_processes_share_the_work() -> None:
+    command = [sys.executable, "-m", "consumer_coord", "simulate", "--seeds", "10", "--first-seed", "5", "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    assert "10 histories from seed 5" in done.stdout
+
+
+def test_one_seed_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate", "--seed", "5"]) == 0
+    once = capsys.readouterr().out
+    assert cli.main(["simulate", "--seed", "5"]) == 0
+    assert capsys.readouterr().out == once
+    assert "log: generation 1 of" in once
+
+
+def test_a_failure_is_shrunk_told_and_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def elect(self: GroupStore, partition: int, log: object, leader_epoch: int, loaded: object) -> None:
+        self._shards[partition] = Shard(partition, log, leader_epoch, ShardState.ACTIVE)  # type: ignore[arg-type]  # as it came
+
+    monkeypatch.setattr(GroupStore, "elect", elect)
+    kept = tmp_path / "failed.json"
+    assert cli.main(["simulate", "--seeds", "60", "--first-seed", "0", "--jobs", "1", "--keep", str(kept)]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"FAILED seed \d+: ", said)
+    faults = said.split("faults:\n")[1].split("timeline")[0].splitlines()
+    assert 1 <= len(faults) <= 3, said
+    assert cli.main(["simulate", "--replay", str(kept), "--no-shrink"]) == 1
+    monkeypatch.undo()
+    assert cli.main(["simulate", "--replay", str(kept)]) == 0
+
+
+class _Mine(RangeAssignor):
+    """An assignor of the user's own."""
+
+    name = "mine"
+
+
+@pytest.mark.parametrize("churn", ["deploy", "scale-out", "rack-loss", "loss", "none"])
+def test_a_group_under_churn(churn: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page, figures = tmp_path / "report.html", tmp_path / "report.json"
+    code = cli.main(
+        [
+            *("simulate", "--members", "6", "--topics", "orders:12,events:4", "--churn", churn),
+            *("--session-timeout-ms", "6000", "--heartbeat-interval-ms", "2000"),
+            *("--report", str(page), "--json", str(figures)),
+        ]
+    )
+    said = capsys.readouterr().out
+    assert code == 0, said
+    phases = json.loads(figures.read_text())["phases"]
+    assert [phase["name"] for phase in phases] == (["start"] if churn == "none" else ["start", churn])
+    assert phases[0]["unowned_partition_s"] > 0
+    assert all(phase["most"] - phase["least"] <= 1 for phase in phases)
+    text = page.read_text()
+    assert "orders-11" in text
+    assert "http" not in text, "the page needs nothing from elsewhere"
+
+
+def test_an_assignor_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", "--members", "3", "--topics", "orders:6", "--churn", "none"]
+    assert cli.main([*arguments, "--assignor", f"{__name__}:_Mine"]) == 0
+    assert "mine" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize("topics", ["orders", "orders:0", "orders:x", "a:1,a:2", ""])
+def test_topics_that_are_none_are_refused(topics: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate", "--members", "3", "--topics", topics]) != 0
+    assert "--topics" in capsys.readouterr().err

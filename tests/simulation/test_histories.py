@@ -1,0 +1,84 @@
+"""Whole histories: the same from the same seed, kept as text, shrunk, and without faults without a blemish."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from consumer_coord.simulation.faults import KINDS, Fault, Nemesis
+from consumer_coord.simulation.scenario import draw_scenario, from_json, play, to_json
+from consumer_coord.simulation.shrink import fewer
+
+PRINT_A_HISTORY = """
+from consumer_coord.simulation.scenario import draw_scenario, play
+outcome = play(draw_scenario({seed}))
+print("\\n".join(outcome.history.lines))
+print(outcome.steps, outcome.frames)
+"""
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_one_seed_is_one_history_byte_for_byte_whatever_the_hash_seed(seed: int) -> None:
+    histories = []
+    for hash_seed in ("0", "4711"):
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_A_HISTORY.format(seed=seed)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            check=True,
+            timeout=120,
+        )
+        histories.append(done.stdout)
+    assert histories[0].count(b"\n") > 200
+    assert histories[0] == histories[1]
+
+
+def test_another_seed_is_another_history() -> None:
+    assert play(draw_scenario(3)).history.digest != play(draw_scenario(4)).history.digest
+
+
+@pytest.mark.behaviour(132)
+@pytest.mark.parametrize("seed", range(6))
+def test_without_faults_nothing_is_processed_twice(seed: int) -> None:
+    outcome = play(draw_scenario(seed, faults=0))
+    assert outcome.violation is None, outcome.history.tail(60)
+    assert outcome.processed > 0
+    assert outcome.processed_again == 0
+    assert outcome.overtaken == 0
+
+
+@pytest.mark.behaviour(132)
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_histories_with_faults_keep_every_rule(first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = play(draw_scenario(seed))
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.history.tail(60)}"
+
+
+def test_every_kind_of_fault_can_happen_and_is_drawn() -> None:
+    drawn = {fault.kind for seed in range(60) for fault in draw_scenario(seed).faults}
+    assert drawn == set(KINDS)
+    assert all(hasattr(Nemesis, "_" + kind.replace("-", "_")) for kind in KINDS)
+
+
+def test_a_scenario_is_kept_as_text() -> None:
+    scenario = draw_scenario(17)
+    assert from_json(to_json(scenario)) == scenario
+
+
+def test_a_fault_that_is_left_out_does_not_change_what_the_seed_draws() -> None:
+    scenario = draw_scenario(17)
+    fewer_faults = attrs.evolve(scenario, faults=scenario.faults[:1])
+    assert draw_scenario(17) == attrs.evolve(fewer_faults, faults=scenario.faults)
+
+
+def test_shrinking_finds_the_faults_that_matter() -> None:
+    faults = [Fault(at_ms, "commit") for at_ms in range(40)]
+    needed = {faults[5], faults[23], faults[24]}
+    assert set(fewer(faults, lambda kept: needed <= set(kept))) == needed
