@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, Sequence[int]]:
 
 def listed(partitions: Iterable[TopicPartition], most: int = 10) -> str:
     """For messages: the first few, sorted, and how many more there are."""
-    ordered = sorted(partitions)
-    shown = ", ".join(map(str, ordered[:most]))
-    return shown + (f" and {len(ordered) - most} more" if len(ordered) > most else "") if ordered else "none"
+    rows = list(partitions)
+    shown = ", ".join(map(str, heapq.nsmallest(most, rows)))
+    return shown + (f" and {len(rows) - most} more" if len(rows) > most else "") or "none"

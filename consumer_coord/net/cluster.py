@@ -29,9 +29,13 @@ from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.peers import Peers
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic
+from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 logger = logging.getLogger(__name__)
+
+
+#: Metadata of more partitions than this is read off the loop.
+_MANY_PARTITIONS = 10_000
 
 
 @attrs.frozen(kw_only=True)
@@ -251,7 +255,7 @@ class ClusterClient:
         timeout_ms = int(max(1, deadline.within(self.config.connection_setup_timeout_ms)))
         try:
             connection = await Connection.open(
-                self.environment.connector,
+                self.environment,
                 broker.host,
                 broker.port,
                 client_id=self.config.client_id,
@@ -337,8 +341,15 @@ class ClusterClient:
             code = getattr(response, "error_code", 0)
             if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
                 raise AuthorizationError("this principal may not describe the cluster", code=code)
-            self._take_in(from_response(response, self.metadata, interest))
+            self._take_in(await self._read_metadata(response, interest))
             return self.metadata
+
+    async def _read_metadata(self, response: MetadataResponse, interest: frozenset[str] | None) -> Metadata:
+        previous = self.metadata
+        if sum(len(topic.partitions) for topic in response.topics) < _MANY_PARTITIONS:
+            return from_response(response, previous, interest)
+        # The refresh lock is held: no other answer comes in between.
+        return await self.environment.run_blocking(lambda: from_response(response, previous, interest))
 
     def _interest(self) -> frozenset[str] | None:
         interest: set[str] = set()

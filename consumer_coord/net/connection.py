@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from consumer_coord.environment import Connector, Transport
+from consumer_coord.environment import Environment, RunBlocking, Transport
 from consumer_coord.errors import (
     CoordinatorError,
     DisconnectedError,
@@ -30,6 +30,9 @@ from consumer_coord.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 logger = logging.getLogger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
+
+#: An answer of this size is decoded off the loop.
+LARGE_FRAME_BYTES = 256 * 1024
 
 #: A session is renewed after this part of its life (``SaslClientAuthenticator``: 0.85 to 0.95).
 _SESSION_WINDOW = 0.85
@@ -74,7 +77,9 @@ class Connection:
     :class:`~consumer_coord.errors.DisconnectedError` and :attr:`closed` is True; it is never reopened.
     """
 
-    def __init__(self, transport: Transport, address: str, client_id: str, software_version: str) -> None:
+    def __init__(
+        self, transport: Transport, address: str, client_id: str, software_version: str, run_blocking: RunBlocking
+    ) -> None:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.requests_sent = 0
@@ -82,6 +87,7 @@ class Connection:
         #: True once the broker answered a request here, beyond those that open a connection.
         self.proven = False
         self._transport = transport
+        self._run_blocking = run_blocking
         self._client_id = client_id
         self._software_version = software_version
         self._correlation_id = 0
@@ -95,7 +101,7 @@ class Connection:
     @classmethod
     async def open(
         cls,
-        connector: Connector,
+        environment: Environment,
         host: str,
         port: int,
         *,
@@ -109,8 +115,8 @@ class Connection:
         connection: Connection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                transport = await connector.connect(host, port)
-                connection = cls(transport, address, client_id, software_version)
+                transport = await environment.connector.connect(host, port)
+                connection = cls(transport, address, client_id, software_version, environment.run_blocking)
                 await connection._agree_on_versions(timeout_ms)
                 if authenticator is not None:
                     await connection._authenticate(authenticator)
@@ -246,25 +252,34 @@ class Connection:
     async def _read(self) -> None:
         try:
             while True:
-                self._answer(await self._transport.receive())
+                await self._answer(await self._transport.receive())
         except CoordinatorError as error:
             self._close(error)
         except BaseException as error:
             self._close(DisconnectedError(f"reading from {self.address} ended: {error!r}"))
             raise
 
-    def _answer(self, frame: bytes) -> None:
-        waiting = self._in_flight.pop(peek_correlation_id(frame), None)
+    async def _answer(self, frame: bytes) -> None:
+        correlation_id = peek_correlation_id(frame)
+        waiting = self._in_flight.get(correlation_id)
         if waiting is None:
             raise MalformedMessageError(f"{self.address} answered a request that was never sent")
-        if waiting.future.done():
-            return
         try:
-            response = waiting.decode(frame)
+            if waiting.future.done():
+                return
+            if len(frame) < LARGE_FRAME_BYTES:
+                response = waiting.decode(frame)
+            else:
+                # The metadata of a million partitions takes seconds: the loop has heartbeats to send meanwhile.
+                response = await self._run_blocking(lambda: waiting.decode(frame))
+            if not waiting.future.done():
+                waiting.future.set_result(response)
         except MalformedMessageError as error:
-            waiting.future.set_exception(error)
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
             raise
-        waiting.future.set_result(response)
+        finally:
+            self._in_flight.pop(correlation_id, None)
 
     def _close(self, reason: CoordinatorError) -> None:
         if self._closed_by is not None:

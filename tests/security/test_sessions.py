@@ -40,13 +40,13 @@ class Counted:
 async def connect(settings: dict[str, Any]) -> tuple[Connection, Counted]:
     """One connection, with an authenticator that counts."""
     parsed = parse(settings, needs_group=False).client
-    connector = TcpConnector()
-    made = security.load(parsed.security).authenticator(real_environment(connector))
+    environment = real_environment(TcpConnector())
+    made = security.load(parsed.security).authenticator(environment)
     assert made is not None
     counted = Counted(made)
     ((host, port),) = parsed.bootstrap_servers
     opened = await Connection.open(
-        connector,
+        environment,
         host,
         port,
         client_id="session",
