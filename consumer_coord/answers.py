@@ -72,15 +72,16 @@ def step_for(table: dict[int, Step], code: int) -> Step:
 def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:
     """The exception for a code that nobody retries, with what to do about it."""
     name = codes.error_name(code)
-    said = f"{request} of group {group_id!r} was refused with {name} ({code})"
     advice, kind = _ADVICE.get(code, (detail, BrokerError))
+    plane = "control plane: " if kind is AuthorizationError else ""
+    said = f"{plane}{request} of group {group_id!r} was refused with {name} ({code})"
     if detail and detail != advice:
         advice = f"{advice}; {detail}"
     return kind(f"{said}: {advice}" if advice else said, code=code)
 
 
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
-    codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group", AuthorizationError),
+    codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group (group.id)", AuthorizationError),
     codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
     codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal may not do this on the cluster", AuthorizationError),
     codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),

@@ -34,6 +34,7 @@ ABOVE_CORE = (
     "consumer_coord.kafka_exceptions",
     "consumer_coord.runtime",
     "consumer_coord.start_offsets",
+    "consumer_coord.data_plane_security",
     "consumer_coord.spark",
     "consumer_coord.cli",
     "consumer_coord.admin",

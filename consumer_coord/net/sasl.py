@@ -251,14 +251,15 @@ class TokenSource:
             returned = await pending
         except Exception as error:
             raise AuthenticationError(f"oauth_cb raised {type(error).__name__}: {error}") from error
-        token = _parse_token(returned, asked_at_ms)
+        token = parse_token(returned, asked_at_ms)
         late_ms = self._environment.wall_clock_ms() - token.expires_at_ms
         if late_ms >= 0:
             raise AuthenticationError(f"oauth_cb returned a token that expired {late_ms / 1000:.0f} s ago")
         return token
 
 
-def _parse_token(returned: Any, asked_at_ms: float) -> Token:
+def parse_token(returned: Any, asked_at_ms: float) -> Token:
+    """What ``oauth_cb`` returned; raises :class:`ConfigurationError` for what it must not return."""
     shape = "oauth_cb must return (token, expiry in seconds since 1970[, principal[, extensions]])"
     if not isinstance(returned, tuple) or not 2 <= len(returned) <= 4:
         raise ConfigurationError(f"{shape}, not {type(returned).__name__}")

@@ -1,0 +1,111 @@
+"""What librdkafka says about security, raised at once: left alone it would retry for ever, and only log.
+
+Its ``error_cb`` runs inside ``poll`` and ``consume``, and an exception raised there comes out of them; so a refusal reaches
+the application without a look at every message.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
+from consumer_coord.kafka_exceptions import to_kafka_exception
+from consumer_coord.net.sasl import parse_token
+from consumer_coord.wire import error_codes
+
+logger = logging.getLogger(__name__)
+
+#: The broker's own word.  What else comes with these codes (a broker that goes away in mid-handshake) passes.
+_REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")
+_REFUSED_TLS = re.compile(r"certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher", re.IGNORECASE)
+
+_ACLS = {
+    error_codes.TOPIC_AUTHORIZATION_FAILED: "the principal needs READ on the topic",
+    error_codes.GROUP_AUTHORIZATION_FAILED: "the principal needs READ on the group (group.id)",
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: "the principal may not do this on the cluster",
+}
+
+
+def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError | None:
+    """Our error for one of librdkafka's that is about security and that trying again cannot help; None for any other."""
+    code, told = error.code(), _without_secrets(error.str(), settings)
+    if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(told):
+        by_token = settings.get("oauth_cb") is not None
+        remedy = "what oauth_cb returns" if by_token else "sasl.mechanism, sasl.username and sasl.password"
+        return AuthenticationError(f"data plane: {told}; check {remedy}")
+    if code == KafkaError._SSL and _REFUSED_TLS.search(told):
+        return AuthenticationError(
+            f"data plane: {told}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
+        )
+    if code in _ACLS:
+        return AuthorizationError(f"data plane: {told}: {_ACLS[code]}", code=code)
+    return None
+
+
+def _without_secrets(text: str, settings: Mapping[str, Any]) -> str:
+    for key in ("sasl.password", "ssl.key.password", "ssl.keystore.password"):
+        secret = settings.get(key)
+        if isinstance(secret, str) and secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
+    """What to raise for a message that carries an error instead of a record."""
+    refused = refusal(message.error(), settings)
+    return KafkaException(message.error()) if refused is None else to_kafka_exception(refused)
+
+
+def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` for ``confluent_kafka.Consumer``, with callbacks of ours around the application's.
+
+    Raises :class:`AuthenticationError` at once when ``oauth_cb`` has no token to give: the consumer's constructor would
+    wait ten seconds for one.
+    """
+    made = dict(settings)
+    own: Callable[[KafkaError], object] | None = made.get("error_cb")
+
+    def on_error(error: KafkaError) -> None:
+        if own is not None:
+            own(error)
+        refused = refusal(error, settings)
+        if refused is not None:
+            raise to_kafka_exception(refused)
+        logger.info("data plane: %s", error)
+
+    made["error_cb"] = on_error
+    if callable(made.get("oauth_cb")):
+        made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
+    return made
+
+
+class _Tokens:
+    """``oauth_cb`` for librdkafka, whose first token is there before it asks."""
+
+    def __init__(self, callback: Callable[[Any], tuple[Any, ...]], config: str | None) -> None:
+        self._callback = callback
+        try:
+            first = callback(config)
+        except Exception as error:
+            raise AuthenticationError(f"data plane: oauth_cb raised {type(error).__name__}: {error}") from error
+        token = parse_token(first, time.time() * 1000)
+        if token.expires_at_ms <= time.time() * 1000:
+            raise AuthenticationError("data plane: oauth_cb returned a token that has expired")
+        self._first: tuple[Any, ...] | None = first
+
+    def __call__(self, config: str | None) -> tuple[Any, ...]:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        try:
+            return self._callback(config)
+        except Exception as error:
+            # librdkafka hears of it and asks again in ten seconds; until the token expires nothing is lost.
+            logger.warning("data plane: oauth_cb raised %s: %s; it is asked again", type(error).__name__, error)
+            raise

@@ -1,0 +1,222 @@
+"""A consumer with both planes on secured listeners: right settings read, wrong ones end it at once, and say which plane."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from consumer_coord import GroupConsumer
+from consumer_coord.data_plane_security import guarded, refusal
+from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
+from tests.security.secured import SecuredKafka, unsecured_token
+from tests.support.real_kafka import unique_name
+from tests.support.secrets import found_in, made_up
+
+pytestmark = pytest.mark.kafka
+
+RECORDS = 10
+#: Nobody waits that long; what is retried for ever takes all of it.
+DEADLINE_S = 60.0
+GROUP = "group-with-read"
+
+
+@pytest.fixture(scope="module")
+def topics(secured: SecuredKafka) -> Mapping[str, str]:
+    """By what bob may do with it: a topic to read, one only to describe, and one that he may not know of."""
+    names = {"read": unique_name("may-read"), "describe": unique_name("may-describe"), "nothing": unique_name("secret")}
+    for name in names.values():
+        secured.kafka.create_topic(name, 1)
+    producer = Producer({"bootstrap.servers": secured.kafka.bootstrap_servers})
+    for name in names.values():
+        for _ in range(RECORDS):
+            producer.produce(name, b"value")
+    assert producer.flush(60) == 0
+    for user in ("alice", "bob", "carol"):
+        secured.allow(user, ResourceType.TOPIC, names["read"], AclOperation.READ)
+        secured.allow(user, ResourceType.TOPIC, names["describe"], AclOperation.DESCRIBE)
+        secured.allow(user, ResourceType.GROUP, GROUP, AclOperation.READ)
+    return names
+
+
+def consumer(settings: Mapping[str, Any], group: str = GROUP) -> GroupConsumer:
+    return GroupConsumer({
+        **settings,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 6_000,
+        # librdkafka's own lines about failures go to standard error, which is searched for secrets, too.
+        "log_level": 3,
+    })
+
+
+def messages(settings: Mapping[str, Any], topic: str, group: str = GROUP) -> Iterator[Message]:
+    """What a consumer with these settings is given, as it comes; raises what its poll raises."""
+    end_s = time.monotonic() + DEADLINE_S
+    with consumer(settings, group) as member:
+        member.subscribe([topic])
+        while time.monotonic() < end_s:
+            message = member.poll(0.5)
+            if message is not None:
+                yield message
+    raise TimeoutError(f"nothing more from {topic} in {DEADLINE_S} s")
+
+
+def read_all(settings: Mapping[str, Any], topic: str) -> int:
+    """How many records of the topic there were before the last one."""
+    taken = 0
+    for message in messages(settings, topic):
+        assert message.error() is None
+        taken += 1
+        if message.offset() == RECORDS - 1:
+            break
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("MTLS", None), ("SASL", "SCRAM-SHA-256"), ("SASL", "OAUTHBEARER"), ("SASLTLS", "PLAIN"), ("SASLTLS", "SCRAM-SHA-512")],
+)
+def test_one_dictionary_secures_both_planes(
+    secured: SecuredKafka, topics: Mapping[str, str], listener: str, mechanism: str | None
+) -> None:
+    assert read_all(secured.settings(listener, mechanism), topics["read"]) == RECORDS
+
+
+def test_a_session_that_ends_is_renewed_on_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    """Long enough for three sessions of 1.5 s, in which heartbeats, fetches and a commit go on."""
+    with consumer(secured.settings("REAUTH", "SCRAM-SHA-512")) as member:
+        member.subscribe([topics["read"]])
+        first = member.poll(DEADLINE_S)
+        assert first is not None
+        ends_s = time.monotonic() + 4.5
+        while time.monotonic() < ends_s:
+            message = member.poll(0.5)
+            assert message is None or message.error() is None
+        rows = member.commit(message=first, asynchronous=False)
+        assert rows is not None
+        assert [row.error for row in rows] == [None]
+        metrics = member.metrics()
+        # The member never had to join again.
+        assert metrics["join-total"] <= 2.0
+        assert metrics["heartbeat-total"] >= 1.0
+        member.commit(offsets=[type(rows[0])(rows[0].topic, rows[0].partition, 0)], asynchronous=False)
+
+
+# -- who may not ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour(89)
+def test_without_read_on_the_group(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    with pytest.raises(AuthorizationError, match=r"control plane: .*group 'other-group'.*needs READ on the group \(group.id\)"):
+        next(messages(secured.settings("SASL", "PLAIN", "bob"), topics["read"], "other-group"))
+
+
+def test_without_describe_on_the_topic(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    with pytest.raises(AuthorizationError, match=rf"control plane: .*'{topics['nothing']}'.*needs READ on the topic"):
+        next(messages(secured.settings("SASL", "PLAIN", "bob"), topics["nothing"]))
+
+
+def test_without_read_on_the_topic(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    """The member may join; it is the data plane that is refused, as a message with an error, or raised by iteration."""
+    settings = secured.settings("SASL", "PLAIN", "bob")
+    message = next(messages(settings, topics["describe"]))
+    assert message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    with consumer(settings) as member:
+        member.subscribe([topics["describe"]])
+        with pytest.raises(AuthorizationError, match=r"data plane: .*Topic authorization failed: .*READ on the topic"):
+            next(member)
+
+
+# -- who is not who they say ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism", "wrong", "told"),
+    [
+        ("SASL", "PLAIN", lambda _: {"sasl.password": made_up("wrong password")}, "check .*sasl.username and sasl.password"),
+        ("SASL", "SCRAM-SHA-512", lambda _: {"sasl.username": "nobody"}, "check .*sasl.username and sasl.password"),
+        ("TLS", None, lambda it: {"ssl.ca.location": str(it.foreign.ca)}, "check .*ssl.ca.location"),
+    ],
+)
+def test_wrong_credentials_end_it_at_once(
+    secured: SecuredKafka,
+    topics: Mapping[str, str],
+    listener: str,
+    mechanism: str | None,
+    wrong: Callable[[SecuredKafka], Mapping[str, Any]],
+    told: str,
+) -> None:
+    # Both are refused, and either may be the first to hear of it.
+    with pytest.raises(AuthenticationError, match=rf"(control|data) plane: .*{told}"):
+        next(messages({**secured.settings(listener, mechanism), **wrong(secured)}, topics["read"]))
+
+
+def test_a_provider_that_is_away_at_the_start(secured: SecuredKafka) -> None:
+    def away(_config: str | None) -> tuple[str, float]:
+        raise ConnectionError("no route to the provider")
+
+    with pytest.raises(AuthenticationError, match="data plane: oauth_cb raised ConnectionError: no route to the provider"):
+        consumer({**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": away})
+
+
+def test_the_data_plane_alone_is_refused(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    """A token that the broker takes from one plane and not from the other."""
+
+    def provider(_config: str | None) -> tuple[str, float]:
+        if threading.current_thread().name == "consumer-coord-work":
+            return unsecured_token("alice")
+        return made_up("no-token"), time.time() + 600
+
+    with pytest.raises(AuthenticationError, match=r"data plane: .*invalid_token.*check what oauth_cb returns"):
+        next(messages({**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": provider}, topics["read"]))
+
+
+def test_settings_that_contradict_each_other_end_it_in_the_constructor(secured: SecuredKafka) -> None:
+    with pytest.raises(ConfigurationError, match=r"sasl.password is missing"):
+        consumer({**secured.settings("SASL", "PLAIN"), "sasl.password": None})
+
+
+# -- what librdkafka tells ------------------------------------------------------------------------------------------
+
+PASSWORD = made_up("password in a message")
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        (KafkaError._AUTHENTICATION, f"x: SASL authentication error: no {PASSWORD} (after 1ms)", AuthenticationError),
+        (KafkaError._AUTHENTICATION, "x: SASL PLAIN mechanism handshake failed: Broker: Unsupported", AuthenticationError),
+        (KafkaError._AUTHENTICATION, "x: SASL authentication error: Local: Broker transport failure", None),
+        (KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: OAuth callback raised exception", None),
+        (KafkaError._SSL, "SSL handshake failed: certificate verify failed", AuthenticationError),
+        (KafkaError._SSL, "SSL handshake failed: ssl/tls alert bad certificate", AuthenticationError),
+        (KafkaError._SSL, "SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?", None),
+        (KafkaError._SSL, "SSL handshake failed: SSL transport error: Connection reset by peer", None),
+        (KafkaError._TRANSPORT, "Connect to 127.0.0.1:1 failed: Connection refused", None),
+        (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down", None),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: Group authorization failed", AuthorizationError),
+    ],
+)
+def test_only_a_refusal_is_raised(code: int, text: str, kind: type[Exception] | None) -> None:
+    """What may pass, a broker that restarts in mid-handshake say, is left to librdkafka, which tries again."""
+    found = refusal(KafkaError(code, text), {"sasl.password": PASSWORD})
+    assert type(found) is (kind or type(None))
+    assert not found_in(str(found))
+
+
+def test_the_application_s_own_callback_is_called_first() -> None:
+    heard: list[KafkaError] = []
+    on_error = guarded({"error_cb": heard.append})["error_cb"]
+    passing = KafkaError(KafkaError._TRANSPORT, "gone")
+    on_error(passing)
+    refused = KafkaError(KafkaError._SSL, "certificate verify failed")
+    with pytest.raises(AuthenticationError, match="data plane"):
+        on_error(refused)
+    assert heard == [passing, refused]
