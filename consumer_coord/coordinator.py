@@ -302,6 +302,7 @@ class ConsumerCoordinator(GroupMember):
 
     def _owned(self) -> Mapping[str, Sequence[int]]:
         """What JoinGroup names as owned: an eager member has given up everything."""
+        self.assignment.given_up()
         self._named = self.assignment.owned() if self.protocol is RebalanceProtocol.COOPERATIVE else frozenset()
         return by_topic(self._named)
 
@@ -511,7 +512,9 @@ class ConsumerCoordinator(GroupMember):
             return
         deadline = self._deadline(timeout_ms)
         self._rejoin_reason = None
+        self._ending = True
         await self._stop_driver()
+        self._signal.fire()
         await self.offsets.close(deadline)
         if leave:
             await self._leave("the consumer is being closed", deadline, rejoin=False)

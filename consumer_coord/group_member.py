@@ -100,6 +100,8 @@ class GroupMember:
         self._peers = cluster.groups.setdefault(config.group_id, Peers())
         self._peers.add(self)
         self._closed = False
+        #: True while it is being closed: no rebalance will complete any more.
+        self._ending = False
 
     @property
     def group_id(self) -> str:
@@ -335,10 +337,13 @@ class GroupMember:
         if not await self._signal.until(
             lambda: (self._state is MemberState.STABLE and not self.rebalancing)
             or self._generation.generation_id < 0
-            or self._failures.current is not None,
+            or self._failures.final
+            or self._ending,
             deadline,
         ):
             raise RequestTimedOutError("the rebalance did not complete in time")
+        if self._ending:
+            raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
         """A commit was refused: take in what that says about the membership, if it is still the one used."""

@@ -13,6 +13,7 @@ partitions that were held without a break; the others fail with
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ from consumer_coord.metrics import Metrics
 from consumer_coord.net.connection import Versioned
 from consumer_coord.rebalance import AssignmentState
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
+from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages import (
@@ -77,6 +79,8 @@ class Membership(Protocol):
     def generation_state(self) -> Generation: ...
     @property
     def rebalancing(self) -> bool: ...
+    @property
+    def subscribed(self) -> bool: ...
     @property
     def group_instance_id(self) -> str | None: ...
 
@@ -138,6 +142,10 @@ class Offsets:
         self._lane: asyncio.Task[None] | None = None
         self._fetches: dict[frozenset[TopicPartition], asyncio.Task[Mapping[TopicPartition, Any]]] = {}
         self._closed = False
+        #: Fires when a commit, or a part of one, is answered.
+        self._settled = Signal()
+        #: What stood in the way of a commit last.
+        self._obstacle = ""
 
     # -- commit -----------------------------------------------------------------------------------------------------
 
@@ -173,7 +181,16 @@ class Offsets:
             )
         owned = self._assignment.ownerships(offsets) if ownerships is None else ownerships
         entries = {partition: _Entry(position, owned.get(partition)) for partition, position in offsets.items()}
-        self._waiting.append(_Ticket(entries, future, Deadline.after(timeout_ms)))
+        ticket = _Ticket(entries, future, Deadline.after(timeout_ms))
+        self._waiting.append(ticket)
+        # Whatever the lane waits for just now, no caller waits longer than it said.
+        timer = asyncio.get_running_loop().call_at(ticket.deadline.at, self._overdue, ticket)
+
+        def over(_: asyncio.Future[CommitResult]) -> None:
+            timer.cancel()
+            self._settled.fire()
+
+        future.add_done_callback(over)
         if self._lane is None or self._lane.done():
             self._lane = self._spawn(self._run_lane(), "commit")
         return future
@@ -181,15 +198,17 @@ class Offsets:
     async def drained(self, deadline: Deadline, partitions: Iterable[TopicPartition] | None = None) -> bool:
         """Wait until no commit (of ``partitions``) is under way; False when ``deadline`` came first."""
         wanted = None if partitions is None else frozenset(partitions)
-        futures = [
-            ticket.future
-            for ticket in (*self._sending, *self._waiting)
-            if not ticket.future.done() and (wanted is None or not wanted.isdisjoint(ticket.entries))
-        ]
-        if not futures:
-            return True
-        _, pending = await asyncio.wait(futures, timeout=deadline.remaining_ms / 1000)
-        return not pending
+        before = [*self._sending, *self._waiting]
+
+        def concerns(ticket: _Ticket) -> bool:
+            # By partition: the rest of a commit may be waiting for just the rebalance that waits for this.
+            open_ones = ticket.entries.keys() - ticket.results.keys()
+            return not ticket.future.done() and (wanted is None or not wanted.isdisjoint(open_ones))
+
+        def settled() -> bool:
+            return not any(map(concerns, before))
+
+        return await self._settled.until(settled, deadline)
 
     async def _run_lane(self) -> None:
         while self._waiting:
@@ -217,8 +236,12 @@ class Offsets:
             entries.update(ticket.entries)
         retries = 0
         last: CoordinatorError | None = None
+        self._obstacle = ""
         while entries:
-            entries = self._expire(tickets, entries, last)
+            if last is not None:
+                self._obstacle = str(last)
+            entries = self._wanted(tickets, entries)
+            entries = self._fenced(tickets, entries)
             if not entries:
                 return
             deadline = Deadline(max(ticket.deadline.at for ticket in tickets if not ticket.future.done()))
@@ -246,22 +269,43 @@ class Offsets:
                 await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
                 retries += 1
 
-    def _expire(
-        self, tickets: list[_Ticket], entries: dict[TopicPartition, _Entry], last: CoordinatorError | None
-    ) -> dict[TopicPartition, _Entry]:
-        """Fail the tickets whose time is up or whose caller went away, and keep what somebody still waits for."""
+    def _overdue(self, ticket: _Ticket) -> None:
+        if not ticket.future.done():
+            why = f": {self._obstacle}" if self._obstacle else ""
+            ticket.future.set_exception(
+                RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
+            )
+
+    @staticmethod
+    def _wanted(tickets: list[_Ticket], entries: dict[TopicPartition, _Entry]) -> dict[TopicPartition, _Entry]:
+        """What somebody still waits for."""
         alive: set[TopicPartition] = set()
         for ticket in tickets:
-            if ticket.future.done():
-                continue
-            if ticket.deadline.passed:
-                why = f": {last}" if last is not None else ""
-                ticket.future.set_exception(
-                    RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
-                )
-            else:
+            if not ticket.future.done():
                 alive |= ticket.entries.keys() - ticket.results.keys()
         return {partition: entry for partition, entry in entries.items() if partition in alive}
+
+    def _fenced(self, tickets: list[_Ticket], entries: dict[TopicPartition, _Entry]) -> dict[TopicPartition, _Entry]:
+        """Fail what the broker would take and must not have: it does not look at who owns a partition, and an offset read
+        under an ownership that ended could set another member's progress back."""
+        if self._member.subscribed and self._member.generation_state.generation_id < 0:
+            # Without a generation nothing fences the commit (maybeAutoCommitOffsets, generationIfStable).
+            refused, why = frozenset(entries), "this member is not in the group now"
+        else:
+            refused = self._assignment.ended({partition: entry.ownership for partition, entry in entries.items()})
+            why = "the partition was lost or given up since the offset was read"
+        if refused:
+            self._metrics.record("commit-refused")
+        for partition in refused:
+            self._settle(
+                tickets,
+                partition,
+                CommitFailedError(
+                    f"the offset of {partition} was not committed to group {self._group_id!r}: {why}. What was processed"
+                    " since the last commit will be processed again; poll to go on"
+                ),
+            )
+        return {partition: entry for partition, entry in entries.items() if partition not in refused}
 
     def _request(self, entries: Mapping[TopicPartition, _Entry], generation: Generation) -> OffsetCommitRequest:
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -335,10 +379,12 @@ class Offsets:
             " What was processed since the last commit will be processed again; poll to rejoin"
         )
 
-    @staticmethod
-    def _settle(tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None) -> None:
+    def _settle(
+        self, tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None
+    ) -> None:
         for ticket in tickets:
             ticket.settle(partition, result)
+        self._settled.fire()
 
     async def _after_rebalance(
         self,
@@ -360,11 +406,26 @@ class Offsets:
         else:
             if code == codes.REBALANCE_IN_PROGRESS:
                 self._member.membership_refused(used, code, "OffsetCommit")
+            # Nobody waits for the sync with what is not held: the join may be waiting for just this commit.
+            entries = self._still_held(entries, tickets, code)
+            if not entries:
+                return {}
+            self._obstacle = "the group is still rebalancing"
             try:
                 await self._member.wait_for_sync(deadline)
-            except RequestTimedOutError:
-                self._expire(tickets, entries, RebalanceInProgressError("the group is still rebalancing", code=code))
+            except RequestTimedOutError as error:
+                for partition in entries:
+                    self._settle(tickets, partition, RebalanceInProgressError(f"{partition}: {error}", code=code))
                 return {}
+        keep = self._still_held(entries, tickets, code)
+        if keep:
+            self._metrics.record("commit-resent")
+        return keep
+
+    def _still_held(
+        self, entries: dict[TopicPartition, _Entry], tickets: list[_Ticket], code: int
+    ) -> dict[TopicPartition, _Entry]:
+        """What was held without a break until now; the rest fails."""
         held = self._assignment.ownerships(entries)
         keep: dict[TopicPartition, _Entry] = {}
         for partition, entry in entries.items():
@@ -372,8 +433,6 @@ class Offsets:
                 keep[partition] = entry
             else:
                 self._settle(tickets, partition, CommitFailedError(self._refusal(code), code=code))
-        if keep:
-            self._metrics.record("commit-resent")
         return keep
 
     # -- committed offsets --------------------------------------------------------------------------------------------
@@ -389,15 +448,21 @@ class Offsets:
         if not wanted:
             return {}
         deadline = Deadline.after(timeout_ms)
-        task = self._fetches.get(wanted)
-        if task is None or task.done():
-            task = asyncio.get_running_loop().create_task(self._fetch(wanted, deadline), name="offset fetch")
-            self._fetches[wanted] = task
-            task.add_done_callback(lambda done: self._fetched(wanted, done))
-        done, _ = await asyncio.wait({task}, timeout=deadline.remaining_ms / 1000)
-        if not done:
-            raise timed_out(f"fetching committed offsets of group {self._group_id!r}", timeout_ms)
-        return task.result()
+        while True:
+            task = self._fetches.get(wanted)
+            if task is None or task.done():
+                task = asyncio.get_running_loop().create_task(self._fetch(wanted, deadline), name="offset fetch")
+                self._fetches[wanted] = task
+                task.add_done_callback(functools.partial(self._fetched, wanted))
+            done, _ = await asyncio.wait({task}, timeout=deadline.remaining_ms / 1000)
+            if not done:
+                raise timed_out(f"fetching committed offsets of group {self._group_id!r}", timeout_ms)
+            if task.cancelled():
+                raise ClosedError("the coordinator was closed before the committed offsets were fetched")
+            if isinstance(task.exception(), RetriableError) and not deadline.passed and not self._closed:
+                # It ended at the time limit of the caller who began it, and we have more.
+                continue
+            return task.result()
 
     def _fetched(self, wanted: frozenset[TopicPartition], task: asyncio.Task[Mapping[TopicPartition, Any]]) -> None:
         if self._fetches.get(wanted) is task:

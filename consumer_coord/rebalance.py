@@ -65,6 +65,8 @@ class AssignmentState:
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}
+        #: What the application let go of and the group does not know of yet, by ownership: commits for it are still good.
+        self._let_go: dict[TopicPartition, int] = {}
         self._ownerships = 0
         self._revoke_all = False
 
@@ -85,6 +87,7 @@ class AssignmentState:
         """The membership is gone: everything held is lost, nothing is wanted.  False if there was nothing to lose."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
+            self._let_go.clear()
             for holding in self._held.values():
                 holding.lost = True
             self._target = Target(self._target.number + 1)
@@ -127,6 +130,11 @@ class AssignmentState:
                 if not holding.lost and (self._revoke_all or partition not in self._target.partitions)
             )
 
+    def given_up(self) -> None:
+        """The group is being told what is held: what was let go of before is anybody's from now on."""
+        with self._lock:
+            self._let_go.clear()
+
     @property
     def any_lost(self) -> bool:
         """True while the application has not looked at a loss yet."""
@@ -168,6 +176,7 @@ class AssignmentState:
                 holding = self._held.pop(partition, None)
                 if holding is not None and not holding.lost:
                     released.add(partition)
+                    self._let_go[partition] = holding.ownership
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
@@ -201,3 +210,18 @@ class AssignmentState:
                 partition: None if (holding := self._held.get(partition)) is None or holding.lost else holding.ownership
                 for partition in partitions
             }
+
+    def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
+        """Those partitions whose offsets, read under these ownerships, are not this member's to commit any more: lost, or
+        given up, even if they were won again since.  Without an ownership (None) only a loss that the application has not
+        looked at yet counts."""
+        with self._lock:
+            return frozenset(partition for partition, ownership in ownerships.items() if self._ended(partition, ownership))
+
+    def _ended(self, partition: TopicPartition, ownership: int | None) -> bool:
+        holding = self._held.get(partition)
+        if ownership is None:
+            return holding is not None and holding.lost
+        if holding is not None:
+            return holding.lost or holding.ownership != ownership
+        return self._let_go.get(partition) != ownership

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import random
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,13 +15,17 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
+from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.group import GroupMetadata
+from consumer_coord.broker.node import ClientConnection
 from consumer_coord.broker.requests.errors import error_response
-from consumer_coord.errors import DisconnectedError
+from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import APIS
-from consumer_coord.wire.codec import decode_request, encode_response
+from consumer_coord.wire.codec import Request, decode_request, encode_response
 from consumer_coord.wire.membership import (
     Assignment,
     Subscription,
@@ -45,11 +50,16 @@ class Silence:
     """No answer ever comes, and the connection stays open."""
 
 
+class Pass:
+    """What would be answered without a script."""
+
+
 DROP = Drop()
 SILENCE = Silence()
+PASS = Pass()
 
 #: An error code, a whole answer, DROP, SILENCE, or what makes one of those of the request (a coroutine may wait).
-Reply: TypeAlias = "int | Drop | Silence | Struct | Callable[[Any], Any]"
+Reply: TypeAlias = "int | Drop | Silence | Pass | Struct | Callable[[Any], Any]"
 
 
 @attrs.frozen
@@ -161,7 +171,7 @@ class FakeBrokers:
         if self._queued[kind]:
             reply = self._queued[kind].popleft()
         else:
-            reply = self._always.get(kind, self._usual)
+            reply = self._always.get(kind, PASS)
         while callable(reply):
             reply = reply(request.message)
             if inspect.isawaitable(reply):
@@ -170,12 +180,18 @@ class FakeBrokers:
             reply = error_response(request.message, request.version, reply)
         if isinstance(reply, (Drop, Silence)):
             return reply
+        if isinstance(reply, Pass):
+            return await self.serve(node, request, frame)
         if isinstance(reply, m.FindCoordinatorResponse) and request.version < 4:
             found = reply.coordinators[0]
             reply = m.FindCoordinatorResponse(
                 error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
             )
         return encode_response(reply, request.version, request.correlation_id)
+
+    async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
+        """The usual answer to a frame."""
+        return encode_response(self._usual(request.message), request.version, request.correlation_id)
 
     # -- the usual answers ------------------------------------------------------------------------------------------
 
@@ -315,6 +331,40 @@ class FakeBrokers:
                 for topic in request.topics
             )
         )
+
+
+class RealCoordinator(FakeBrokers):
+    """The same, but what no script answers is answered by the broker's half of this project: a real conversation."""
+
+    def __init__(self, topics: Mapping[str, int] | None = None, settings: Mapping[str, object] | None = None) -> None:
+        super().__init__(topics)
+        config = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1, **(settings or {})}
+        self.cluster = BrokerCluster(
+            BrokerConfig.from_mapping(config),
+            self.topics,
+            random=random.Random(5),
+            wall_clock_ms=lambda: 1_700_000_000_000,
+        )
+        self.cluster.start_all()
+
+    async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
+        """The broker's own answer."""
+        try:
+            return await self.cluster.nodes[node].handle(frame, ClientConnection()) or DROP
+        except CoordinatorError:
+            return DROP
+
+    @property
+    def group(self) -> GroupMetadata:
+        """The group as its coordinator has it."""
+        found = self.cluster.nodes[0].coordinator.group(GROUP)
+        assert found is not None
+        return found
+
+    @property
+    def state(self) -> str:
+        """The group's state, as Kafka names it."""
+        return self.group.state.value
 
 
 def found_at(node: int) -> m.FindCoordinatorResponse:
