@@ -21,6 +21,7 @@ from assignors.base import Assignor
 from consumer_coord import commits, group_metadata
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.data_plane import DataPlane, after, native, partition_of, partition_of_message, position_of
+from consumer_coord.data_plane_security import message_failure
 from consumer_coord.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -75,6 +76,7 @@ class GroupConsumer:
         self._core = self._coordinator.core
         self._settings = self._coordinator.config
         self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._thread = 0
         self._in_callback = False
         self._closed = False
@@ -105,7 +107,7 @@ class GroupConsumer:
         if message is None:
             raise StopIteration
         if message.error() is not None:
-            raise confluent_kafka.KafkaException(message.error())
+            raise message_failure(message, self._settings.librdkafka)
         return message
 
     def _enter(self, *, in_callback: bool = True) -> bool:
@@ -224,44 +226,50 @@ class GroupConsumer:
 
     def poll(self, timeout: float | None = None) -> Message | None:
         """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
-        if not self._lock.acquire(blocking=False):
+        if not self._acquire(False):
             self._enter(in_callback=False)
         try:
             core = self._core
             core.polls += 1
-            if core.attention or self._closed:
+            if core.attention:
                 self._attend()
-            if timeout is not None and 0 <= timeout <= _REBALANCING_SLICE_S:
-                return self._data.handle.poll(timeout)
-            return self._poll_slices(timeout)
+            data = self._data
+            if data.ahead:
+                return data.ahead.popleft()
+            message = data.handle.poll(0)
+            if message is None:
+                if timeout == 0:
+                    return None
+                message = self._poll_slices(timeout)
+                if message is None:
+                    return None
+            return data.read_ahead(message)
         finally:
-            self._lock.release()
+            self._release()
 
     def _poll_slices(self, timeout: float | None) -> Message | None:
-        message = self._data.handle.poll(0)
-        if message is not None:
-            return message
         ends = time.monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
-        while message is None:
-            left = ends - time.monotonic()
-            if left <= 0:
-                return None
-            message = self._data.handle.poll(self._wait_s(left))
-            if message is None:
-                # Not with a message in hand: its partition might be given up before the application has seen it.
-                self._between_slices()
-        return message
+        while (left := ends - time.monotonic()) > 0:
+            message: Message | None = self._data.handle.poll(self._wait_s(left))
+            if message is not None:
+                # At once: in between its partition might be given up before the application has seen it.
+                return message
+            self._between_slices()
+        return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
-        if not self._lock.acquire(blocking=False):
+        if not self._acquire(False):
             self._enter(in_callback=False)
         try:
             core = self._core
             core.polls += 1
-            if core.attention or self._closed:
+            if core.attention:
                 self._attend()
-            messages: list[Message] = self._data.handle.consume(num_messages, 0)
+            data = self._data
+            messages = data.take(num_messages) if data.ahead else []
+            if len(messages) < num_messages:
+                messages += data.handle.consume(num_messages - len(messages), 0)
             if len(messages) == num_messages or timeout == 0:
                 return messages
             ends = time.monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
@@ -270,12 +278,12 @@ class GroupConsumer:
                 if left <= 0 or (messages and core.attention):
                     # What is in hand goes out before a rebalance changes who owns it.
                     break
-                messages += self._data.handle.consume(num_messages - len(messages), self._wait_s(left))
+                messages += data.handle.consume(num_messages - len(messages), self._wait_s(left))
                 if not messages:
                     self._between_slices()
             return messages
         finally:
-            self._lock.release()
+            self._release()
 
     def _wait_s(self, left_s: float) -> float:
         """How long librdkafka may wait; with nothing to fetch the wait is done here, for the group, which rings."""
@@ -388,7 +396,7 @@ class GroupConsumer:
     def position(self, partitions: Rows) -> Rows:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
         with kafka_exceptions(), _Used(self):
-            rows: Rows = self._data.handle.position(list(partitions))
+            rows: Rows = self._data.position(list(partitions))
             return rows
 
     def seek(self, partition: confluent_kafka.TopicPartition) -> None:
@@ -400,7 +408,7 @@ class GroupConsumer:
                 )
                 return
             self._stored.pop(partition_of(partition), None)
-            self._data.handle.seek(partition)
+            self._data.seek(partition)
 
     def get_watermark_offsets(
         self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False

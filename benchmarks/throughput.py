@@ -1,0 +1,219 @@
+"""Benchmark (a): messages per second from one topic, and processor time per million messages.
+
+``python -m benchmarks.throughput [--records 1000000] [--rounds 5] [--only ours:consume ...]``
+
+Each measurement is a process of its own that joins a group, takes its first batch, and then reads the rest of the topic
+against the clock; the values are touched, nothing else.  The clients take turns within each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from confluent_kafka import Producer
+
+from benchmarks import cluster
+from benchmarks.table import markdown, median, number
+from tests.support.real_kafka import RealKafka
+
+PARTITIONS = 8
+BATCH = 500
+SIZES = (100, 1000)
+#: kafka-python and aiokafka read a part of what the others read: they are ten times as slow.
+PURE_PYTHON = ("kafka-python", "aiokafka")
+CASES = (
+    "confluent-kafka:consume",
+    "ours:consume",
+    "confluent-kafka:poll",
+    "ours:poll",
+    "kafka-python",
+    "aiokafka",
+)
+#: The case that each ratio is to, and the goal.
+GOALS = {"ours:consume": ("confluent-kafka:consume", 0.97), "ours:poll": ("confluent-kafka:poll", 0.85)}
+_groups = itertools.count(1)
+
+
+@attrs.frozen
+class Run:
+    """One measurement."""
+
+    per_s: float
+    cpu_s_per_million: float
+
+
+def _consumer(case: str, config: Mapping[str, Any]) -> Any:
+    if case.startswith("ours"):
+        from consumer_coord import GroupConsumer
+
+        return GroupConsumer(dict(config))
+    from confluent_kafka import Consumer
+
+    return Consumer(dict(config))
+
+
+def _read_batches(consumer: Any, first: Callable[[], None], records: int) -> int:
+    seen = 0
+    while seen < records:
+        for message in consumer.consume(BATCH, 1.0):
+            if message.error() is None:
+                message.value()
+                seen += 1
+        if seen:
+            first()
+    return seen
+
+
+def _read_singly(consumer: Any, first: Callable[[], None], records: int) -> int:
+    seen = 0
+    while seen < records:
+        message = consumer.poll(1.0)
+        if message is None or message.error() is not None:
+            continue
+        message.value()
+        seen += 1
+        if seen == 1:
+            first()
+    return seen
+
+
+def _read_kafka_python(config: Mapping[str, Any], topic: str, first: Callable[[], None], records: int) -> int:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(topic, **{name.replace(".", "_"): value for name, value in config.items()})
+    seen = 0
+    while seen < records:
+        for rows in consumer.poll(timeout_ms=1000, max_records=BATCH).values():
+            for row in rows:
+                assert row.value is not None
+                seen += 1
+        if seen:
+            first()
+    consumer.close(autocommit=False)
+    return seen
+
+
+def _read_aiokafka(config: Mapping[str, Any], topic: str, first: Callable[[], None], records: int) -> int:
+    import asyncio
+
+    from aiokafka import AIOKafkaConsumer
+
+    async def read() -> int:
+        consumer = AIOKafkaConsumer(topic, **{name.replace(".", "_"): value for name, value in config.items()})
+        await consumer.start()
+        seen = 0
+        while seen < records:
+            for rows in (await consumer.getmany(timeout_ms=1000, max_records=BATCH)).values():
+                for row in rows:
+                    assert row.value is not None
+                    seen += 1
+            if seen:
+                first()
+        await consumer.stop()
+        return seen
+
+    return asyncio.run(read())
+
+
+def read(case: str, bootstrap_servers: str, group: str, topic: str, records: int) -> Run:
+    """In a process of its own: read the topic, from the first batch on against the clock."""
+    config = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    began: list[float] = []
+
+    def first() -> None:
+        if not began:
+            began.extend((time.monotonic(), time.process_time()))
+
+    if case in PURE_PYTHON:
+        seen = (_read_kafka_python if case == "kafka-python" else _read_aiokafka)(config, topic, first, records)
+        ended, used = time.monotonic(), time.process_time()
+    else:
+        consumer = _consumer(case, config)
+        consumer.subscribe([topic])
+        seen = (_read_batches if case.endswith("consume") else _read_singly)(consumer, first, records)
+        ended, used = time.monotonic(), time.process_time()
+        consumer.close()
+    return Run(seen / (ended - began[0]), (used - began[1]) / seen * 1e6)
+
+
+def fill(kafka: RealKafka, records: int, size: int) -> str:
+    """A topic with so many records."""
+    topic = kafka.new_topic(PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "batch.size": 1_000_000})
+    value = bytes(range(256)) * (size // 256 + 1)
+    for index in range(records):
+        while True:
+            try:
+                producer.produce(topic, value[:size], partition=index % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+    return topic
+
+
+def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Sequence[str]) -> dict[str, list[Run]]:
+    """All cases, taking turns."""
+    topic = fill(kafka, records, size)
+    results: dict[str, list[Run]] = {case: [] for case in cases}
+    for turn in range(rounds):
+        # Whoever reads first after another has it better or worse: the order changes.
+        for case in cases if turn % 2 == 0 else list(reversed(cases)):
+            wanted = records // 10 if case in PURE_PYTHON else records
+            child = [sys.executable, "-m", "benchmarks.throughput", "--child", case, kafka.bootstrap_servers]
+            child += [f"throughput-{size}-{next(_groups)}", topic, str(wanted)]
+            answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=300).stdout
+            results[case].append(Run(**json.loads(answer)))
+    return results
+
+
+def table(results: Mapping[str, Sequence[Run]]) -> str:
+    """Medians, and the ratios that the goals are about: the median of the rounds' ratios."""
+    rows = []
+    for case, runs in results.items():
+        ratio, cpu, goal = "", "", ""
+        if case in GOALS and GOALS[case][0] in results:
+            peer, least = GOALS[case]
+            pairs = list(zip(runs, results[peer], strict=True))
+            ratio = number(median([one.per_s / other.per_s for one, other in pairs]))
+            cpu = number(median([one.cpu_s_per_million / other.cpu_s_per_million for one, other in pairs]))
+            goal = f"{least}"
+        per_s, cpu_s = median([run.per_s for run in runs]), median([run.cpu_s_per_million for run in runs])
+        rows.append([case, f"{per_s:,.0f}", number(cpu_s), ratio, goal, cpu])
+    return markdown(["case", "messages/s", "CPU s per million", "speed, of the peer's", "goal", "CPU, of the peer's"], rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.throughput", description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes; of 1,000 bytes a quarter of that")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=CASES)
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        case, bootstrap_servers, group, topic, records = options.child
+        print(json.dumps(attrs.asdict(read(case, bootstrap_servers, group, topic, int(records)))))
+        return
+    with cluster.broker() as kafka:
+        for size in SIZES:
+            records = options.records if size == SIZES[0] else options.records // 4
+            found = compare(kafka, size, records, options.rounds, options.only or CASES)
+            print(f"\n{size} bytes, {records:,} records, medians of {options.rounds}:\n\n{table(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
