@@ -66,15 +66,22 @@ def run(servers: str, topic: str, orders: int) -> int:
         show.event("four members start; ann can take twice as much as the others")
         stream.start()
         story: list[tuple[float, str, Callable[[], object]]] = [
-            (7.0, "eve joins: only the partitions that move pause", lambda: group.start("eve")),
-            (13.0, "bob leaves", lambda: group.leave(bob)),
-            (18.0, "ann is killed; her session ends after 6 s", lambda: die(group, ann, ledger)),
+            (3.0, "eve joins: only the partitions that move pause", lambda: group.start("eve")),
+            (5.0, "bob leaves", lambda: group.leave(bob)),
+            (5.0, "ann is killed; her session ends after 6 s", lambda: die(group, ann, ledger)),
         ]
+        calm_since: float | None = None
         while time.monotonic() - started < PATIENCE_S:
-            while story and time.monotonic() - started >= story[0][0]:
+            # The next turn comes when everybody has had partitions for a while.
+            if not shared(group, ledger):
+                calm_since = None
+            elif calm_since is None:
+                calm_since = time.monotonic()
+            elif story and time.monotonic() - calm_since >= story[0][0]:
                 _, text, act = story.pop(0)
                 show.event(text)
                 act()
+                calm_since = None
             listen(group, ledger, show, until=time.monotonic() + 0.25)
             show.update(group.members, ledger, stream.count)
             if stream.failed is not None:
@@ -82,7 +89,7 @@ def run(servers: str, topic: str, orders: int) -> int:
             crashed = [member.name for member in group.members if member.state == "consuming" and not member.alive]
             if crashed:
                 raise SystemExit(f"member {crashed[0]} ended by itself")
-            if not story and not stream.is_alive() and ledger.distinct >= stream.count and settled(group, ledger):
+            if not story and not stream.is_alive() and ledger.distinct >= stream.count and shared(group, ledger):
                 break
         finished = time.monotonic() - started
     finally:
@@ -100,10 +107,10 @@ def die(group: Group, member: MemberProcess, ledger: Ledger) -> None:
     ledger.freed(member.name, ledger.owned_by(member.name), time.time())
 
 
-def settled(group: Group, ledger: Ledger) -> bool:
-    """Every partition has an owner, who is alive."""
-    alive = {member.name for member in group.members if member.alive}
-    return len(ledger.owner) == ledger.partitions and set(ledger.owner.values()) <= alive
+def shared(group: Group, ledger: Ledger) -> bool:
+    """Every partition has an owner, and every member partitions."""
+    alive = {member.name for member in group.members if member.alive and member.state != "leaving"}
+    return len(ledger.owner) == ledger.partitions and set(ledger.owner.values()) == alive
 
 
 def listen(group: Group, ledger: Ledger, show: Screen, until: float) -> None:

@@ -8,9 +8,12 @@ import threading
 import time
 from collections import Counter
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 CUSTOMERS = 400
+
+#: A slow broker slows the stream down.
+MOST_IN_FLIGHT = 40_000
 
 
 class OrderStream(threading.Thread):
@@ -28,11 +31,20 @@ class OrderStream(threading.Thread):
         self.failed: str | None = None
 
     def run(self) -> None:
-        """Until all orders are produced."""
+        """Until all orders are produced, or one cannot be."""
+        try:
+            self._produce()
+        except (BufferError, KafkaException) as error:
+            self.failed = f"orders cannot be produced: {error}"
+        finally:
+            # librdkafka's threads end with it; the cluster may go away now.
+            del self._producer
+
+    def _produce(self) -> None:
         weights = [1 / (1 + rank) ** 0.6 for rank in range(CUSTOMERS)]
         started, sent = time.monotonic(), 0
         while sent < self._total and self.failed is None:
-            due = min(self._total, int((time.monotonic() - started) * self._rate))
+            due = min(self._total, int((time.monotonic() - started) * self._rate), sent + MOST_IN_FLIGHT // 2)
             for customer in self._random.choices(range(CUSTOMERS), weights, k=due - sent):
                 order = {"customer": customer, "cents": self._random.randrange(99, 25_000), "number": sent}
                 self._producer.produce(
@@ -40,7 +52,11 @@ class OrderStream(threading.Thread):
                 )
                 sent += 1
             self._producer.poll(0.01)
-        self._producer.flush(30)
+            while len(self._producer) > MOST_IN_FLIGHT:
+                self._producer.poll(0.05)
+        left = self._producer.flush(30)
+        if left:
+            self.failed = f"{left} orders were not acknowledged within 30 s"
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
