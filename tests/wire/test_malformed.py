@@ -21,32 +21,11 @@ from consumer_coord.wire.membership import (
     encode_assignment,
     encode_subscription,
 )
-from consumer_coord.wire.schema import BOOL, BYTES, RECORDS, STRING, UUID, Kind, Struct, fields_of
+from consumer_coord.wire.schema import Struct, fields_of
 from tests.wire.fuzzing import TARGETS, decode_anything, decode_one
-from tests.wire.values import MESSAGES, is_flexible, versions_of
+from tests.wire.values import MESSAGES, full_value, is_flexible, versions_of
 
 _SEED = 20261116
-
-
-def full_value(struct_class: type[Struct], version: int, elements: int = 2) -> Struct:
-    """A value in which everything that can be there is there."""
-    return struct_class(
-        **{spec.name: _full(spec.kind, version, elements) for spec in fields_of(struct_class) if version in spec.versions}
-    )
-
-
-def _full(kind: Kind[object], version: int, elements: int) -> object:
-    if kind.struct is not None:
-        return full_value(kind.struct, version, elements)
-    if kind.element is not None:
-        return tuple(_full(kind.element, version, elements) for _ in range(elements))
-    if kind is STRING:
-        return "naïve"
-    if kind in (BYTES, RECORDS):
-        return b"\x00\xffbytes"
-    if kind is UUID:
-        return m.MetadataResponseTopic().topic_id.__class__(int=0x0123456789ABCDEF)
-    return True if kind is BOOL else 77
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)

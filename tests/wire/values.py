@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.membership import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from consumer_coord.wire.schema import BOOL, FLOAT64, STRING, UUID, FieldSpec, Kind, Struct, fields_of, message_spec
+from consumer_coord.wire.schema import (
+    BOOL,
+    BYTES,
+    FLOAT64,
+    RECORDS,
+    STRING,
+    UUID,
+    FieldSpec,
+    Kind,
+    Struct,
+    fields_of,
+    message_spec,
+)
 
 #: Every message that has a table.
 MESSAGES: Sequence[type[Struct]] = (
@@ -80,3 +92,24 @@ def _value_of(kind: Kind[Any], version: int, narrow: Narrow) -> st.SearchStrateg
         low = -(1 << bits - 1) if signed else 0
         return st.integers(low, low + (1 << bits) - 1)
     return _TEXT if kind is STRING else _BYTES
+
+
+def full_value(struct_class: type[Struct], version: int, elements: int = 2) -> Struct:
+    """A value in which everything that can be there is there."""
+    return struct_class(
+        **{spec.name: _full(spec.kind, version, elements) for spec in fields_of(struct_class) if version in spec.versions}
+    )
+
+
+def _full(kind: Kind[Any], version: int, elements: int) -> Any:
+    if kind.struct is not None:
+        return full_value(kind.struct, version, elements)
+    if kind.element is not None:
+        return tuple(_full(kind.element, version, elements) for _ in range(elements))
+    if kind is STRING:
+        return "naïve"
+    if kind in (BYTES, RECORDS):
+        return b"\x00\xffbytes"
+    if kind is UUID:
+        return uuid.UUID(int=0x0123456789ABCDEF)
+    return True if kind is BOOL else 77
