@@ -25,6 +25,7 @@ from consumer_coord.blocking import choose_assignors
 from consumer_coord.config import parse
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.data_plane import DataPlane, after, native, partition_of, partition_of_message, position_of
+from consumer_coord.data_plane_security import message_failure
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     ClosedError,
@@ -199,7 +200,7 @@ class AsyncGroupConsumer:
             message = await self.poll()
             if message is not None:
                 if message.error() is not None:
-                    raise confluent_kafka.KafkaException(message.error())
+                    raise message_failure(message, self._settings.librdkafka)
                 return message
         raise StopAsyncIteration
 

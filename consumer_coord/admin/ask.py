@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from consumer_coord.answers import fatal
-from consumer_coord.errors import BrokerError, CoordinatorError, CoordinatorNotAvailableError, RetriableError
+from consumer_coord.errors import (
+    AuthorizationError,
+    BrokerError,
+    CoordinatorError,
+    CoordinatorNotAvailableError,
+    RetriableError,
+)
 from consumer_coord.metadata import Broker
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
@@ -72,4 +78,10 @@ def refused(code: int, group_id: str, request: str) -> CoordinatorError:
     }.get(code)
     if told is not None:
         return BrokerError(told, code=code)
+    if code == codes.GROUP_AUTHORIZATION_FAILED:
+        return AuthorizationError(
+            f"the principal may not do this with group {group_id!r} ({request} was refused): it needs DESCRIBE on the group to"
+            " look at it, READ to reset it, DELETE to delete it or its offsets",
+            code=code,
+        )
     return fatal(code, group_id=group_id, request=request)
