@@ -49,6 +49,10 @@ from consumer_coord.wire.messages import (
 )
 
 
+#: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
+LEAVE_LOOKUP_MS = 3_000
+
+
 class Superseded(Exception):
     """The membership was reset, or the subscription ended, while a step waited: start over."""
 
@@ -375,7 +379,7 @@ class GroupMember:
         broker = self._lookup.coordinator
         if broker is None:
             try:
-                broker = await self.find_coordinator(deadline)
+                broker = await self.find_coordinator(Deadline.after(deadline.within(LEAVE_LOOKUP_MS)))
             except CoordinatorError as error:
                 self._log.warning("left without telling the coordinator, which is not known: %s", error)
                 return
