@@ -69,6 +69,8 @@ class Stint:
     partition: TopicPartition
     began: float
     number: int
+    #: Whether its owner knew the group's present generation when it took the partition up: a zombie does not.
+    rightful: bool
     start: int | None = None
     position: int = 0
     acknowledged: int = -1
@@ -149,15 +151,14 @@ class Checkers:
         self.commits += 1
         stint = next((stint for stint in reversed(truth.stints) if stint.owner.name == client), None)
         self._history.note("log", f"{partition} committed {offset} by {client}")
-        later = truth.stints[-1] if truth.stints else None
         if stint is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        if later is not None and later is not stint and later.owner.generation >= self.group.generation:
-            raise Violation(
-                "fencing",
-                f"{client} committed {offset} for {partition} after {later.owner.name} had taken it up in generation"
-                f" {later.owner.generation}",
-            )
+        for other in truth.stints:
+            if other is not stint and other.rightful and (other.number > stint.number or self._is_current(other)):
+                raise Violation(
+                    "fencing",
+                    f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
+                )
         if offset < truth.committed:
             if truth.committed_by is not stint:
                 raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
@@ -198,19 +199,20 @@ class Checkers:
         if self.pending is not None:
             raise self.pending
         for partition in tuple(self._shared):
-            holders = [stint for stint in self._holders[partition] if stint.owner.alive and stint.owner.holds(partition)]
-            current = [
-                stint
-                for stint in holders
-                # A static member whose place was taken is fenced, although it knows the present generation.
-                if stint.owner.generation == self.group.generation and stint.owner.member_id in self.group.members
-            ]
+            current = [stint for stint in self._holders[partition] if self._is_current(stint)]
             if len(current) > 1:
                 raise Violation(
                     "exclusive",
                     f"{partition} is owned in generation {self.group.generation} by "
                     + " and ".join(f"{stint.owner.name} (since {stint.began:.4f} s)" for stint in current),
                 )
+
+    def _in_group(self, owner: Owner) -> bool:
+        """In the present generation.  A static member whose place was taken is fenced, although it knows the number."""
+        return owner.generation == self.group.generation and owner.member_id in self.group.members
+
+    def _is_current(self, stint: Stint) -> bool:
+        return stint.owner.alive and stint.owner.holds(stint.partition) and self._in_group(stint.owner)
 
     def taken_up(self, owner: Owner, partition: TopicPartition) -> Stint:
         """A member holds a partition from now on."""
@@ -229,7 +231,7 @@ class Checkers:
                     f" {stint.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._stints += 1
-        stint = Stint(owner, partition, self._clock(), self._stints)
+        stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner))
         holders.append(stint)
         if len(holders) > 1:
             self._shared[partition] = None

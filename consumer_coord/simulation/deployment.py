@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import json
 import math
 import time
@@ -38,7 +39,7 @@ CHURNS = {
     "deploy": "every process closes and starts again, one after the other",
     "scale-out": "half as many members more start",
     "rack-loss": "all members of one rack are killed",
-    "loss": "one member in a hundred is killed, at least one",
+    "loss": "one member in a hundred, at least one, goes without a word",
 }
 
 #: A phase that does not settle within so many virtual seconds is a finding.
@@ -132,12 +133,19 @@ class _Host:
         self.coordinators: dict[int, ConsumerCoordinator] = {}
         self.closing = False
         self.ended = False
+        #: Members that went without a word.
+        self.gone: set[int] = set()
         self._group = group
         self.process.create_task(self._main(), name=self.process.name)
 
     @property
     def alive(self) -> bool:
         return not self.process.dead and not self.ended
+
+    @property
+    def present(self) -> Sequence[int]:
+        """Its members that are in the group, or will be."""
+        return [number for number in self.members if number not in self.gone] if self.alive else []
 
     async def _main(self) -> None:
         group, deployment = self._group, self._group.deployment
@@ -149,7 +157,7 @@ class _Host:
         )
         for number in self.members:
             self.coordinators[number] = ConsumerCoordinator(
-                group.member_config(number), client, load_assignors(deployment.assignors)
+                group.member_config(number), client, [copy.copy(assignor) for assignor in group.assignors]
             )
             self.coordinators[number].subscribe(deployment.topics)
         await asyncio.gather(*(self._poll(number, coordinator, random) for number, coordinator in self.coordinators.items()))
@@ -159,7 +167,7 @@ class _Host:
     async def _poll(self, number: int, coordinator: ConsumerCoordinator, random: Random) -> None:
         group, deployment = self._group, self._group.deployment
         await asyncio.sleep(deployment.poll_every_ms / 1000 * random.random())
-        while not self.closing:
+        while not self.closing and number not in self.gone:
             try:
                 coordinator.polled()
             except CoordinatorError as error:
@@ -177,8 +185,9 @@ class _Host:
             await asyncio.sleep(deployment.poll_every_ms / 1000)
         held = coordinator.assignment.held
         group.let_go(number, held)
-        coordinator.let_go(held)
-        await coordinator.close()
+        if number not in self.gone:
+            coordinator.let_go(held)
+        await coordinator.close(leave=number not in self.gone)
 
 
 class _Group:
@@ -211,6 +220,7 @@ class _Group:
         self._unowned_s = 0.0
         self._longest_s = 0.0
         self._interruptions = 0
+        self.assignors = load_assignors(deployment.assignors)
         self._failed: str | None = None
         self._started = 0
 
@@ -303,16 +313,21 @@ class _Group:
         await self._kill([host for host in self.hosts if host.members[0] % self.deployment.racks == 0])
 
     async def _loss(self) -> None:
-        count = math.ceil(len(self.hosts) / 100)
-        await self._kill(Random(f"{self.deployment.seed}-loss").sample(self.hosts, count))
+        everybody = [(host, number) for host in self.hosts for number in host.members]
+        for host, number in Random(f"{self.deployment.seed}-loss").sample(everybody, math.ceil(len(everybody) / 100)):
+            host.gone.add(number)
+        # They notice at their next poll.
+        await asyncio.sleep(2 * self.deployment.poll_every_ms / 1000)
 
     async def _kill(self, hosts: Sequence[_Host]) -> None:
+        held: dict[int, list[TopicPartition]] = {}
+        for index, (member, _) in self.owner.items():
+            held.setdefault(member, []).append(self.partitions[index])
         for host in hosts:
             host.process.kill()
             self.network.vanish(host.process)
             for number in host.members:
-                held = [self.partitions[index] for index, (member, _) in self.owner.items() if member == number]
-                self.let_go(number, frozenset(held))
+                self.let_go(number, frozenset(held.get(number, ())))
 
     async def _phase(self, name: str, work: object) -> None:
         before = dict(self.owner)
@@ -330,7 +345,7 @@ class _Group:
                 raise SimulationError(f"{name}: the group did not settle within {_MOST_S:.0f} virtual seconds")
             await asyncio.sleep(0.25)
         task.result()
-        loads = dict.fromkeys((number for host in self.hosts if host.alive for number in host.members), 0)
+        loads = dict.fromkeys((number for host in self.hosts for number in host.present), 0)
         for member, _ in self.owner.values():
             loads[member] += 1
         self.phases.append(
@@ -354,16 +369,16 @@ class _Group:
         group = self.cluster.group("group")
         if group is None or group.state is not GroupState.STABLE or len(self.owner) != len(self.partitions):
             return False
-        alive = [host for host in self.hosts if host.alive]
-        if len(group.members) != sum(len(host.members) for host in alive):
+        present = [(host, number) for host in self.hosts for number in host.present]
+        if len(group.members) != len(present):
             return False
+        members = (host.coordinators.get(number) for host, number in present)
         return all(
-            len(host.coordinators) == len(host.members)
-            and all(
-                not coordinator.rebalancing and coordinator.generation == group.generation_id and coordinator.assignment.settled
-                for coordinator in host.coordinators.values()
-            )
-            for host in alive
+            member is not None
+            and not member.rebalancing
+            and member.generation == group.generation_id
+            and member.assignment.settled
+            for member in members
         )
 
 
