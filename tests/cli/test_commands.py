@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import sys
+import termios
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -11,6 +16,7 @@ from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.top import COLUMNS
 from tests.cli.conftest import Run
 from tests.support.members import Members, await_shared
+from tests.support.processes import spawn
 from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
 
 pytestmark = pytest.mark.kafka
@@ -181,3 +187,27 @@ def test_top_shows_lag_and_pace(
     assert second[1] == [group, "Stable", "1", orders, "2", "0", "0.0", "0.0", "now"]
     rows = [json.loads(line) for line in run("top", group, "--count", "1", "--json").lines]
     assert [(row["group"], row["topic"], row["lag"], row["read_per_s"]) for row in rows] == [(group, orders, 0, None)]
+
+
+def test_top_on_a_terminal_is_a_live_table(kafka: RealKafka, orders: str, behind: str) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 200))
+    command = [sys.executable, "-m", "consumer_coord", "top", behind, "--count", "1"]
+    process = spawn(
+        [*command, "--bootstrap-server", kafka.bootstrap_servers],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    # The last one who had the terminal open ended: that is an error on Linux, not an end of file.
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    assert process.wait(60) == ExitCode.DONE
+    assert b"\x1b[?1049h" in shown  # the alternate screen
+    for part in ("CAUGHT-UP-IN", behind, orders, "30"):
+        assert part.encode() in shown
