@@ -1,0 +1,291 @@
+"""Groups under churn on a real broker: members killed, frozen, stopped and started while a producer writes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from consumer_coord.wire.offsets_topic import OffsetCommitKey, decode_key, decode_offset_value
+from tests.kafka import churn_checks
+from tests.kafka.churn_checks import Batch, Moved
+from tests.support.admin import committed_offsets, log_offsets
+from tests.support.line_process import LineProcess, LineProcessError
+from tests.support.processes import wait_until
+from tests.support.real_kafka import RealKafka
+
+#: A member frozen for the first outlives it, for the second it does not: the session timeout lies between.
+FREEZES_S = (2.0, 9.0)
+SESSION_MS = 6_000
+_LAG_DEADLINE_S = 60.0
+
+
+class ChurnMember(LineProcess):
+    """A process of ``churn_member.py``; what it told stays when it is killed."""
+
+    def __init__(self, setup: Mapping[str, Any], name: str) -> None:
+        self.batches: list[Batch] = []
+        self.moved: list[Moved] = []
+        self.errors: list[str] = []
+        self._ready = threading.Event()
+        super().__init__([sys.executable, "-m", "tests.kafka.churn_member", json.dumps(setup)], name=name)
+
+    def on_line(self, line: str) -> None:
+        """Take in what it tells."""
+        event = json.loads(line)
+        match event["event"]:
+            case "ready":
+                self._ready.set()
+            case "error":
+                self.errors.append(event["error"])
+            case "batch":
+                ranges = {int(partition): tuple(row) for partition, row in event["ranges"].items()}
+                self.batches.append(Batch(self.name, event["at_ns"], event["generation"], ranges))
+            case "committed":
+                refused = {int(partition): why for partition, why in event["refused"].items()}
+                self.batches[-1] = attrs.evolve(self.batches[-1], refused=refused, took_ms=event["took_ms"])
+            case what:
+                self.moved.append(Moved(self.name, event["at_ns"], what, frozenset(event["partitions"])))
+
+    def await_ready(self) -> None:
+        """It has subscribed."""
+        if not self._ready.wait(60):
+            raise LineProcessError(f"{self.name} did not start:\n{self.stderr_tail()}")
+
+
+@attrs.frozen
+class Outcome:
+    """What came of a run."""
+
+    records: int
+    lost: int
+    repeated: int
+    double_owners: Sequence[str]
+    refused: int
+    refused_though_held: Sequence[str]
+    backward_commits: Sequence[str]
+    #: How long after the end of the trouble the last commit reached the end; None: it did not.
+    lag_zero_s: float | None
+    longest_commit_ms: float
+    trouble: Mapping[str, int]
+
+
+class Group:
+    """The members of one group, of one client, whether they live or not."""
+
+    def __init__(
+        self,
+        kafka: RealKafka,
+        topic: str,
+        group: str,
+        *,
+        client: str = "ours",
+        assignor: str = "cooperative-sticky",
+        batch: int = 200,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.kafka, self.topic, self.group = kafka, topic, group
+        self.members: list[ChurnMember] = []
+        self.living: list[ChurnMember] = []
+        self.frozen: dict[ChurnMember, float] = {}
+        settings = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 500,
+            "partition.assignment.strategy": assignor,
+            **(config or {}),
+        }
+        self._setup = {"client": client, "config": settings, "topic": topic, "batch": batch}
+
+    def start(self) -> ChurnMember:
+        """One more member."""
+        member = ChurnMember(self._setup, f"{self._setup['client']} {len(self.members) + 1} of {self.group}")
+        self.members.append(member)
+        self.living.append(member)
+        return member
+
+    def kill(self, member: ChurnMember) -> None:
+        """SIGKILL."""
+        self.living.remove(member)
+        member.kill()
+
+    def stop(self, member: ChurnMember) -> None:
+        """It leaves in good order; nobody waits for that."""
+        self.living.remove(member)
+        member.process.terminate()
+
+    def freeze(self, member: ChurnMember, seconds: float) -> None:
+        """SIGSTOP, until :meth:`thaw` finds its time is over."""
+        member.pause()
+        self.frozen[member] = time.monotonic() + seconds
+
+    def thaw(self, *, all_of_them: bool = False) -> None:
+        """SIGCONT to whoever has been frozen for long enough."""
+        for member, until in tuple(self.frozen.items()):
+            if all_of_them or time.monotonic() >= until:
+                del self.frozen[member]
+                if member.process.poll() is None:
+                    member.resume()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for member in self.members:
+            member.kill()
+
+    @property
+    def batches(self) -> list[Batch]:
+        """All batches of all members, in the order of time."""
+        return sorted((batch for member in self.members for batch in tuple(member.batches)), key=lambda one: one.at_ns)
+
+    @property
+    def moved(self) -> list[Moved]:
+        """All callbacks of all members."""
+        return [one for member in self.members for one in tuple(member.moved)]
+
+    def await_no_lag(self, ends: Mapping[int, int], deadline_s: float = _LAG_DEADLINE_S) -> None:
+        """Wait until the group has committed the end of every partition; raises TimeoutError."""
+
+        def caught_up() -> bool:
+            committed = committed_offsets(self.kafka.admin, self.group)
+            return all(committed.get((self.topic, partition), 0) >= end for partition, end in ends.items())
+
+        wait_until(caught_up, deadline_s, f"the end of the lag of {self.group}", interval_s=0.2)
+
+    def ends(self, partitions: int) -> Mapping[int, int]:
+        """partition -> end of the log."""
+        offsets = log_offsets(self.kafka.admin, self.topic, partitions)
+        return {partition: offset for (_, partition), offset in offsets.items()}
+
+
+def trouble(group: Group, seconds: float, seed: int, *, most: int = 7, least: int = 5) -> Mapping[str, int]:
+    """Every 2-3 s kill, freeze, stop or start a member; returns how often which."""
+    chance = random.Random(seed)
+    counts: dict[str, int] = {}
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        group.thaw()
+        time.sleep(min(left, chance.uniform(2.0, 3.0)))
+        group.thaw()
+        awake = [member for member in group.living if member not in group.frozen]
+        kinds = ["freeze 2 s", "freeze 9 s"] if awake else []
+        kinds += ["start"] if len(group.living) < most else []
+        kinds += ["kill", "stop"] if awake and len(group.living) > least - 1 else []
+        kind = chance.choice(kinds)
+        counts[kind] = counts.get(kind, 0) + 1
+        match kind:
+            case "start":
+                group.start()
+            case "kill":
+                group.kill(chance.choice(awake))
+            case "stop":
+                group.stop(chance.choice(awake))
+            case _:
+                group.freeze(chance.choice(awake), FREEZES_S[kind == "freeze 9 s"])
+    group.thaw(all_of_them=True)
+    return counts
+
+
+class SteadyProducer:
+    """Writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
+
+    def __init__(self, kafka: RealKafka, topic: str, partitions: int, per_s: int) -> None:
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+        self._topic, self._partitions, self._per_s = topic, partitions, per_s
+        self._stopping = threading.Event()
+        self.written = 0
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._stopping.wait(0.02):
+            due = int((time.monotonic() - began) * self._per_s)
+            while self.written < due:
+                self._producer.produce(self._topic, b"x" * 100, partition=self.written % self._partitions)
+                self.written += 1
+            self._producer.poll(0)
+
+    def stop(self) -> int:
+        """Returns how many records were written, all acknowledged."""
+        self._stopping.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.written
+
+
+def churn(
+    kafka: RealKafka,
+    topic: str,
+    partitions: int,
+    group: Group,
+    *,
+    seconds: float,
+    seed: int,
+    per_s: int = 4_000,
+    disturb: Callable[[Group, float, int], Mapping[str, int]] = trouble,
+) -> Outcome:
+    """Five members, a steady producer, and trouble for so long; then everybody catches up, and all is checked."""
+    first = [group.start() for _ in range(5)]
+    for member in first:
+        member.await_ready()
+    producer = SteadyProducer(kafka, topic, partitions, per_s)
+    counts = disturb(group, seconds, seed)
+    producer.stop()
+    calm = time.monotonic()
+    ends = group.ends(partitions)
+    try:
+        group.await_no_lag(ends)
+        lag_zero_s: float | None = time.monotonic() - calm
+    except TimeoutError:
+        lag_zero_s = None
+    return outcome(group, ends, lag_zero_s, counts)
+
+
+def outcome(group: Group, ends: Mapping[int, int], lag_zero_s: float | None, counts: Mapping[str, int]) -> Outcome:
+    """Everything checked."""
+    batches, moved = group.batches, group.moved
+    return Outcome(
+        records=sum(ends.values()),
+        lost=churn_checks.lost_records(batches, ends),
+        repeated=churn_checks.repeated_records(batches, ends),
+        double_owners=churn_checks.double_owners(batches),
+        refused=sum(bool(batch.refused) for batch in batches),
+        refused_though_held=churn_checks.refused_though_held(batches, moved),
+        backward_commits=churn_checks.backward_commits(commits_in_log(group.kafka, group.group, group.topic)),
+        lag_zero_s=lag_zero_s,
+        longest_commit_ms=max((batch.took_ms for batch in batches), default=0.0),
+        trouble=counts,
+    )
+
+
+def commits_in_log(kafka: RealKafka, group: str, topic: str) -> list[tuple[int, int]]:
+    """(partition, offset) of every commit of a group, in the order in which the broker wrote them."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "oracle", "enable.partition.eof": True}
+    )
+    metadata = consumer.list_topics("__consumer_offsets", 30)
+    parts = metadata.topics["__consumer_offsets"].partitions
+    consumer.assign([TopicPartition("__consumer_offsets", number, 0) for number in parts])
+    found: list[tuple[int, int]] = []
+    at_end: set[int | None] = set()
+    while len(at_end) < len(parts):
+        for message in consumer.consume(1000, 1.0):
+            if message.error() is not None:
+                at_end.add(message.partition())
+                continue
+            key = decode_key(message.key())
+            if not isinstance(key, OffsetCommitKey) or key.group != group or key.topic != topic or message.value() is None:
+                continue
+            found.append((key.partition, decode_offset_value(message.value()).offset))
+    consumer.close()
+    return found
