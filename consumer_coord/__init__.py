@@ -7,12 +7,26 @@ yours.
 
 __version__ = "0.1.0"
 
-from consumer_coord.aio import AsyncGroupConsumer
-from consumer_coord.blocking import BlockingCoordinator
-from consumer_coord.consumer import GroupConsumer
-from consumer_coord.coordinator import ConsumerCoordinator
-from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.topic_partition import TopicPartition
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from consumer_coord.aio import AsyncGroupConsumer
+    from consumer_coord.blocking import BlockingCoordinator
+    from consumer_coord.consumer import GroupConsumer
+    from consumer_coord.coordinator import ConsumerCoordinator
+    from consumer_coord.offsets import OffsetAndMetadata
+    from consumer_coord.topic_partition import TopicPartition
+
+#: Imported when first asked for: Spark's executors and the command line have no use for all of it, and it takes half a second.
+_HOMES = {
+    "AsyncGroupConsumer": "consumer_coord.aio",
+    "BlockingCoordinator": "consumer_coord.blocking",
+    "ConsumerCoordinator": "consumer_coord.coordinator",
+    "GroupConsumer": "consumer_coord.consumer",
+    "OffsetAndMetadata": "consumer_coord.offsets",
+    "TopicPartition": "consumer_coord.topic_partition",
+}
 
 __all__ = [
     "AsyncGroupConsumer",
@@ -22,3 +36,15 @@ __all__ = [
     "OffsetAndMetadata",
     "TopicPartition",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
