@@ -212,7 +212,7 @@ class Checkers:
         return owner.generation == self.group.generation and owner.member_id in self.group.members
 
     def _is_current(self, stint: Stint) -> bool:
-        return stint.owner.alive and stint.owner.holds(stint.partition) and self._in_group(stint.owner)
+        return stint.ended is None and stint.owner.alive and stint.owner.holds(stint.partition) and self._in_group(stint.owner)
 
     def taken_up(self, owner: Owner, partition: TopicPartition) -> Stint:
         """A member holds a partition from now on."""

@@ -18,6 +18,7 @@ import contextvars
 import heapq
 import random
 import threading
+import weakref
 from asyncio import base_events, events
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -124,6 +125,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._timers: list[tuple[float, int, _Timer]] = []
         self._cancelled_timers = 0
         self._numbers = 0
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
         #: What is ready to run, of all processes, in order.
         self.queue: deque[Any] = deque()
@@ -283,7 +285,16 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """A task of this loop, or of a process on it."""
         self._numbers += 1
         label = f"Task-{self._numbers}" if name is None else str(name)
-        return _Task(self._numbers, coro, loop=home, name=label, context=context)
+        task = _Task(self._numbers, coro, loop=home, name=label, context=context)
+        self._tasks.add(task)
+        return task
+
+    def tasks_of(self, home: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+        """The unfinished tasks of this loop, or of a process on it, in the order in which they were made.
+
+        asyncio's own register has the tasks of every loop that ever was, as long as they are not collected.
+        """
+        return sorted((task for task in self._tasks if task.get_loop() is home and not task.done()), key=hash)
 
     # -- what a simulation does not have ----------------------------------------------------------------------------
 
@@ -318,7 +329,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """What is unfinished now, the running task left out."""
         current = asyncio.current_task(self) if self.is_running() else None
         loops = [self, *(process for process in self.processes if not process.dead)]
-        tasks = sorted((task for loop in loops for task in asyncio.all_tasks(loop) if task is not current), key=hash)
+        tasks = sorted((task for loop in loops for task in self.tasks_of(loop) if task is not current), key=hash)
         timers = sorted(entry for entry in self._timers if not entry[2]._cancelled and entry[2]._loop in loops)
         return Leaks(
             tuple(f"{task.get_name()} {_waits_at(task)}" for task in tasks),
@@ -373,7 +384,7 @@ def run(
 
 def _end(loop: VirtualTimeLoop) -> None:
     """Cancel what is left, and close."""
-    left = sorted(asyncio.all_tasks(loop), key=hash)
+    left = loop.tasks_of(loop)
     for process in loop.processes:
         process.kill()
     loop.max_time_s, loop.max_steps = float("inf"), None

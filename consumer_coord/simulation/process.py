@@ -61,7 +61,7 @@ class Process(asyncio.AbstractEventLoop):
             return
         self.dead = self.halted = True
         self._put_off = []
-        self._remains = sorted(asyncio.all_tasks(self), key=hash)
+        self._remains = self.loop.tasks_of(self)
         for task in self._remains:
             # asyncio would warn that they were destroyed while pending; a killed process does just that.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
