@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 import attrs
 
-from consumer_coord.errors import MalformedMessageError
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT32, STRING, Struct, array, field, message
 
@@ -23,6 +24,10 @@ PROTOCOL_TYPE = "consumer"
 LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
+_COUNT = struct.Struct(">i")
+#: Runs of so many partitions at most have a compiled layout, and ranges among them their bytes remembered.
+_LONGEST_REMEMBERED = 64
+_RUNS = [struct.Struct(f">i{length}i") for length in range(_LONGEST_REMEMBERED + 1)]
 
 _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 
@@ -114,14 +119,48 @@ def decode_subscription(data: bytes) -> Subscription:
 
 def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> bytes:
     """An assignment as Java writes it in ``version`` (one later than 3 counts as 3)."""
-    data = ConsumerProtocolAssignment(
+    version = min(version, LATEST_VERSION)
+    if version < 0:
+        raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
+    data = assignment.user_data or b""
+    try:
+        entries = [_topic(topic) + _partitions(numbers) for topic, numbers in assignment.partitions.items() if numbers]
+        length = _COUNT.pack(-1 if assignment.user_data is None else len(data))
+        return b"".join((_VERSION.pack(version), _COUNT.pack(len(entries)), *entries, length, data))
+    except struct.error:  # some name or number does not fit: the codec says which
+        return _VERSION.pack(version) + encode(_by_schema(assignment), version)
+
+
+def _by_schema(assignment: Assignment) -> ConsumerProtocolAssignment:
+    return ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolTopicPartition(topic, numbers) for topic, numbers in assignment.partitions.items() if numbers
         ],
         user_data=assignment.user_data,
     )
-    version = min(version, LATEST_VERSION)
-    return _VERSION.pack(version) + encode(data, version)
+
+
+# A leader of thousands of members writes tens of thousands of such entries, the same topics and mostly the same ranges
+# again and again: hence no objects of the schema here, but pieces that are remembered.
+
+
+@lru_cache(maxsize=4096)
+def _topic(name: str) -> bytes:
+    encoded = name.encode()
+    return _VERSION.pack(len(encoded)) + encoded
+
+
+def _partitions(numbers: Sequence[int]) -> bytes:
+    if len(numbers) > _LONGEST_REMEMBERED:
+        return struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+    if type(numbers) is range:
+        return _short_range(numbers)
+    return _RUNS[len(numbers)].pack(len(numbers), *numbers)
+
+
+@lru_cache(maxsize=16_384)
+def _short_range(numbers: range) -> bytes:
+    return _RUNS[len(numbers)].pack(len(numbers), *numbers)
 
 
 def decode_assignment(data: bytes) -> Assignment:

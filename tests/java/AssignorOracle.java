@@ -5,6 +5,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -24,6 +26,7 @@ import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
 import org.apache.kafka.clients.consumer.RangeAssignor;
 import org.apache.kafka.clients.consumer.RoundRobinAssignor;
 import org.apache.kafka.clients.consumer.StickyAssignor;
+import org.apache.kafka.clients.consumer.internals.ConsumerProtocol;
 import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.PartitionInfo;
@@ -32,6 +35,7 @@ import org.apache.kafka.common.TopicPartition;
 /** Apache Kafka's own assignors behind one line of JSON in, one line of JSON out. */
 public final class AssignorOracle {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
 
     public static void main(String[] arguments) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -76,26 +80,36 @@ public final class AssignorOracle {
         answer.put("user_data", Base64.getEncoder().encodeToString(bytes));
     }
 
+    private static Cluster cluster;
+    private static GroupSubscription group;
+    private static String name;
+
+    /** One plan; with "again" for the group of the question before, with "quiet" the time it took alone. */
     private static void assign(JsonNode question, ObjectNode answer) {
-        ConsumerPartitionAssignor assignor = assignor(question.get("assignor").asText());
-        Cluster cluster = cluster(question);
-        GroupSubscription group = group(question);
-        int times = question.path("times").asInt(1);
-        ArrayNode took = JSON.createArrayNode();
-        Map<String, Assignment> plan = null;
-        for (int i = 0; i < times; i++) {
-            group.groupSubscription().values().forEach(s -> {
-                if (s.userData() != null)
-                    s.userData().rewind();
-            });
-            long start = System.nanoTime();
-            plan = assignor.assign(cluster, group).groupAssignment();
-            took.add(System.nanoTime() - start);
-            assignor = assignor(assignor.name());
+        if (!question.path("again").asBoolean()) {
+            cluster = cluster(question);
+            group = group(question);
+            name = question.get("assignor").asText();
         }
-        answer.set("nanoseconds", took);
-        if (question.path("quiet").asBoolean())
+        group.groupSubscription().values().forEach(subscription -> {
+            if (subscription.userData() != null)
+                subscription.userData().rewind();
+        });
+        ConsumerPartitionAssignor assignor = assignor(name);
+        long start = System.nanoTime();
+        long startCpu = THREADS.getCurrentThreadCpuTime();
+        Map<String, Assignment> plan = assignor.assign(cluster, group).groupAssignment();
+        long assigned = System.nanoTime();
+        long assignedCpu = THREADS.getCurrentThreadCpuTime();
+        if (question.path("quiet").asBoolean()) {
+            for (Assignment assignment : plan.values())
+                ConsumerProtocol.serializeAssignment(assignment);
+            answer.put("assign_ns", assigned - start);
+            answer.put("encode_ns", System.nanoTime() - assigned);
+            answer.put("assign_cpu_ns", assignedCpu - startCpu);
+            answer.put("encode_cpu_ns", THREADS.getCurrentThreadCpuTime() - assignedCpu);
             return;
+        }
         ObjectNode members = answer.putObject("plan");
         plan.forEach((member, assignment) -> {
             ObjectNode topics = members.putObject(member);

@@ -1,0 +1,179 @@
+"""How long plans take, beside other clients: ``python -m benchmarks.assignors``.
+
+For each case and assignor the peers take turns, five times, and the medians of those are printed with their ratios to ours
+(below 1: ours is faster).  Times are for the plan and its bytes for SyncGroup; what a leader decodes before is in memory
+for all of them.  They are processor time of the thread that does it, which other processes on the machine disturb the least
+and which leaves out what Go's and Java's garbage collectors do on other threads; ``--clock wall`` takes the clock on the wall.
+
+``--peers franz-go,java,kafka-python,aiokafka`` chooses among them; ``--cases 0,3`` among the cases; ``--rounds 5``;
+``--patience 20``: how many seconds kafka-python and aiokafka may take, which run once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import sys
+from collections.abc import Sequence
+
+import attrs
+
+from benchmarks.assignors.cases import CASES
+from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerGaveUpError, Time, python_peer
+from benchmarks.table import markdown, median, number
+from tests.support.kafka_jars import UnavailableError, ensure_jars
+
+#: Below this a case is too small for its ratio to be held against anybody.
+_SMALL_MS = 10.0
+
+
+@attrs.frozen
+class Row:
+    """One case: for each peer its medians, None where it gave up."""
+
+    case: str
+    assignor: str
+    step: str
+    times: dict[str, Time | None]
+    once: dict[str, float | None]
+
+    def ratio(self, peer: str) -> float | None:
+        """Our time divided by the peer's."""
+        ours, theirs = self.times[Ours.name], self.times.get(peer)
+        return None if ours is None or theirs is None else ours.total_ms / theirs.total_ms
+
+
+def take_turns(peers: Sequence[Peer], rounds: int, clock: str) -> dict[str, Time | None]:
+    """Each peer's median over rounds in which all of them run once."""
+    seen: dict[str, list[Time]] = {peer.name: [] for peer in peers}
+    out: set[str] = set()
+    for _ in range(rounds):
+        for peer in peers:
+            if peer.name in out:
+                continue
+            gc.collect()
+            try:
+                times = peer.run()
+                seen[peer.name].append(times.wall if clock == "wall" else times.cpu)
+            except PeerGaveUpError as error:
+                print(f"  {peer.name}: {error}", file=sys.stderr)
+                out.add(peer.name)
+    return {
+        name: Time(median([one.assign_ms for one in times]), median([one.encode_ms for one in times]))
+        if times and name not in out
+        else None
+        for name, times in seen.items()
+    }
+
+
+def measure(peers: Sequence[Peer], case_number: int, assignor: str, options: argparse.Namespace) -> list[Row]:
+    """The two rows of one case."""
+    case = CASES[case_number]
+    once = {
+        name: python_peer(name, assignor, case_number, options.patience)
+        for name in ("kafka-python", "aiokafka")
+        if name in options.peers and assignor != "cooperative-sticky"
+    }
+    present = [peer for peer in peers if _try(peer, lambda peer: peer.load(assignor, case))]
+    rows = []
+    for place, step in enumerate(("first", "one leaves, one comes")):
+        if place:
+            if assignor == "range":
+                break
+            present = [peer for peer in present if _try(peer, lambda peer: peer.change())]
+        times: dict[str, Time | None] = dict.fromkeys([peer.name for peer in peers])
+        times |= take_turns(present, options.rounds, options.clock)
+        present = [peer for peer in present if times[peer.name] is not None]
+        rows.append(Row(case.name, assignor, step, times, {name: both[place] for name, both in once.items()}))
+        print(f"  {case.name}, {assignor}, {step}: {_cells(rows[-1])}", file=sys.stderr)
+    return rows
+
+
+def _try(peer: Peer, action: object) -> bool:
+    assert callable(action)
+    try:
+        action(peer)
+    except PeerGaveUpError as error:
+        print(f"  {peer.name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _cells(row: Row) -> list[str]:
+    cells = [f"{number(time.assign_ms)} + {number(time.encode_ms)}" if time else "never" for time in row.times.values()]
+    return cells + ["never" if once is None else number(once) for once in row.once.values()]
+
+
+def report(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
+    """Tables and the goals."""
+    lines = []
+    for assignor in ("range", "sticky", "cooperative-sticky"):
+        chosen = [row for row in rows if row.assignor == assignor]
+        if not chosen:
+            continue
+        shown = [peer for peer in peers if any(row.times[peer.name] for row in chosen)]
+        others = [peer.name for peer in shown if peer.name != Ours.name]
+        head = ["members x partitions", *[peer.name for peer in shown], *chosen[0].once]
+        head += [f"ours / {name}" for name in others]
+        body = []
+        for row in chosen:
+            cells = _cells(attrs.evolve(row, times={peer.name: row.times[peer.name] for peer in shown}))
+            cells += ["-" if (ratio := row.ratio(name)) is None else f"{ratio:.2f}" for name in others]
+            body.append([f"{row.case}, {row.step}", *cells])
+        lines += [f"### {assignor}", "", markdown(head, body), ""]
+        for name in others:
+            ratios = [ratio for row in chosen if (ratio := row.ratio(name)) is not None]
+            if ratios:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                large = [ratio for row in chosen if (ratio := row.ratio(name)) is not None and _counts(row)]
+                worst = f"{max(large):.2f}" if large else "-"
+                lines.append(f"Ours / {name}: geometric mean {mean:.2f}, worst case of 10 ms or more {worst}.")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _counts(row: Row) -> bool:
+    ours = row.times[Ours.name]
+    return ours is not None and ours.total_ms >= _SMALL_MS
+
+
+def main() -> None:
+    """Run it and print the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--peers", default="franz-go,java,kafka-python,aiokafka", type=lambda text: text.split(","))
+    parser.add_argument("--cases", default=list(range(len(CASES))), type=lambda text: list(map(int, text.split(","))))
+    parser.add_argument("--assignors", default="range,sticky,cooperative-sticky", type=lambda text: text.split(","))
+    parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument("--clock", default="processor", choices=("processor", "wall"))
+    parser.add_argument("--patience", default=20.0, type=float)
+    options = parser.parse_args()
+    peers: list[Peer] = [Ours()]
+    if "franz-go" in options.peers:
+        try:
+            peers.append(Franz())
+        except PeerGaveUpError as error:
+            print(f"without franz-go: {error}", file=sys.stderr)
+    if "java" in options.peers:
+        try:
+            peers.append(Java(ensure_jars()))
+        except UnavailableError as error:
+            print(f"without Java: {error}", file=sys.stderr)
+    try:
+        rows = []
+        for assignor in options.assignors:
+            # franz-go's range balancer is not among the peers of the goals.
+            chosen = [peer for peer in peers if not (assignor == "range" and peer.name == Franz.name)]
+            for case_number in options.cases:
+                rows += measure(chosen, case_number, assignor, options)
+        for row in rows:
+            for peer in peers:
+                row.times.setdefault(peer.name, None)
+        print(report(rows, peers))
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+if __name__ == "__main__":
+    main()
