@@ -307,18 +307,27 @@ class GroupConsumer:
         if self._closed:
             raise to_kafka_exception(ClosedError("Consumer closed"))
         self._thread = threading.get_ident()
-        with kafka_exceptions():
-            self._coordinator.polled()
-            if self._woken:
-                self._woken = False
-                raise WakeupError("wakeup() was called")
-            self._auto.poll(self._finished)
-            self._asynchronous.poll()
-            change = self._core.assignment.change()
-            failure = run_through(self._handover.carry_out(change)) if change else None
-            run_through(self._handover.start_pending())
-            if failure is not None:
-                raise failure
+        try:
+            with kafka_exceptions():
+                self._coordinator.polled()
+                if self._woken:
+                    self._woken = False
+                    raise WakeupError("wakeup() was called")
+                self._auto.poll(self._finished)
+                self._asynchronous.poll()
+                change = self._core.assignment.change()
+                failure = run_through(self._handover.carry_out(change)) if change else None
+                try:
+                    run_through(self._handover.start_pending())
+                except CoordinatorError:
+                    # The first one wins; what failed after it fails again at the next poll.
+                    if failure is None:
+                        raise
+                if failure is not None:
+                    raise failure
+        finally:
+            # While poll goes on, calls of this thread are no callback's any more, and those of another one never were.
+            self._thread = 0
 
     def _commit_before_revoke(self, partitions: Partitions) -> None:
         """Automatic commit of what moves; a failure is logged, because the rebalance goes on all the same."""

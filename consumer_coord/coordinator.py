@@ -151,7 +151,7 @@ class ConsumerCoordinator(GroupMember):
                 self._released_at = now()
             self._released |= released
             self.request_rejoin("partitions were given up")
-        self._signal.fire()
+        self._peers.released()
 
     async def hold_joins(self) -> Generation:
         """A transaction is about to send its offsets: send no JoinGroup until the next poll, at most half the rebalance

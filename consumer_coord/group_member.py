@@ -175,6 +175,10 @@ class GroupMember:
     def _attend(self) -> None:
         # First the flag and then the look: what the loop notes in between is seen by the next poll.
         self.attention = False
+        if self._held_at is not None and self._held_at != self.polls:
+            # This is the poll that joins were held for.
+            self._held_at = None
+            self._call(self._signal.fire)
         failure = self._failures.take()
         if failure is None and self._parked_at is None and self._held_at is None:
             self.attention = not self.assignment.settled
@@ -301,6 +305,10 @@ class GroupMember:
         )
         self.request_rejoin("the application polled again after max.poll.interval.ms")
         self._call_attention()
+
+    def look_again(self) -> None:
+        """Something changed that the driver may be waiting for."""
+        self._signal.fire()
 
     def beat_early(self, after_ms: Sequence[int]) -> None:
         """Ask the coordinator this soon whether the group rebalances."""

@@ -86,6 +86,8 @@ class Handover:
         self._holder = holder
         self._chosen: dict[TopicPartition, OffsetAndMetadata] = {}
         self._lookup: LookUp | None = None
+        #: Given up while a look-up was under way: what it finds for them is out of date, should they come back.
+        self._outdated: set[TopicPartition] = set()
 
     async def carry_out(self, change: Change) -> CoordinatorError | None:
         """Do what ``change`` says; returns the first exception of a callback, wrapped."""
@@ -136,16 +138,18 @@ class Handover:
             # If it failed, the next poll tries again.
             self._member.attention = True
             found = lookup.result()
-            ready = {partition: at for partition, at in found.items() if partition in self.pending}
+            ready = {tp: at for tp, at in found.items() if tp in self.pending and tp not in self._outdated}
             self.pending -= ready.keys()
             await self._holder.start(ready)
         if self.pending and self._lookup is None:
+            self._outdated.clear()
             self._lookup = self._holder.look_up(frozenset(self.pending))
             self._lookup.add_done_callback(lambda _: self._member.rouse())
 
     async def _stop(self, partitions: Partitions) -> None:
         await self._holder.stop(partitions)
         self.pending -= partitions
+        self._outdated |= partitions
         self._member.let_go(partitions)
 
     async def _call_back(

@@ -31,6 +31,7 @@ class Peer(Protocol):
 
     def request_rejoin(self, reason: str) -> None: ...
     def beat_early(self, after_ms: Sequence[int]) -> None: ...
+    def look_again(self) -> None: ...
 
 
 class Peers:
@@ -54,6 +55,11 @@ class Peers:
     def must_let_go(self) -> bool:
         """True while an application has partitions to let go of."""
         return any(member.assignment.to_revoke for member in self._members)
+
+    def released(self) -> None:
+        """An application let go of partitions: a member that lingers for that need not any more."""
+        for member in self._members:
+            member.look_again()
 
     def joins(self, member: Peer) -> None:
         """``member`` sends JoinGroup: does the group rebalance?"""

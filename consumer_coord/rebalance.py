@@ -110,7 +110,11 @@ class AssignmentState:
         with self._lock:
             kept = frozenset(partition for partition in self._target.partitions if partition.topic in topics)
             if kept != self._target.partitions:
+                seen = self._seen == self._target.number
                 self._target = attrs.evolve(self._target, number=self._target.number + 1, partitions=kept)
+                if seen:
+                    # No rebalance was completed: there is nothing to tell but what must be given up.
+                    self._seen = self._target.number
 
     def owned(self) -> frozenset[TopicPartition]:
         """What the next JoinGroup names as owned: the target, and what is held until it is revoked; not what is lost."""
