@@ -20,7 +20,9 @@ def string_hash(text: str) -> int:
 
 def partition_for(group_id: str, partitions: int) -> int:
     """The partition of ``__consumer_offsets`` that holds a group (``Utils.abs(groupId.hashCode) % partitions``)."""
-    return (string_hash(group_id) & 0x7FFFFFFF) % partitions
+    value = string_hash(group_id)
+    # Java cannot negate the least integer; Kafka takes 0 for it.
+    return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
 def hash_map_order(keys: Iterable[str]) -> list[str]:

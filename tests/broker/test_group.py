@@ -162,5 +162,10 @@ def test_strings_hash_as_in_java(text: str, value: int) -> None:
     assert java_hash.string_hash(text) == value
 
 
-def test_a_hash_of_the_smallest_integer_still_gives_a_partition() -> None:
-    assert java_hash.partition_for("polygenelubricants", 50) == 0
+@pytest.mark.parametrize(
+    ("group_id", "partitions", "partition"),
+    [("group", 50, 47), ("ours-1", 6, 5), ("ours-2", 6, 4), ("polygenelubricants", 50, 0)],
+)
+def test_a_group_is_in_the_partition_where_kafka_looks_for_it(group_id: str, partitions: int, partition: int) -> None:
+    # "ours-1" has a negative hash, "polygenelubricants" the least one, which Java cannot negate.
+    assert java_hash.partition_for(group_id, partitions) == partition
