@@ -15,6 +15,7 @@ from consumer_coord.errors import AuthenticationError, ConfigurationError, Retri
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.sasl import OAuthBearer, Plain, SaslAuthenticator, Scram, TokenSource, require_no_sasl
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -46,7 +47,8 @@ class Broker:
 
     address = "broker:9092"
 
-    def __init__(self, answers: Sequence[Any] = (), *, handshake: int = 0) -> None:
+    def __init__(self, answers: Sequence[Any] = (), *, handshake: int = 0, knows_sasl: bool = True) -> None:
+        self.versions = {api_for(SaslHandshakeRequest).key: (0, 1)} if knows_sasl else {}
         self.sent: list[bytes] = []
         self._answers = list(answers)
         self._handshake = handshake
@@ -97,6 +99,8 @@ def test_a_listener_with_sasl_is_known_by_its_answer_to_no_mechanism() -> None:
     with pytest.raises(AuthenticationError, match=r"expects SASL.*one of PLAIN, SCRAM-SHA-512"):
         asyncio.run(require_no_sasl(cast(Connection, Broker(handshake=error_codes.UNSUPPORTED_SASL_MECHANISM))))
     asyncio.run(require_no_sasl(cast(Connection, Broker(handshake=error_codes.ILLEGAL_SASL_STATE))))
+    # A broker that has no handshakes has no SASL either: it is not asked.
+    asyncio.run(require_no_sasl(cast(Connection, Broker(handshake=error_codes.UNKNOWN_SERVER_ERROR, knows_sasl=False))))
 
 
 # -- SCRAM ----------------------------------------------------------------------------------------------------------
