@@ -26,7 +26,7 @@ CASES = (
     ("librdkafka, range", "confluent-kafka", "range"),
 )
 PARTITIONS = 12
-HEAD = ("client", "records", "lost", "repeated", "two owners", "commits refused", "of these though held", "lag at zero after, s")
+HEAD = ("client", "records", "lost", "repeated", "two owners", "commits refused", "though held", "no lag after, s")
 _groups = itertools.count(1)
 
 
