@@ -38,6 +38,8 @@ def deal(
     if wanted and max([number for _, number in wanted]) <= least + 1:
         dealt = _deal_blocks(partitions, [member for member, _ in wanted], run, least, start_of, gains)
         wanted = [(member, number - dealt) for member, number in wanted]
+        if run == 1:
+            wanted = _deal_singly(partitions, wanted, least - dealt, start_of, gains)
     turns = _turns(wanted, run)
     member, hand = -1, 0
     for topic, numbers in partitions.items():
@@ -87,6 +89,40 @@ def _deal_blocks(
         start_of[topic] = start
         dealt += size
     return dealt
+
+
+def _deal_singly(
+    partitions: Mapping[str, Sequence[int]],
+    wanted: Sequence[tuple[int, int]],
+    rounds: int,
+    start_of: dict[str, int],
+    gains: Sequence[Gains],
+) -> list[tuple[int, int]]:
+    """Deal what is left of each topic one by one, as long as it goes ``rounds`` times round; returns what is wanted then."""
+    ring = [gains[member] for member, _ in wanted] * 2
+    dealt = 0
+    singles: dict[tuple[int, int], list[Sequence[int]]] = {}
+    for topic, numbers in partitions.items():
+        start, end = start_of[topic], len(numbers)
+        if end - start > len(wanted) or dealt + end - start > rounds * len(wanted):
+            continue
+        # Topics have few different sizes, and ranges can be shared.
+        key = (start, end) if isinstance(numbers, range) and numbers == range(end) else None
+        ones = singles.get(key) if key else None
+        if ones is None:
+            ones = [numbers[place : place + 1] for place in range(start, end)]
+            if key:
+                singles[key] = ones
+        first = dealt % len(wanted)
+        for own, one in zip(ring[first : first + end - start], ones, strict=True):
+            if topic in own:
+                add(own, topic, one)
+            else:
+                own[topic] = one
+        dealt += end - start
+        start_of[topic] = end
+    whole, rest = divmod(dealt, len(wanted))
+    return [(member, number - whole - (place < rest)) for place, (member, number) in enumerate(wanted)]
 
 
 def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:

@@ -134,6 +134,14 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
     alone = subscriptions.all_differ
     shares: list[dict[str, Sequence[int]]] = result.gains if alone else [{} for _ in subscriptions.classes]
     for given, inside in zip(flow.given, groups.lots, strict=True):
+        if len(inside) == 1:
+            topic, start = lots.topics[inside[0]], 0
+            for number, wanted in given.items():
+                if wanted:
+                    stop = start + wanted
+                    shares[number][topic] = range(start, stop)
+                    start = stop
+            continue
         takers = iter(given.items())
         number, wanted = next(takers)
         for lot in inside:

@@ -58,8 +58,12 @@ class Subscriptions:
         recent: list[tuple[Sequence[str], int]] = []
         for position, member_id in enumerate(order):
             subscribed = members[member_id].topics
-            number = next((known for spelling, known in recent if spelling == subscribed), None)
-            if number is None:
+            number = -1
+            for spelling, known in recent:
+                if spelling == subscribed:
+                    number = known
+                    break
+            if number < 0:
                 number = class_of_row.setdefault(bit_of.row(subscribed), len(classes))
                 if number == len(classes):
                     classes.append([])

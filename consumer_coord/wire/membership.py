@@ -151,11 +151,17 @@ def _topic(name: str) -> bytes:
 
 
 def _partitions(numbers: Sequence[int]) -> bytes:
-    if len(numbers) > _LONGEST_REMEMBERED:
-        return struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
-    if type(numbers) is range:
-        return _short_range(numbers)
-    return _RUNS[len(numbers)].pack(len(numbers), *numbers)
+    length = len(numbers)
+    if length == 1:
+        return _one(numbers[0])
+    if length > _LONGEST_REMEMBERED:
+        return struct.pack(f">i{length}i", length, *numbers)
+    return _short_range(numbers) if type(numbers) is range else _RUNS[length].pack(length, *numbers)
+
+
+@lru_cache(maxsize=16_384)
+def _one(number: int) -> bytes:
+    return _RUNS[1].pack(1, number)
 
 
 @lru_cache(maxsize=16_384)
