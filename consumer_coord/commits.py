@@ -31,15 +31,27 @@ def nothing_to_commit() -> CoordinatorError:
     return FatalError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
 
 
+class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  # confluent-kafka has no types
+    """A row with an error: confluent-kafka's own attribute can be set by librdkafka alone."""
+
+    def __init__(self, row: confluent_kafka.TopicPartition, error: KafkaError) -> None:
+        epoch = {} if row.leader_epoch is None else {"leader_epoch": row.leader_epoch}
+        super().__init__(row.topic, row.partition, row.offset, metadata=row.metadata or "", **epoch)
+        self._error = error
+
+    @property
+    def error(self) -> KafkaError:
+        """Why it was not committed."""
+        return self._error
+
+
 def to_rows(wanted: Positions, result: CommitResult) -> list[confluent_kafka.TopicPartition]:
     """The outcome as confluent-kafka gives it: rows with an ``error``."""
     rows = []
     for partition, position in wanted.items():
         row = native(partition, position)
         error = result.get(partition)
-        if error is not None:
-            row.error = to_kafka_error(error)
-        rows.append(row)
+        rows.append(row if error is None else _FailedPartition(row, to_kafka_error(error)))
     return rows
 
 

@@ -1,0 +1,348 @@
+"""GroupConsumer: rebalance callbacks, positions and fetching around them (behaviours 35 to 45 and 51 to 54)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import CallbackError, ConcurrentUseError, FatalError
+from consumer_coord.handover import Callbacks, Handover, run_through
+from consumer_coord.rebalance import AssignmentState, Change
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from tests.client.support.embedded import BROKER, Told, consumer, held, poll_until, produce, row, take
+from tests.client.support.member import parts
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4, "other": 1}, config=BROKER) as running:
+        yield running
+
+
+def _share(one: GroupConsumer, two: GroupConsumer) -> None:
+    poll_until([one, two], lambda: len(held(one)) == 2 and len(held(two)) == 2 and one.generation() == two.generation())
+
+
+@pytest.mark.behaviour(35, 38)
+def test_eager_revokes_everything_before_it_joins(kafka: EmbeddedKafka) -> None:
+    told = Told()
+    seen: list[tuple[list[int], str | None]] = []
+    callbacks = told.callbacks()
+    keep = callbacks["on_revoke"]
+
+    def on_revoke(who: GroupConsumer, rows: Any) -> None:
+        seen.append((held(who), kafka.group_state("billing")))
+        keep(who, rows)
+
+    with consumer(kafka, "range") as one, consumer(kafka, "range") as two:
+        one.subscribe(["orders"], **{**callbacks, "on_revoke": on_revoke})
+        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        two.subscribe(["orders"])
+        _share(one, two)
+        assert told.kinds == ["assigned", "revoked", "assigned"]
+        assert told.events[0] == ("assigned", [0, 1, 2, 3])
+        assert ("revoked", [0, 1, 2, 3]) in told.events
+        # The callback ran before anything changed, and the group was still waiting for this member's join.
+        assert seen == [([0, 1, 2, 3], "PreparingRebalance")]
+
+
+@pytest.mark.behaviour(36, 38, 39)
+def test_cooperative_revokes_and_adds_only_the_difference(kafka: EmbeddedKafka) -> None:
+    told, others = Told(), Told()
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"], **told.callbacks())
+        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        two.subscribe(["orders"], **others.callbacks())
+        _share(one, two)
+        assert told.kinds == ["assigned", "revoked"]
+        moved = next(numbers for kind, numbers in told.events if kind == "revoked")
+        assert len(moved) == 2
+        assert sorted(held(one) + moved) == [0, 1, 2, 3]
+        assert others.kinds == ["assigned"]
+        assert held(two) == moved
+    assert told.kinds == ["assigned", "revoked", "revoked"], "close revokes what is owned"
+
+
+@pytest.mark.behaviour(40, 41)
+@pytest.mark.parametrize("kinds", [("on_assign", "on_revoke", "on_lost"), ("on_assign", "on_revoke")])
+def test_partitions_are_lost_when_the_generation_is_gone(kafka: EmbeddedKafka, kinds: tuple[str, ...]) -> None:
+    told = Told()
+    # What the broker keeps of the membership that it denies ends soon.
+    with consumer(kafka, session_timeout_ms=500) as one:
+        one.subscribe(["orders"], **told.callbacks(*kinds))
+        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID))
+        poll_until(one, lambda: len(told.kinds) == 3 and held(one) == [0, 1, 2, 3])
+    expected = "lost" if "on_lost" in kinds else "revoked"
+    assert told.kinds == ["assigned", expected, "assigned", "revoked"]
+
+
+@pytest.mark.behaviour(42, 43)
+def test_an_exception_of_a_callback_leaves_poll_after_the_state_is_right(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(3) for number in range(4)})
+
+    def on_assign(*_: Any) -> None:
+        raise ZeroDivisionError("a bug of the application")
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        with pytest.raises(CallbackError, match=r"on_assign raised ZeroDivisionError: a bug of the application") as raised:
+            poll_until(one, lambda: False)
+        assert isinstance(raised.value, KafkaException)
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        assert held(one) == [0, 1, 2, 3]
+        assert len(take(one, 12)) == 12
+
+
+@pytest.mark.behaviour(42)
+def test_all_callbacks_run_and_the_first_exception_wins() -> None:
+    """Lost, revoked and added in one look."""
+    state = AssignmentState()
+    ran: list[str] = []
+
+    class Member:
+        """What a handover asks of the coordinator."""
+
+        assignment = state
+        attention = False
+
+        def let_go(self, partitions: Any) -> None:
+            state.let_go(partitions)
+
+        def rouse(self) -> None:
+            ran.append("rouse")
+
+    class Holder:
+        """A consumer without a data plane."""
+
+        async def call(self, callback: Callable[[Any, Any], object], partitions: Any) -> None:
+            callback(self, partitions)
+
+        async def before_revoke(self, partitions: Any) -> None:
+            ran.append(f"commit {len(partitions)}")
+
+        async def start(self, positions: Any) -> None:
+            ran.append(f"start {len(positions)}")
+
+        async def stop(self, partitions: Any) -> None:
+            ran.append(f"stop {len(partitions)}")
+
+        def look_up(self, partitions: Any) -> Any:
+            raise AssertionError("not in this test")
+
+    def fails(name: str) -> Callable[[Any, Any], None]:
+        def callback(_: Any, partitions: Any) -> None:
+            ran.append(name)
+            raise RuntimeError(f"in {name}")
+
+        return callback
+
+    state.publish(1, parts("t", 0, 1))
+    state.take_up(state.change())
+    state.publish(2, parts("t", 1, 2))
+    held_now = state.change()
+    handover = Handover(Member(), Holder())  # type: ignore[arg-type]  # as much of a coordinator as it needs
+    handover.callbacks = Callbacks(fails("on_assign"), fails("on_revoke"), fails("on_lost"))
+    state.publish(2, parts("t", 1, 2))
+    change = state.change()
+    assert change.revoked == held_now.revoked == parts("t", 0)
+    change = Change(change.target, parts("t", 1), change.revoked, change.added | parts("t", 1), True)
+    failure = run_through(handover.carry_out(change))
+    assert [step for step in ran if step.startswith("on_")] == ["on_lost", "on_revoke", "on_assign"]
+    assert ran.index("stop 1") > ran.index("on_lost"), "the callback still sees the partition"
+    assert isinstance(failure, CallbackError)
+    assert "in on_lost" in str(failure)
+    assert state.held == parts("t", 1, 2)
+
+
+@pytest.mark.behaviour(44)
+def test_metadata_and_committed_offsets_can_be_had_inside_a_callback(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    found: dict[str, Any] = {}
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        found["topics"] = set(who.list_topics(timeout=10).topics)
+        found["watermarks"] = who.get_watermark_offsets(row(0), timeout=10)
+        found["committed"] = [each.offset for each in who.committed(rows, timeout=10)]
+        who.commit(offsets=[row(1, 7)], asynchronous=False)
+        found["generation"] = who.generation()
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        poll_until(one, lambda: "generation" in found)
+        assert {"orders", "other"} <= found["topics"]
+        assert found["watermarks"] == (0, 5)
+        assert found["committed"] == [-1001] * 4
+        assert one.committed([row(1)])[0].offset == 7
+        assert found["generation"] == one.generation() > 0
+
+
+@pytest.mark.parametrize("call", ["poll", "consume", "subscribe", "close", "unsubscribe"])
+def test_what_may_not_be_called_inside_a_callback_says_so(kafka: EmbeddedKafka, call: str) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {"poll": (0,), "consume": (1, 0), "subscribe": (["other"],)}
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        getattr(who, call)(*arguments.get(call, ()))
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        with pytest.raises(CallbackError, match="inside a rebalance callback") as raised:
+            poll_until(one, lambda: False)
+        assert isinstance(raised.value.__cause__, ConcurrentUseError)
+        assert held(one) == [0, 1, 2, 3]
+
+
+@pytest.mark.behaviour(45)
+@pytest.mark.parametrize("gone", [False, True])
+def test_close_revokes_what_is_owned_or_loses_it(kafka: EmbeddedKafka, gone: bool) -> None:
+    told = Told()
+    one = consumer(kafka)
+    one.subscribe(["orders"], **told.callbacks())
+    poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+    if gone:
+        kafka.add_fault("Heartbeat", Fault(error_code=codes.UNKNOWN_MEMBER_ID), times=1)
+        # The background hears of it by itself; the application does not poll.
+        poll_until([], lambda: one._core.assignment.any_lost)
+    one.close()
+    # What was lost and won again meanwhile was never taken up.
+    assert told.events[1:] == [("lost" if gone else "revoked", [0, 1, 2, 3])]
+    if not gone:
+        assert kafka.group_state("billing") == "Empty"
+
+
+@pytest.mark.behaviour(51, 52)
+def test_paused_and_position_survive_a_rebalance_that_keeps_the_partition(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(10) for number in range(4)})
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        assert len(take(one, 40)) == 40
+        one.pause([row(number) for number in range(4)])
+        two.subscribe(["orders"])
+        _share(one, two)
+        kept = held(one)
+        assert [each.offset for each in one.position([row(number) for number in kept])] == [10, 10]
+        produce(kafka, "orders", {number: ["new"] for number in range(4)})
+        got = take(two, 2)
+        assert {message.partition() for message in got} == set(held(two)), "what moved is not paused"
+        assert one.poll(0.2) is None, "a rebalance resumed what was paused"
+        one.resume([row(number) for number in kept])
+        assert sorted((message.partition(), message.offset()) for message in take(one, 2)) == [(number, 10) for number in kept]
+
+
+@pytest.mark.behaviour(53)
+def test_nothing_comes_out_of_a_partition_that_waits_to_be_revoked(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(2000) for number in range(4)})
+    told = Told()
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"], **told.callbacks())
+        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        take(one, 10)  # librdkafka has fetched ahead from all of them
+        two.subscribe(["orders"])
+        # The application is busy; the group has decided what moves.
+        poll_until(two, lambda: one._core.assignment.to_revoke)
+        moving = {partition.partition for partition in one._core.assignment.to_revoke}
+        first = one.consume(500, 0.5)
+        assert first
+        assert not moving & {message.partition() for message in first}
+        assert [event for event in told.events[1:] if event[1]] == [("revoked", sorted(moving))]
+
+
+@pytest.mark.behaviour(54)
+def test_nothing_comes_out_of_a_partition_before_its_assigned_callback_has_run(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {number: range(100) for number in range(4)})
+    assigned: set[int] = set()
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        # Begin at places of our own: what comes first comes from there.
+        who.incremental_assign([row(each.partition, 90 + each.partition) for each in rows if each.partition != 3])
+        if any(each.partition == 3 for each in rows):
+            who.seek(row(3, 99))
+        assigned.update(each.partition for each in rows)
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        poll_until(one, lambda: assigned == {0, 1, 2, 3})
+        first: dict[int, int] = {}
+        for message in take(one, 10 + 9 + 8 + 1):
+            assert message.partition() in assigned
+            first.setdefault(message.partition(), message.offset())
+        assert first == {0: 90, 1: 91, 2: 92, 3: 99}
+
+
+def test_positions_for_partitions_of_others_are_refused_inside_on_assign(kafka: EmbeddedKafka) -> None:
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        who.assign([row(0, 0, "other")])
+
+    with consumer(kafka) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        with pytest.raises(CallbackError, match="other-0") as raised:
+            poll_until(one, lambda: False)
+        assert isinstance(raised.value.__cause__, FatalError)
+
+
+def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
+    """The partition went to somebody else and came back: where to begin has changed."""
+    state = AssignmentState()
+    looked_up: list[Any] = []
+    started: dict[TopicPartition, Any] = {}
+
+    class Member:
+        assignment = state
+        attention = False
+
+        def let_go(self, partitions: Any) -> None:
+            state.let_go(partitions)
+
+        def rouse(self) -> None:
+            return None
+
+    class LookUp:
+        def __init__(self) -> None:
+            self.found: Any = None
+
+        def done(self) -> bool:
+            return self.found is not None
+
+        def result(self) -> Any:
+            return self.found
+
+        def add_done_callback(self, function: Any) -> None:
+            return None
+
+    class Holder:
+        async def start(self, positions: Any) -> None:
+            started.update(positions)
+
+        async def stop(self, partitions: Any) -> None:
+            return None
+
+        def look_up(self, partitions: Any) -> Any:
+            looked_up.append(LookUp())
+            return looked_up[-1]
+
+    handover = Handover(Member(), Holder())  # type: ignore[arg-type]  # as much of both as it needs
+    partition = TopicPartition("t", 0)
+
+    def poll() -> None:
+        run_through(handover.carry_out(state.change()))
+        run_through(handover.start_pending())
+
+    state.publish(1, {partition})
+    poll()
+    state.lose()
+    state.publish(2, {partition})
+    poll()
+    looked_up[0].found = {partition: "old"}
+    poll()
+    assert started == {}
+    looked_up[1].found = {partition: "new"}
+    poll()
+    assert started == {partition: "new"}

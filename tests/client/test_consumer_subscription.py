@@ -1,0 +1,319 @@
+"""GroupConsumer: subscriptions, starting positions, commits (behaviours 46, 55, 56, 58, 78, 79, 85, 86)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import ConfigurationError, FatalError, NoOffsetError
+from consumer_coord.start_offsets import duration_ms
+from consumer_coord.wire import error_codes as codes
+from tests.client.support.embedded import BROKER, Told, consumer, held, poll_until, produce, row, take
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 2, "other": 1}, config=BROKER) as running:
+        yield running
+
+
+@pytest.mark.behaviour(46)
+def test_a_subscription_and_a_manual_assignment_exclude_each_other(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "other", {0: range(3)})
+    with consumer(kafka) as one:
+        one.assign([row(0, 1, "other")])
+        assert [message.offset() for message in take(one, 2)] == [1, 2]
+        with pytest.raises(FatalError, match="unassign"):
+            one.subscribe(["orders"])
+        one.unassign()
+        assert one.assignment() == []
+        one.subscribe(["orders"])
+        poll_until(one, lambda: held(one) == [0, 1])
+        for call in (one.assign, one.incremental_assign, one.incremental_unassign):
+            with pytest.raises(FatalError, match="unsubscribe first"):
+                call([row(0, 0, "other")])
+        with pytest.raises(FatalError, match="unsubscribe first"):
+            one.unassign()
+        one.unsubscribe()
+        assert one.assignment() == []
+        one.assign([row(0, 0, "other")])
+        assert len(take(one, 3)) == 3
+
+
+@pytest.mark.behaviour(46)
+@pytest.mark.parametrize("wrong", ["orders", [None], [b"orders"]])
+def test_a_subscription_that_is_none_is_refused(kafka: EmbeddedKafka, wrong: Any) -> None:
+    with consumer(kafka) as one, pytest.raises(TypeError, match="list of topics"):
+        one.subscribe(wrong)
+
+
+@pytest.mark.behaviour(46, 47)
+def test_a_pattern_that_is_no_regular_expression_is_quoted(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        with pytest.raises(ConfigurationError, match=r"\^\(orders"):
+            one.subscribe(["^(orders"])
+        one.subscribe(["^ord", "other"])
+        poll_until(one, lambda: len(one.assignment()) == 3)
+
+
+@pytest.mark.behaviour(55)
+@pytest.mark.parametrize(
+    ("reset", "first"), [("earliest", 0), ("latest", 10), ("by_duration:PT1H", 4), ("by_duration:P2D", 0)]
+)
+def test_where_reading_begins_without_a_commit(kafka: EmbeddedKafka, reset: str, first: int) -> None:
+    now = int(time.time() * 1000)
+    produce(kafka, "orders", {0: range(4)}, timestamp=now - 7_200_000)
+    produce(kafka, "orders", {0: range(6)}, timestamp=now - 60_000)
+    with consumer(kafka, auto_offset_reset=reset) as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: not one._handover.pending and held(one) == [0, 1] and len(one._data.assigned) == 2)
+        if reset == "latest":
+            # librdkafka asks for the end by itself, at a moment of its own.
+            found: list[Any] = []
+            while not found:
+                produce(kafka, "orders", {0: ["new"]})
+                found = one.consume(1, 0.2)
+            assert found[0].offset() >= first
+        else:
+            assert take(one, 10 - first)[0].offset() == first
+
+
+@pytest.mark.behaviour(55)
+def test_without_a_commit_and_a_policy_poll_says_what_to_do(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(3)})
+    with consumer(kafka, auto_offset_reset="none") as one:
+        one.subscribe(["orders"])
+        with pytest.raises(NoOffsetError, match=r"orders-0, orders-1, and auto.offset.reset is none: commit") as raised:
+            poll_until(one, lambda: False)
+        assert isinstance(raised.value, KafkaException)
+        assert raised.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
+        # Somebody heeds the advice.
+        one.commit(offsets=[row(0, 1), row(1, 0)], asynchronous=False)
+        assert [message.offset() for message in take(one, 2)] == [1, 2]
+
+
+@pytest.mark.behaviour(55)
+def test_a_commit_counts_before_any_policy(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka) as one:
+        one.commit(offsets=[row(0, 7)], asynchronous=False)
+        one.subscribe(["orders"])
+        assert [message.offset() for message in take(one, 3)] == [7, 8, 9]
+
+
+def test_durations_are_iso_8601() -> None:
+    assert duration_ms("P1DT2H3M4.5S") == ((26 * 60 + 3) * 60 + 4.5) * 1000
+    assert duration_ms("PT0.25S") == 250
+    with pytest.raises(ValueError, match="P1DT12H30M5S"):
+        duration_ms("1 hour")
+
+
+@pytest.mark.behaviour(56)
+def test_a_seek_goes_on_elsewhere_and_forgets_what_was_there(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(100)})
+    with consumer(kafka, enable_auto_offset_store=False, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        last = take(one, 100)[-1]
+        one.store_offsets(last)
+        one.seek(row(0, 40))
+        assert one.position([row(0)])[0].offset in (40, confluent_kafka.OFFSET_INVALID)
+        with pytest.raises(KafkaException) as raised:
+            one.commit(asynchronous=False)
+        assert raised.value.args[0].code() == KafkaError._NO_OFFSET, "what was stored before the seek was committed after it"
+        assert [message.offset() for message in take(one, 60)] == list(range(40, 100))
+        with pytest.raises(KafkaException):
+            one.seek(row(0, 0, "other"))
+
+
+@pytest.mark.behaviour(58)
+def test_lag_is_reported_for_each_partition(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(30), 1: range(5)})
+    reported: list[dict[str, Any]] = []
+    with consumer(
+        kafka, statistics_interval_ms=50, stats_cb=lambda text: reported.append(json.loads(text)), queued_min_messages=1
+    ) as one:
+        one.subscribe(["orders"])
+        take(one, 35)
+
+        def lags() -> dict[str, int]:
+            partitions = reported[-1]["topics"].get("orders", {}).get("partitions", {}) if reported else {}
+            return {number: each["consumer_lag_stored"] for number, each in partitions.items() if number in ("0", "1")}
+
+        one.commit(offsets=[row(0, 10)], asynchronous=False)
+        poll_until(one, lambda: {"0", "1"} <= lags().keys())
+        assert all(each["consumer_lag"] is not None for each in reported[-1]["topics"]["orders"]["partitions"].values())
+        ends = {number: one.get_watermark_offsets(row(number), timeout=10) for number in (0, 1)}
+        assert ends == {0: (0, 30), 1: (0, 5)}
+
+
+# -- commits ----------------------------------------------------------------------------------------------------------
+
+
+def _committed(kafka: EmbeddedKafka, *numbers: int) -> list[int]:
+    with consumer(kafka) as other:
+        return [each.offset for each in other.committed([row(number) for number in numbers], timeout=10)]
+
+
+@pytest.mark.behaviour(85)
+def test_automatic_commits_come_at_their_interval(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka, auto_commit_interval_ms=50) as one:
+        one.subscribe(["orders"])
+        take(one, 10)
+        poll_until(one, lambda: one.committed([row(0)])[0].offset == 10)
+        commits = one.metrics()["commit-total"]
+        for _ in range(20):
+            one.poll(0.02)
+        assert one.metrics()["commit-total"] == commits, "what has not changed was committed again"
+
+
+@pytest.mark.behaviour(85)
+def test_an_automatic_commit_that_fails_is_made_again_at_the_next_interval(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    kafka.add_fault("OffsetCommit", Fault(error_code=codes.INVALID_COMMIT_OFFSET_SIZE), times=2)
+    with consumer(kafka, auto_commit_interval_ms=50) as one:
+        one.subscribe(["orders"])
+        take(one, 10)
+        poll_until(one, lambda: one.committed([row(0)])[0].offset == 10)
+    assert caplog.text.count("automatic commit of orders-0 failed") == 2
+
+
+@pytest.mark.behaviour(85)
+def test_what_was_not_handed_out_is_not_committed_automatically(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(100)})
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: held(one) == [0, 1])
+        handed_out = 0
+        while handed_out < 7:
+            handed_out += one.poll(1) is not None
+    assert _committed(kafka, 0) == [7]
+
+
+@pytest.mark.behaviour(85)
+def test_without_automatic_commits_nothing_is_committed(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka, enable_auto_commit=False, auto_commit_interval_ms=10) as one:
+        one.subscribe(["orders"])
+        take(one, 10)
+        for _ in range(10):
+            one.poll(0.02)
+    assert _committed(kafka, 0) == [-1001]
+
+
+@pytest.mark.behaviour(86)
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_what_is_finished_is_committed_before_it_is_given_up(kafka: EmbeddedKafka, strategy: str) -> None:
+    produce(kafka, "orders", {0: range(10), 1: range(20)})
+    # Retriable: tried again.
+    kafka.add_fault("OffsetCommit", Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS), times=2)
+    with consumer(kafka, strategy) as one, consumer(kafka, strategy) as two:
+        one.subscribe(["orders"])
+        take(one, 30)
+        two.subscribe(["orders"])
+        again = poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        moved = held(two)[0]
+        assert two.committed([row(moved)])[0].offset == (10, 20)[moved]
+        produce(kafka, "orders", {0: ["new"], 1: ["new"]})
+        again += poll_until([one, two], lambda: two.position([row(moved)])[0].offset == (11, 21)[moved])
+        assert all(message.value() == b"new" for message in again), "records were processed twice"
+
+
+@pytest.mark.behaviour(86)
+def test_a_commit_that_cannot_succeed_does_not_stop_the_rebalance(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(kafka, "orders", {0: range(10), 1: range(20)})
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"])
+        take(one, 30)
+        kafka.add_fault("OffsetCommit", Fault(error_code=codes.TOPIC_AUTHORIZATION_FAILED))
+        two.subscribe(["orders"])
+        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+    assert "before giving them up failed" in caplog.text
+    assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
+
+
+@pytest.mark.behaviour(86)
+def test_the_commit_before_giving_up_is_bounded_in_time(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10), 1: range(20)})
+    with (
+        consumer(kafka, rebalance_timeout_ms=300, socket_timeout_ms=1_000) as one,
+        consumer(kafka, rebalance_timeout_ms=10_000) as two,
+    ):
+        one.subscribe(["orders"])
+        take(one, 30)
+        kafka.add_fault("OffsetCommit", Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS), times=1_000)
+        two.subscribe(["orders"])
+        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1, within_s=10)
+        kafka.clear_faults()
+
+
+@pytest.mark.behaviour(78, 79)
+def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    told: list[tuple[Any, list[int]]] = []
+    config_told = Told()
+    one = consumer(kafka, on_commit=lambda error, rows: told.append((error, [each.offset for each in rows])))
+    one.subscribe(["orders"], **config_told.callbacks())
+    messages = take(one, 10)
+    kafka.add_fault("OffsetCommit", Fault(delay_ms=200))
+    for message in messages[:3]:
+        one.commit(message)
+    one.commit(offsets=[row(1, 0)], asynchronous=False)
+    assert [offsets for _, offsets in told] in ([], [[1], [2], [3]]), "told outside of poll, or out of order"
+    one.commit(messages[4])
+    one.close()
+    assert told == [(None, [1]), (None, [2]), (None, [3]), (None, [5])]
+    # The automatic commit at close covers what was handed out.
+    assert _committed(kafka, 0) == [10]
+
+
+def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: held(one) == [0, 1])
+        rows = one.commit(
+            offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 4)], asynchronous=False
+        )
+        assert rows is not None
+        assert [each.error is not None and each.error.code() for each in rows] == [codes.OFFSET_METADATA_TOO_LARGE, False]
+        with pytest.raises(ValueError, match="mutually exclusive"):
+            one.commit(message=object(), offsets=[row(0, 1)])
+        with pytest.raises(KafkaException) as raised:
+            one.commit(asynchronous=False)
+        assert raised.value.args[0].code() == KafkaError._NO_OFFSET
+
+
+def test_closed_is_closed(kafka: EmbeddedKafka) -> None:
+    one = consumer(kafka)
+    one.close()
+    one.close()
+    calls: list[Any] = [lambda: one.poll(0), lambda: one.consume(1, 0), lambda: one.subscribe(["orders"]), one.assignment]
+    for call in calls:
+        with pytest.raises(KafkaException, match="closed"):
+            call()
+
+
+def test_a_consumer_is_a_context_manager_and_an_iterator(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(3)})
+    with consumer(kafka) as one:
+        assert isinstance(one, GroupConsumer)
+        one.subscribe(["orders"])
+        seen = []
+        for message in one:
+            seen.append(message.value())
+            if len(seen) == 3:
+                break
+    assert seen == [b"0", b"1", b"2"]
