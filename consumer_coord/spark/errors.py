@@ -18,4 +18,4 @@ class ReadStalledError(FatalError):
 
 
 class AsyncProgressError(FatalError):
-    """Spark confirmed a batch that it had not finished: asynchronous progress tracking is on."""
+    """Spark runs batches that its checkpoint does not hold: asynchronous progress tracking is on."""

@@ -65,6 +65,7 @@ class Membership:
         self._last_call_s = float("-inf")
         self._retry_commit_s = float("-inf")
         self._checked_metadata = -1
+        self._seen_target = -1
         self._left = False
 
     # -- coming and going -------------------------------------------------------------------------------------------
@@ -199,7 +200,8 @@ class Membership:
                 coordinator.let_go(change.revoked)
                 self.status.revoked(change.revoked, coordinator.generation)
                 self._check_deleted(coordinator, change.revoked)
-            if change.target.generation >= 0 and change.first:
+            if change.target.generation >= 0 and change.target.number != self._seen_target:
+                self._seen_target = change.target.number
                 self.status.rebalances += 1
             try:
                 starts = self._resolve(coordinator, change.added)

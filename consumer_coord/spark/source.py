@@ -46,7 +46,9 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        check_data_plane(parse_options(options))
+        # Parsed once: the other processes get this object pickled.
+        self._parsed = parse_options(options)
+        check_data_plane(self._parsed)
 
     @classmethod
     def name(cls) -> str:
@@ -55,13 +57,12 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
 
     def schema(self) -> StructType:
         """All columns; a query that gives a schema of its own may leave some out."""
-        return source_schema(parse_options(self.options).include_headers)
+        return source_schema(self._parsed.include_headers)
 
     def streamReader(self, schema: StructType) -> KafkaGroupStreamReader:  # noqa: N802 - Spark's name
         """The reader, in whichever process Spark needs one."""
-        options = parse_options(self.options)
-        check_schema(schema, options.include_headers)
-        return KafkaGroupStreamReader(options, schema, self.parallelism or os.cpu_count() or 1)
+        check_schema(schema, self._parsed.include_headers)
+        return KafkaGroupStreamReader(self._parsed, schema, self.parallelism or os.cpu_count() or 1)
 
 
 def register(spark: Any) -> None:
@@ -100,6 +101,9 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
         self._membership: Membership | None = None
         self._last: tuple[Any, Offsets] | None = None
+        # Ends as Spark has them: of the batch before the last one planned here, of the last one, and the last committed.
+        self._ends: tuple[Any, Any] = (None, None)
+        self._confirmed: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_spec": self._spec, "_schema": self._schema}
@@ -143,7 +147,11 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             own = self._options
             limits = Limits(limit.max_rows, own.min_offsets, own.max_trigger_delay_ms)
         planned = self._member().next_batch(self._parse(start), limits)
-        return start if planned is None else planned.to_json()
+        if planned is None:
+            return start
+        end = planned.to_json()
+        self._ends = (self._ends[1], end)
+        return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Nothing that comes after this call belongs to the query."""
@@ -155,6 +163,15 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch that ends at ``end``, which alone says what is in it."""
+        if self._ends == (start, end) and self._confirmed != start:
+            from consumer_coord.spark.errors import AsyncProgressError
+
+            # Spark commits a batch to its sources when it has logged the next one, and then asks for that one's tasks; with
+            # asynchronous progress tracking it goes on without having logged anything.
+            raise AsyncProgressError(
+                "asyncProgressTrackingEnabled=true is not supported by kafka_group: batches would run that no checkpoint has,"
+                " while the group has their commits; remove that option of writeStream"
+            )
         batch = self._parse(end)
         member = self._member()
         if not member.is_planned(batch):
@@ -162,14 +179,8 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [GroupInputPartition(task) for task in plan_tasks(batch, self._options.packer, self._packing)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for ``end`` again.  It was confirmed by ``latestOffset`` before, or something is wrong."""
-        if self._membership is not None and self._membership.is_planned(self._parse(end)):
-            from consumer_coord.spark.errors import AsyncProgressError
-
-            raise AsyncProgressError(
-                "Spark confirms a batch that it has not finished: asyncProgressTrackingEnabled=true is not supported by"
-                " kafka_group, which commits to Kafka only what is finished for sure; remove that option of writeStream"
-            )
+        """Spark will not ask for ``end`` again.  ``latestOffset`` has said so before, and the group has the commit."""
+        self._confirmed = end
 
     def stop(self) -> None:
         """The query ended: leave the group; idempotent, and of no effect where there is no membership."""
