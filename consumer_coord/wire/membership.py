@@ -124,7 +124,11 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
         raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
     data = assignment.user_data or b""
     try:
-        entries = [_topic(topic) + _partitions(numbers) for topic, numbers in assignment.partitions.items() if numbers]
+        entries = [
+            _topic(topic) + (_one(numbers[0]) if len(numbers) == 1 else _partitions(numbers))
+            for topic, numbers in assignment.partitions.items()
+            if numbers
+        ]
         length = _COUNT.pack(-1 if assignment.user_data is None else len(data))
         return b"".join((_VERSION.pack(version), _COUNT.pack(len(entries)), *entries, length, data))
     except struct.error:  # some name or number does not fit: the codec says which
@@ -152,8 +156,6 @@ def _topic(name: str) -> bytes:
 
 def _partitions(numbers: Sequence[int]) -> bytes:
     length = len(numbers)
-    if length == 1:
-        return _one(numbers[0])
     if length > _LONGEST_REMEMBERED:
         return struct.pack(f">i{length}i", length, *numbers)
     return _short_range(numbers) if type(numbers) is range else _RUNS[length].pack(length, *numbers)
