@@ -283,6 +283,8 @@ class _Connection:
         """The client closes, or its kernel does."""
         if self._client_open:
             self._client_open = False
+            # The client resets: what its kernel still holds is gone, what is under way may arrive.
+            self._there.lose_waiting()
             self._there.send(None)
             self._maybe_ended()
 

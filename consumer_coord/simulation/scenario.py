@@ -400,7 +400,8 @@ class World:
                 return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({holders[0].position})"
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
-            if member.spec.commit != "revoke" and end and checkers.committed_now(partition) != end:
+            late = member.spec.commit == "revoke" or checkers.went_back(partition)
+            if not late and end and checkers.committed_now(partition) != end:
                 return f"{partition} is committed up to {checkers.committed_now(partition)} of {end}"
         return None
 
@@ -433,7 +434,7 @@ class World:
         for partition in self.cluster.partitions():
             end = self.cluster.end_offset(partition)
             committed = self.checkers.committed_now(partition)
-            if partition.topic in wanted and end and committed != end:
+            if partition.topic in wanted and end and committed != end and not self.checkers.went_back(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
         group = self.cluster.group(self.group_id)
         if group is not None and not group.static_members and group.state is not GroupState.EMPTY:
