@@ -13,6 +13,8 @@ from consumer_coord.environment import Transport
 from consumer_coord.errors import AuthenticationError, DisconnectedError, MalformedMessageError
 
 _LENGTH = struct.Struct(">i")
+#: SO_LINGER on, for no time: close() resets the connection.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 #: How a TLS listener answers plain text: an alert record, read here as the length of a frame.
 _TLS_ALERT = b"\x15\x03"
@@ -66,8 +68,15 @@ class TcpTransport:
             raise DisconnectedError(f"{self._address} closed the connection") from error
 
     def close(self) -> None:
-        """Close without waiting for the peer."""
-        self._writer.close()
+        """Close without waiting for the peer, and take back what it was not sent yet.
+
+        A request that was given up must not arrive later: an old commit that the kernel sends again after a newer one was
+        answered on another connection would move the committed offset back.  So the connection is reset.
+        """
+        raw = self._writer.get_extra_info("socket")
+        if raw is not None and raw.fileno() >= 0:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self._writer.transport.abort()
 
 
 @attrs.frozen
