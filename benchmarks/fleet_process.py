@@ -9,8 +9,10 @@ monotonic clock that all processes of a machine share:
 * ``idle`` with ``member`` and ``ms``: how long a member was kept from working, each time it was;
 * ``answer`` to a command.
 
-Commands: ``subscribe``; ``close`` with ``member``; ``usage`` (answer: ``cpu_s``, ``rss_mb``, ``threads``, ``generation``);
-``end``.
+Commands: ``subscribe``; ``close`` with ``member``; ``usage`` (answer: ``cpu_s``, ``rss_mb``, ``threads``, ``generation``, and
+for ours ``ours_s``, ``our_threads``, ``requests``); ``end``.
+
+``client`` may be ``manual``: librdkafka alone, each member with its share of the partitions assigned by hand.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import Any
 from tests.support.member_process import Adapter, Confluent, KafkaPython, Ours
 
 _POLL_S = 0.1
+_PARTITIONS_BY_HAND = 240
 _writing = threading.Lock()
 
 
@@ -73,6 +76,12 @@ class MemberThread(threading.Thread):
         self.generation = -1
         self._topic = setup["topic"]
         self._work_s = setup["work_ms"] / 1000
+        self._by_hand: list[Any] | None = None
+        if setup["client"] == "manual":
+            from confluent_kafka import TopicPartition
+
+            share = range(number, _PARTITIONS_BY_HAND, setup["members"])
+            self._by_hand = [TopicPartition(self._topic, one, 0) for one in share]
         self._subscribe = threading.Event()
         self._close = threading.Event()
 
@@ -88,11 +97,15 @@ class MemberThread(threading.Thread):
     def run(self) -> None:
         """Until closed."""
         self._subscribe.wait()
-        self.adapter.subscribe([self._topic], None)
+        if self._by_hand is not None:
+            self.adapter.consumer.assign(self._by_hand)  # type: ignore[attr-defined]  # an Adapter of confluent-kafka
+            emit("assigned", member=self.number, partitions=[one.partition for one in self._by_hand])
+        else:
+            self.adapter.subscribe([self._topic], None)
         polling_since = time.monotonic()
         while not self._close.is_set():
             records = self.adapter.poll()
-            if self.number == 0:
+            if self.number == 0 and self._by_hand is None:
                 self.generation = self.adapter.generation()
             if not records or not self._work_s:
                 continue
@@ -123,6 +136,15 @@ class Threads:
     def generation(self) -> int:
         """What the first member says."""
         return self._members[0].generation
+
+    def requests(self) -> float:
+        """How many requests of the group's protocol ours have sent; NaN for others."""
+        found = float("nan")
+        for member in self._members:
+            if isinstance(member.adapter, Ours):
+                metrics = member.adapter.consumer.metrics()
+                found = (0.0 if found != found else found) + metrics["heartbeat-total"] + metrics["join-total"]
+        return found
 
     def end(self) -> None:
         """All leave."""
@@ -194,6 +216,10 @@ class Tasks:
         """What the first member says."""
         return int(self._consumers[0]._coordinator.generation)
 
+    def requests(self) -> float:
+        """Not known."""
+        return float("nan")
+
     def end(self) -> None:
         """All leave."""
         for number in range(len(self._consumers)):
@@ -205,14 +231,16 @@ def usage() -> Mapping[str, float]:
     times = os.times()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     ticks = os.sysconf("SC_CLK_TCK")
-    ours_s = 0.0
+    ours_s, our_threads = 0.0, 0
     for thread in threading.enumerate():
-        if thread.name == "consumer-coord":
+        if thread.name.startswith("consumer-coord"):
+            our_threads += 1
             fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
-            ours_s = (int(fields[11]) + int(fields[12])) / ticks
+            ours_s += (int(fields[11]) + int(fields[12])) / ticks
     return {
         "cpu_s": times.user + times.system,
         "ours_s": ours_s,
+        "our_threads": our_threads,
         "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
         "threads": len(list(Path("/proc/self/task").iterdir())),
     }
@@ -243,7 +271,7 @@ def main() -> None:
                 fleet.close(command["member"])
                 emit("answer", started_ns=started)
             case "usage":
-                emit("answer", **usage(), generation=fleet.generation())
+                emit("answer", **usage(), generation=fleet.generation(), requests=fleet.requests())
             case "end":
                 break
     fleet.end()

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
 
 #: How long librdkafka may wait before we look up again: short while the group rebalances, longer in peace.
-_SLICE_S = 0.05
+_SLICE_S = 0.1
 _REBALANCING_SLICE_S = 0.01
 
 _FOREVER_S = 365 * 86_400.0
@@ -112,6 +112,7 @@ class GroupConsumer:
 
     def _enter(self, *, in_callback: bool = True) -> bool:
         """Take the consumer for this thread; False when it is taken already, by a callback's caller."""
+        self._coordinator.check_process()
         if self._lock.acquire(blocking=False):
             self._thread = threading.get_ident()
             if self._closed:
@@ -236,25 +237,21 @@ class GroupConsumer:
             data = self._data
             if data.ahead:
                 return data.ahead.popleft()
-            message = data.handle.poll(0)
-            if message is None:
-                if timeout == 0:
-                    return None
-                message = self._poll_slices(timeout)
-                if message is None:
-                    return None
-            return data.read_ahead(message)
+            message = data.handle.poll(0) if timeout == 0 else self._poll_slices(timeout)
+            return None if message is None else data.read_ahead(message)
         finally:
             self._release()
 
     def _poll_slices(self, timeout: float | None) -> Message | None:
-        ends = time.monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
-        while (left := ends - time.monotonic()) > 0:
+        left = _FOREVER_S if timeout is None or timeout < 0 else timeout
+        ends = time.monotonic() + left
+        while left > 0:
             message: Message | None = self._data.handle.poll(self._wait_s(left))
             if message is not None:
                 # At once: in between its partition might be given up before the application has seen it.
                 return message
             self._between_slices()
+            left = ends - time.monotonic()
         return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:

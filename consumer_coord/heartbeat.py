@@ -57,7 +57,7 @@ class Heartbeat:
         self._session_s = session_timeout_ms / 1000
         self._max_poll_s = max_poll_interval_ms / 1000
         self._retry_s = retry_backoff_ms / 1000
-        self._wake = asyncio.Event()
+        self._woken: asyncio.Future[None] | None = None
         self._early: list[float] = []
         self._next_at = now() + self._interval_s
         self._answered_at = now()
@@ -74,7 +74,7 @@ class Heartbeat:
         """Beat early, ``after_ms`` from now: a rebalance is near, or its second round."""
         moment = now()
         self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]
-        self._wake.set()
+        self._wake()
 
     @property
     def poll_expired(self) -> bool:
@@ -127,12 +127,18 @@ class Heartbeat:
             # Even a heart that always beats lets the others run.
             await asyncio.sleep(0)
             return
-        self._wake.clear()
+        loop = asyncio.get_running_loop()
+        # A future and a timer: half the price of an Event in a timeout, and this runs at every beat of every member.
+        woken = self._woken = loop.create_future()
+        timer = loop.call_at(until, self._wake)
         try:
-            async with asyncio.timeout(until - moment):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            await woken
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     async def _beat(self) -> None:
         started = now()

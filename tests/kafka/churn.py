@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -25,6 +25,16 @@ from tests.support.real_kafka import RealKafka
 FREEZES_S = (2.0, 9.0)
 SESSION_MS = 6_000
 _LAG_DEADLINE_S = 60.0
+
+
+class Worker(Protocol):
+    """A member that tells what it does."""
+
+    batches: list[Batch]
+    moved: list[Moved]
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
 
 
 class ChurnMember(LineProcess):
@@ -92,7 +102,7 @@ class Group:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.kafka, self.topic, self.group = kafka, topic, group
-        self.members: list[ChurnMember] = []
+        self.members: list[Worker] = []
         self.living: list[ChurnMember] = []
         self.frozen: dict[ChurnMember, float] = {}
         settings = {

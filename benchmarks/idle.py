@@ -1,0 +1,92 @@
+"""Benchmark (c): what fifty idle members in one process cost: memory, threads, processor time, requests per second.
+
+``python -m benchmarks.idle [--members 50] [--seconds 20] [--rounds 3]``
+
+240 partitions, heartbeats every 500 ms, polls of 100 ms, no records.  *our loop* is the processor time of our one background
+thread; *data plane alone* is as many ``confluent_kafka.Consumer`` with the same partitions assigned by hand and polled in
+the same way, so that what the group costs can be told from what fetching costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import cluster
+from benchmarks.fleet import (
+    AIOKAFKA,
+    CONFLUENT,
+    CONFLUENT_NEW,
+    JAVA,
+    KAFKA_PYTHON,
+    OURS,
+    Variant,
+    Watch,
+    start_fleet,
+)
+from benchmarks.table import markdown, median, number
+from tests.support.real_kafka import RealKafka
+
+PARTITIONS = 240
+DATA_PLANE = Variant("data plane alone", "manual")
+VARIANTS = (OURS, DATA_PLANE, CONFLUENT, CONFLUENT_NEW, KAFKA_PYTHON, AIOKAFKA, JAVA)
+HEAD = ("client", "memory, MB", "threads", "threads of ours", "CPU s", "of it our loop, s", "group requests/s")
+_groups = itertools.count(1)
+
+
+def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, seconds: float) -> Mapping[str, float]:
+    """One fleet, settled and then left alone."""
+    libs = cluster.libs() if variant.client == "java" else Path()
+    name = f"idle-{next(_groups)}"
+    fleet = start_fleet(variant, libs, kafka.bootstrap_servers, name, topic, members, name=name)
+    try:
+        fleet.await_ready()
+        fleet.subscribe()
+        Watch([fleet], PARTITIONS).settle(members)
+        time.sleep(3)
+        before = fleet.usage()
+        time.sleep(seconds)
+        after = fleet.usage()
+    finally:
+        fleet.kill()
+    return {
+        "rss_mb": after["rss_mb"],
+        "threads": after["threads"],
+        "our_threads": after.get("our_threads", float("nan")),
+        "cpu_s": after["cpu_s"] - before["cpu_s"],
+        "ours_s": after["ours_s"] - before["ours_s"] if variant.client == "ours" else float("nan"),
+        "requests_per_s": (after["requests"] - before["requests"]) / seconds if "requests" in after else float("nan"),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.idle", description=__doc__)
+    parser.add_argument("--members", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", help="names of clients, as in the table")
+    options = parser.parse_args(arguments)
+    variants = [one for one in VARIANTS if options.only is None or one.name in options.only]
+    results: dict[str, list[Mapping[str, float]]] = {variant.name: [] for variant in variants}
+    with cluster.broker() as kafka:
+        topic = kafka.new_topic(PARTITIONS)
+        for _ in range(options.rounds):
+            for variant in variants:
+                found = measure(variant, kafka, topic, options.members, options.seconds)
+                results[variant.name].append(found)
+                print(variant.name, json.dumps(found), file=sys.stderr, flush=True)
+    rows = [
+        [name, *(number(median([one[key] for one in found])) for key in found[0])] for name, found in results.items()
+    ]
+    print(f"\n{options.members} idle members in one process, {options.seconds:g} s, medians of {options.rounds}:\n")
+    print(markdown(HEAD, rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()

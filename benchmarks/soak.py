@@ -1,0 +1,302 @@
+"""The soak: a group that never comes to rest, for as long as asked; what must stay flat does, and no record is missing.
+
+``make soak SECONDS=600`` or ``python -m benchmarks.soak --seconds 600 [--brokers 3]``
+
+This process holds members of the group, one thread each, which are closed and made again all the time; further processes
+join, leave and are killed; the brokers are stopped or killed one after the other and come back; a producer writes on.
+Memory, threads, sockets and tasks of this process are sampled whenever as many members live in it as at the beginning.
+At the end everybody catches up, and every record is accounted for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+from confluent_kafka import KafkaException
+
+from benchmarks import cluster
+from benchmarks.table import markdown, number
+from consumer_coord import GroupConsumer
+from consumer_coord.runtime import Runtime
+from tests.kafka.churn import Group, Outcome, SteadyProducer, outcome
+from tests.kafka.churn_checks import Batch, Moved
+from tests.kafka.churn_member import commit
+from tests.support.real_kafka import RealKafka
+
+PARTITIONS = 12
+INSIDE, OUTSIDE = 4, 2
+RECORDS_PER_S = 1_000
+#: What may come on top between the middle and the end: librdkafka's and Python's allocators never give all back.
+RSS_SLACK_MB, RSS_SLACK = 8.0, 0.10
+THREADS_SLACK, SOCKETS_SLACK, TASKS_SLACK = 12, 12, 8
+_CATCH_UP_S = 90.0
+
+
+@attrs.frozen
+class Sample:
+    """This process at one moment, with :data:`INSIDE` members in it."""
+
+    after_s: float
+    rss_mb: float
+    threads: int
+    sockets: int
+    tasks: int
+
+
+@attrs.frozen
+class Report:
+    """What came of a soak."""
+
+    samples: Sequence[Sample]
+    outcome: Outcome
+    problems: Sequence[str]
+
+
+class MemberInside(threading.Thread):
+    """A member in this process: it consumes, commits each batch and waits for the answer, until closed."""
+
+    def __init__(self, config: Mapping[str, object], topic: str, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.batches: list[Batch] = []
+        self.moved: list[Moved] = []
+        self._topic = topic
+        self._consumer = GroupConsumer(config)
+        self._closing = threading.Event()
+        self.failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Until closed."""
+
+        def tell(what: str) -> Callable[[object, object], None]:
+            def told(_: object, rows: object) -> None:
+                numbers = frozenset(row.partition for row in rows)  # type: ignore[attr-defined]  # rows are confluent's
+                self.moved.append(Moved(self.name, time.monotonic_ns(), what, numbers))
+
+            return told
+
+        try:
+            self._consumer.subscribe(
+                [self._topic], on_assign=tell("assigned"), on_revoke=tell("revoked"), on_lost=tell("lost")
+            )
+            while not self._closing.is_set():
+                self._work()
+            self._consumer.close(30)
+        except BaseException as error:  # noqa: BLE001 - the soak reports it
+            self.failure = error
+
+    def _work(self) -> None:
+        try:
+            messages = self._consumer.consume(200, 0.1)
+        except KafkaException:
+            # A broker is away, say: the consumer goes on.
+            return
+        generation = self._consumer.generation()
+        ranges: dict[int, tuple[int, int, int]] = {}
+        for message in messages:
+            if message.error() is None:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                first, _, count = ranges.get(partition, (offset, offset, 0))
+                ranges[partition] = (first, offset, count + 1)
+        if ranges:
+            self.batches.append(Batch(self.name, time.monotonic_ns(), generation, ranges))
+            began = time.monotonic()
+            refused = commit(self._consumer, self._topic, ranges)
+            took_ms = (time.monotonic() - began) * 1000
+            self.batches[-1] = attrs.evolve(self.batches[-1], refused=refused, took_ms=took_ms)
+
+    def kill(self) -> None:
+        """Close it, and wait."""
+        self._closing.set()
+        self.join(60)
+
+
+def sample(since: float) -> Sample:
+    """This process now."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    sockets = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            sockets += os.readlink(descriptor).startswith("socket:")
+        except OSError:
+            continue  # closed while we looked
+    loop = Runtime.shared().loop
+
+    async def count() -> int:
+        return len(asyncio.all_tasks())
+
+    tasks = asyncio.run_coroutine_threadsafe(count(), loop).result(10)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return Sample(time.monotonic() - since, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, threads, sockets, tasks)
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, kafka: RealKafka, brokers: int, group: str, topic: str, seed: int) -> None:
+        self._kafka, self._brokers = kafka, brokers
+        self._chance = random.Random(seed)
+        self._config = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 500,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        self._topic = topic
+        self.group = Group(kafka, topic, group)
+        self._inside: list[MemberInside] = []
+        self._retired: list[MemberInside] = []
+        self._down: int | None = None
+        self.counts: dict[str, int] = {}
+
+    def run(self, seconds: float) -> Report:
+        """The trouble, the catching up, and the checks."""
+        began = time.monotonic()
+        samples: list[Sample] = []
+        problems: list[str] = []
+        for _ in range(INSIDE):
+            self._start_inside()
+        for _ in range(OUTSIDE):
+            self.group.start().await_ready()
+        producer = SteadyProducer(self._kafka, self._topic, PARTITIONS, RECORDS_PER_S)
+        next_broker = began + min(10.0, seconds / 3)
+        while time.monotonic() - began < seconds:
+            time.sleep(self._chance.uniform(0.5, 1.5))
+            if self._brokers > 1 and time.monotonic() >= next_broker:
+                self._trouble_a_broker()
+                next_broker = time.monotonic() + 10.0
+            self._trouble_a_member()
+            samples.append(sample(began))
+        if self._down is not None:
+            self._trouble_a_broker()
+        producer.stop()
+        ends = self.group.ends(PARTITIONS)
+        calm = time.monotonic()
+        try:
+            self.group.await_no_lag(ends, _CATCH_UP_S)
+            lag_zero_s: float | None = time.monotonic() - calm
+        except TimeoutError:
+            lag_zero_s = None
+        samples.append(sample(began))
+        for member in self._inside:
+            member.kill()
+        failures = [repr(one.failure) for one in (*self._inside, *self._retired) if one.failure is not None]
+        found = outcome(self.group, ends, lag_zero_s, self.counts)
+        problems += failures + grown(samples) + broken(found)
+        return Report(samples, found, problems)
+
+    def close(self) -> None:
+        """End everything."""
+        for member in self._inside:
+            member.kill()
+        self.group.close()
+
+    def _start_inside(self) -> None:
+        member = MemberInside(self._config, self._topic, f"inside {len(self._inside) + len(self._retired) + 1}")
+        self._inside.append(member)
+        self.group.members.append(member)
+
+    def _trouble_a_member(self) -> None:
+        kind = self._chance.choice(["replace inside", "replace inside", "stop outside", "kill outside"])
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if kind == "replace inside":
+            member = self._inside.pop(self._chance.randrange(len(self._inside)))
+            member.kill()
+            self._retired.append(member)
+            self._start_inside()
+            return
+        victim = self._chance.choice(self.group.living)
+        (self.group.kill if kind == "kill outside" else self.group.stop)(victim)
+        self.group.start()
+
+    def _trouble_a_broker(self) -> None:
+        if self._down is not None:
+            self._kafka.restart(self._down)
+            self._down = None
+            return
+        self._down = self._chance.randint(1, self._brokers)
+        kind = self._chance.choice(["stop broker", "kill broker"])
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        (self._kafka.kill if kind == "kill broker" else self._kafka.stop)(self._down)
+
+
+def grown(samples: Sequence[Sample]) -> list[str]:
+    """What is more at the end than in the middle, beyond its slack; the lowest of each, because a peak is no leak."""
+    half = len(samples) // 2
+    middle, end = samples[half // 2 : half + 1], samples[-max(3, half // 2) :]
+    if len(samples) < 8:
+        return [f"only {len(samples)} samples: run it for longer"]
+
+    def least(rows: Sequence[Sample], key: str) -> float:
+        return min(float(getattr(row, key)) for row in rows)
+
+    allowed = {
+        "rss_mb": least(middle, "rss_mb") * (1 + RSS_SLACK) + RSS_SLACK_MB,
+        "threads": least(middle, "threads") + THREADS_SLACK,
+        "sockets": least(middle, "sockets") + SOCKETS_SLACK,
+        "tasks": least(middle, "tasks") + TASKS_SLACK,
+    }
+    return [
+        f"{key} grew from {least(middle, key):.0f} to {least(end, key):.0f}"
+        for key, most in allowed.items()
+        if least(end, key) > most
+    ]
+
+
+def broken(found: Outcome) -> list[str]:
+    """What of the group's promises was not kept."""
+    problems = [*found.double_owners, *found.refused_though_held, *found.backward_commits]
+    if found.lost:
+        problems.append(f"{found.lost} of {found.records} records were never processed")
+    if found.lag_zero_s is None:
+        problems.append(f"the group did not catch up within {_CATCH_UP_S:g} s")
+    return problems
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command; exit code 1 when something was not as it must be."""
+    parser = argparse.ArgumentParser(prog="benchmarks.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--brokers", type=int, default=3, choices=[1, 3])
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    with cluster.broker(options.brokers) as kafka:
+        topic = kafka.new_topic(PARTITIONS, replication_factor=options.brokers)
+        run = Soak(kafka, options.brokers, "soak", topic, options.seed)
+        try:
+            report = run.run(options.seconds)
+        finally:
+            run.close()
+    keys = [field.name for field in attrs.fields(Sample)]
+    step = max(1, len(report.samples) // 20)
+    rows = [[number(float(getattr(one, key))) for key in keys] for one in report.samples[::step]]
+    print(markdown(keys, rows))
+    found = report.outcome
+    print(
+        f"\n{found.records:,} records, {found.lost} lost, {found.repeated} processed again after a kill;"
+        f" {found.refused} commits refused, {len(found.refused_though_held)} of them for partitions that were held;"
+        f" trouble: {', '.join(f'{count} x {kind}' for kind, count in sorted(found.trouble.items()))}"
+    )
+    for problem in report.problems:
+        print(f"NOT AS IT MUST BE: {problem}")
+    sys.exit(1 if report.problems else 0)
+
+
+if __name__ == "__main__":
+    main()
