@@ -5,131 +5,33 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import NewPartitions
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from consumer_coord.spark import GroupListener, by_value, progress
 from consumer_coord.spark.progress import ShareEvent
 from tests.spark.assignors import Failing, ToTheFirst
 from tests.spark.conftest import produce
+from tests.spark.queries import DEADLINE_S, Queries, Rows, kinds, owned, until
 from tests.support.members import Members
 from tests.support.processes import wait_until
 from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-DEADLINE_S = 90.0
-
-
-@attrs.define
-class Rows:
-    """What a query's finished batches held, as (batch, topic, partition, offset)."""
-
-    seen: list[tuple[int, str, int, int]] = attrs.field(factory=list)
-    before: Callable[[int], None] = lambda batch: None
-
-    def __call__(self, frame: Any, batch: int) -> None:
-        self.before(batch)
-        self.seen += [(batch, *row) for row in frame.select("topic", "partition", "offset").collect()]
-
-    def offsets(self, partition: int | None = None) -> list[int]:
-        return [offset for _, _, number, offset in self.seen if partition in (None, number)]
-
-
-@attrs.define
-class Queries:
-    """Starts queries of one group on one broker, and stops them with the test."""
-
-    spark: Any
-    kafka: RealKafka
-    group: str
-    directory: Path
-    started: list[Any] = attrs.field(factory=list)
-
-    def frame(self, topic: str, options: Mapping[str, str] | None = None) -> Any:
-        reader = self.spark.readStream.format("kafka_group")
-        settings = {
-            "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
-            "kafka.session.timeout.ms": "6000",
-            "kafka.heartbeat.interval.ms": "300",
-            "group.id": self.group,
-            "subscribe": topic,
-            "startingOffsets": "earliest",
-        }
-        for key, value in {**settings, **(options or {})}.items():
-            reader = reader.option(key, value)
-        return reader.load()
-
-    def start(
-        self,
-        topic: str,
-        options: Mapping[str, str] | None = None,
-        *,
-        checkpoint: str = "",
-        now: bool = False,
-        rows: Rows | None = None,
-    ) -> tuple[Any, Rows]:
-        """A query into ``rows``; ``now`` is Trigger.AvailableNow."""
-        return self.write(self.frame(topic, options), checkpoint=checkpoint, now=now, rows=rows)
-
-    def write(self, frame: Any, *, checkpoint: str = "", now: bool = False, rows: Rows | None = None) -> tuple[Any, Rows]:
-        rows = rows or Rows()
-        writer = frame.writeStream.foreachBatch(rows)
-        writer = writer.option("checkpointLocation", str(self.directory / (checkpoint or f"c{len(self.started)}")))
-        query = (writer.trigger(availableNow=True) if now else writer).start()
-        self.started.append(query)
-        return query, rows
-
-    def committed(self, topic: str, count: int) -> dict[int, int]:
-        wanted = [TopicPartition(topic, number) for number in range(count)]
-        request = ConsumerGroupTopicPartitions(self.group, wanted)
-        admin: AdminClient = self.kafka.admin
-        answer = admin.list_consumer_group_offsets([request])[self.group].result(30)
-        return {found.partition: found.offset for found in answer.topic_partitions}
-
-    def member_count(self) -> int:
-        admin: AdminClient = self.kafka.admin
-        return len(admin.describe_consumer_groups([self.group])[self.group].result(30).members)
-
-    def stop(self) -> None:
-        for query in self.started:
-            query.stop()
-
 
 @pytest.fixture
 def queries(spark: Any, kafka: RealKafka, group: str, tmp_path: Path) -> Iterator[Queries]:
-    found = Queries(spark, kafka, group, tmp_path)
+    found = Queries(spark, kafka.bootstrap_servers, group, tmp_path, kafka.admin)
     try:
         yield found
     finally:
         found.stop()
-
-
-def until(condition: Callable[[], bool], what: str, queries: Sequence[Any] = ()) -> None:
-    def met() -> bool:
-        for query in queries:
-            if not query.isActive and query.exception() is not None:
-                raise AssertionError(f"the query failed: {query.exception()}")
-        return condition()
-
-    wait_until(met, DEADLINE_S, what, interval_s=0.1)
-
-
-def owned(query: Any) -> list[int]:
-    found = progress(query)
-    return [] if found is None else sorted(number for numbers in found.owned.values() for number in numbers)
-
-
-def kinds(query: Any) -> list[str]:
-    found = progress(query)
-    return [] if found is None else [event.kind for event in found.events]
 
 
 def test_available_now_reads_everything_commits_it_and_leaves(
@@ -313,6 +215,19 @@ def test_an_assignor_by_value_decides(queries: Queries, topic: NewTopicFactory) 
     until(lambda: sorted([len(owned(first)), len(owned(second))]) in ([0, 4], [4]), "all or nothing", [first, second])
 
 
+def test_an_assignor_of_a_file_handed_over_with_py_files(
+    queries: Queries, topic: NewTopicFactory, spark: Any, tmp_path: Path
+) -> None:
+    module = tmp_path / "assignors_of_ours.py"
+    module.write_text(Path("tests/spark/assignors.py").read_text().replace('"to-the-first"', '"of-a-file"'))
+    spark.sparkContext.addPyFile(str(module))
+    name = topic(partitions=2)
+    query, _ = queries.start(name, {"assignor": "assignors_of_ours:ToTheFirst"})
+    until(lambda: owned(query) == [0, 1], "its share", [query])
+    described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(30)
+    assert described.partition_assignor == "of-a-file"
+
+
 def test_an_assignor_that_fails_on_the_leader_fails_the_query(queries: Queries, topic: NewTopicFactory) -> None:
     query, _ = queries.start(topic(), {"assignor": "tests.spark.assignors:Failing"})
     with pytest.raises(StreamingQueryException, match=rf"(?s){Failing.name}.*no idea"):
@@ -410,7 +325,7 @@ def test_a_pruned_schema(queries: Queries, topic: NewTopicFactory, fill: Callabl
     fill(name, 0, 3)
     reader = spark.readStream.format("kafka_group").schema("value binary, offset bigint")
     for key, value in {
-        "kafka.bootstrap.servers": queries.kafka.bootstrap_servers,
+        "kafka.bootstrap.servers": queries.bootstrap_servers,
         "group.id": queries.group,
         "subscribePattern": re.escape(name),
         "startingOffsets": "earliest",

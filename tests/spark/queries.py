@@ -1,0 +1,120 @@
+"""Queries of one group for the tests: started with short timeouts, watched, and stopped with the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from consumer_coord.spark import progress
+from tests.support.processes import wait_until
+
+DEADLINE_S = 90.0
+
+
+@attrs.define
+class Rows:
+    """What a query's finished batches held, as (batch, topic, partition, offset); ``before`` runs first in each batch."""
+
+    seen: list[tuple[int, str, int, int]] = attrs.field(factory=list)
+    before: Callable[[int], None] = lambda batch: None
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        self.before(batch)
+        self.seen += [(batch, *row) for row in frame.select("topic", "partition", "offset").collect()]
+
+    def offsets(self, partition: int | None = None) -> list[int]:
+        """In the order in which they came; of one partition, or of all."""
+        return [offset for _, _, number, offset in self.seen if partition in (None, number)]
+
+
+@attrs.define
+class Queries:
+    """Starts queries of one group on one broker, and stops them with the test."""
+
+    spark: Any
+    bootstrap_servers: str
+    group: str
+    directory: Path
+    admin: AdminClient
+    started: list[Any] = attrs.field(factory=list)
+
+    def frame(self, topic: str, options: Mapping[str, str] | None = None) -> Any:
+        """A streaming frame of the group."""
+        reader = self.spark.readStream.format("kafka_group")
+        settings = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.session.timeout.ms": "6000",
+            "kafka.heartbeat.interval.ms": "300",
+            "group.id": self.group,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+        }
+        for key, value in {**settings, **(options or {})}.items():
+            reader = reader.option(key, value)
+        return reader.load()
+
+    def start(
+        self,
+        topic: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        checkpoint: str = "",
+        now: bool = False,
+        rows: Rows | None = None,
+    ) -> tuple[Any, Rows]:
+        """A query into ``rows``; ``now`` is Trigger.AvailableNow."""
+        return self.write(self.frame(topic, options), checkpoint=checkpoint, now=now, rows=rows)
+
+    def write(self, frame: Any, *, checkpoint: str = "", now: bool = False, rows: Rows | None = None) -> tuple[Any, Rows]:
+        """A query of any frame."""
+        rows = rows or Rows()
+        writer = frame.writeStream.foreachBatch(rows)
+        writer = writer.option("checkpointLocation", str(self.directory / (checkpoint or f"c{len(self.started)}")))
+        query = (writer.trigger(availableNow=True) if now else writer).start()
+        self.started.append(query)
+        return query, rows
+
+    def committed(self, topic: str, count: int) -> dict[int, int]:
+        """partition -> the group's commit, below zero where there is none."""
+        wanted = [TopicPartition(topic, number) for number in range(count)]
+        request = ConsumerGroupTopicPartitions(self.group, wanted)
+        answer = self.admin.list_consumer_group_offsets([request])[self.group].result(30)
+        return {found.partition: found.offset for found in answer.topic_partitions}
+
+    def member_count(self) -> int:
+        """How many members the group has, by the broker."""
+        return len(self.admin.describe_consumer_groups([self.group])[self.group].result(30).members)
+
+    def stop(self) -> None:
+        """Stop everything."""
+        for query in self.started:
+            query.stop()
+
+
+def until(condition: Callable[[], bool], what: str, queries: Sequence[Any] = ()) -> None:
+    """Wait until ``condition`` holds; a query of ``queries`` that fails meanwhile fails the test."""
+
+    def met() -> bool:
+        for query in queries:
+            if not query.isActive and query.exception() is not None:
+                raise AssertionError(f"the query failed: {query.exception()}")
+        return condition()
+
+    wait_until(met, DEADLINE_S, what, interval_s=0.1)
+
+
+def owned(query: Any) -> list[int]:
+    """Partition numbers that it owns, by its last progress."""
+    found = progress(query)
+    return [] if found is None else sorted(number for numbers in found.owned.values() for number in numbers)
+
+
+def kinds(query: Any) -> list[str]:
+    """The changes of its share, by its last progress."""
+    found = progress(query)
+    return [] if found is None else [event.kind for event in found.events]
