@@ -68,6 +68,7 @@ class BlockingCoordinator:
         self._closed = False
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
         self._runtime.on_exit(self._leave_at_exit)
+        self._runtime.members.add(self._coordinator)
 
     async def _make(self) -> ConsumerCoordinator:
         cluster = self._runtime.clusters.acquire(self.config.client)

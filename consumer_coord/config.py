@@ -232,6 +232,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
 
 def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
     flat = dict(settings)
     # librdkafka's old way to give topic settings.
     flat.update(flat.pop("default.topic.config", {}) or {})
@@ -240,8 +241,9 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(f"settings have names like 'group.id', not {key!r}")
         name = ALIASES.get(key, key)
         if name in given and given[name] != value:
-            raise ConfigurationError(f"{key} and {name} are two names of one setting and contradict each other")
+            raise ConfigurationError(f"{spelled[name]} and {key} are two names of one setting and contradict each other")
         given[name] = value
+        spelled[name] = key
     return given
 
 

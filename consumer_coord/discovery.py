@@ -73,7 +73,7 @@ class CoordinatorLookup:
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):
             with attempt:
                 answer = await self._cluster.request_any(
-                    request, Deadline.after(self._cluster.config.request_timeout_ms)
+                    request, Deadline.after(self._cluster.config.request_timeout_ms), note=self._note
                 )
                 found = answer.coordinators[0] if answer.coordinators else answer
                 code = found.error_code

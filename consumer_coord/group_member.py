@@ -48,7 +48,6 @@ from consumer_coord.wire.messages import (
     JoinGroupRequest,
 )
 
-
 #: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
 LEAVE_LOOKUP_MS = 3_000
 
@@ -212,9 +211,10 @@ class GroupMember:
             raise fatal(code, group_id=self.group_id, request=request, detail=detail)
         raise RetriableError(f"{request}: {name}", code=code)
 
-    def _lose(self, why: str, *, keep_member_id: bool = False) -> None:
+    def _lose(self, why: str, *, keep_member_id: bool = False, on_purpose: bool = False) -> None:
         """The generation is gone: the partitions are lost, and the group has to be joined anew."""
-        self._log.log(logging.WARNING if self.assignment.held else logging.INFO, "out of the group: %s", why)
+        level = logging.WARNING if self.assignment.held and not on_purpose else logging.INFO
+        self._log.log(level, "out of the group: %s", why)
         if self._generation.generation_id >= 0:
             self._lost_generation = self._generation
         self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
@@ -379,7 +379,7 @@ class GroupMember:
         if not rejoin:
             self._subscription = NOTHING
         try:
-            self._lose(reason)
+            self._lose(reason, on_purpose=True)
         finally:
             self._subscription = subscription
         if not member.has_member_id or (self.config.group_instance_id is not None and not static_too):

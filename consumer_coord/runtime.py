@@ -26,6 +26,7 @@ from consumer_coord import __version__
 from consumer_coord.config import ClientConfig
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
+from consumer_coord.group_member import GroupMember
 from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.net.tcp import TcpConnector
@@ -154,6 +155,8 @@ class Runtime:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.clusters = SharedClusters()
+        #: Roused in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
+        self.members: weakref.WeakSet[GroupMember] = weakref.WeakSet()
         self._at_exit: dict[Callable[[], Coroutine[Any, Any, None]], None] = {}
         started = threading.Event()
         self.thread = threading.Thread(
@@ -162,6 +165,8 @@ class Runtime:
         self.thread.start()
         started.wait()
         atexit.register(self._leave_at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
 
     @classmethod
     def shared(cls) -> Runtime:
@@ -175,6 +180,10 @@ class Runtime:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.set)
         self.loop.run_forever()
+
+    def _forked(self) -> None:
+        for member in self.members:
+            member.attention = True
 
     def check_process(self) -> None:
         """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""

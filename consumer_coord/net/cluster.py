@@ -143,15 +143,20 @@ class ClusterClient:
             return None
         return endpoint.shared
 
-    async def request_any(self, message: Any, deadline: Deadline) -> Any:
-        """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``."""
+    async def request_any(
+        self, message: Any, deadline: Deadline, *, note: Callable[[str], None] | None = None
+    ) -> Any:
+        """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``.
+
+        ``note`` is told of each failure at once: its caller may be asked what takes so long.
+        """
         attempt_ms = self.config.request_timeout_ms
         limit_ms = deadline.remaining_ms
         name = _name(message)
         failed: dict[int, int] = {}
         last: CoordinatorError | None = None
         try:
-            async for attempt in retrying(self.backoff, deadline, what=name):
+            async for attempt in retrying(self.backoff, deadline, what=name, log=note):
                 with attempt:
                     broker = self.least_loaded(failed)
                     try:

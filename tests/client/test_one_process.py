@@ -1,0 +1,254 @@
+"""One loop for all members of a process: threads, forks, interrupts, exit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from consumer_coord import GroupConsumer
+from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
+from consumer_coord.runtime import Runtime
+from tests.client.support.embedded import BROKER, GROUP, consumer, held, poll_until, produce, take
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4}, config=BROKER) as running:
+        yield running
+
+
+def _run_program(program: str) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _in_thread(work: Callable[[], Any]) -> Any:
+    """Run in another thread; the exception it raised, or its result."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    return outcome[0]
+
+
+def test_fifty_members_cost_one_thread(kafka: EmbeddedKafka) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP, "session.timeout.ms": 30_000}
+    before = set(threading.enumerate())
+    members = [BlockingCoordinator(settings) for _ in range(50)]
+    try:
+        for member in members:
+            member.subscribe(["orders"])
+        for member in members:
+            member.ensure_coordinator_ready(10_000)
+        new = [thread for thread in set(threading.enumerate()) - before if thread.name != "consumer-coord-work"]
+        assert [thread.name for thread in new] in ([], ["consumer-coord"])
+        assert len({id(member.cluster) for member in members}) == 1, "members with one configuration share connections"
+    finally:
+        for member in members:
+            member.close(1_000)
+
+
+def test_two_threads_at_once_are_refused_and_one_after_the_other_are_not(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(3)})
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        # This thread has polled before: its number must not be left behind in the consumer.
+        poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+        take(one, 3)
+        calls: list[Callable[[], Any]] = [
+            lambda: one.poll(0),
+            lambda: one.commit(asynchronous=False),
+            one.assignment,
+            lambda: one.consume(1, 0),
+            one.close,
+        ]
+        outcome: list[Any] = []
+        polling = threading.Thread(target=lambda: outcome.append(_raised(lambda: one.poll(30))))
+        polling.start()
+        while not one._lock.locked():
+            pass
+        for call in calls:
+            with pytest.raises(ConcurrentUseError, match="two threads") as raised:
+                call()
+            assert isinstance(raised.value, KafkaException)
+        one.wakeup()
+        polling.join(10)
+        assert isinstance(outcome[0], WakeupError)
+        assert _in_thread(one.assignment) == one.assignment()
+
+
+def _raised(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+        return error
+
+
+@pytest.mark.behaviour(24)
+def test_a_wakeup_ends_one_poll_and_nothing_else(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(3)})
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        for _ in range(3):
+            # At whatever step of the join it comes.
+            one.wakeup()
+            with pytest.raises(WakeupError):
+                one.poll(30)
+            one.poll(0.002)
+        assert len(take(one, 3)) == 3
+        one.wakeup()
+        with pytest.raises(WakeupError):
+            one.consume(1, 30)
+        assert one.poll(0) is None
+
+
+@pytest.mark.behaviour(24)
+@pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
+def test_ctrl_c_while_each_step_waits_leaves_a_consumer_that_goes_on(kafka: EmbeddedKafka, api: str) -> None:
+    produce(kafka, "orders", {0: range(3)})
+    kafka.add_fault(api, Fault(delay_ms=300))
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with consumer(kafka) as one:
+            one.subscribe(["orders"])
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                one.poll(30)
+            assert len(take(one, 3)) == 3
+            # And in a call that waits for the background.
+            kafka.add_fault("OffsetCommit", Fault(delay_ms=300))
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                one.commit(asynchronous=False)
+            rows = one.commit(asynchronous=False)
+            assert rows is not None
+            assert all(row.error is None for row in rows)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+
+
+def test_a_blocking_call_on_the_loops_own_thread_is_refused(kafka: EmbeddedKafka) -> None:
+    with BlockingCoordinator({"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP}) as coordinator:
+        found: list[Any] = []
+        done = threading.Event()
+
+        def on_the_loop() -> None:
+            found.append(_raised(lambda: coordinator.ensure_coordinator_ready(1_000)))
+            done.set()
+
+        coordinator.on_loop(on_the_loop)
+        assert done.wait(10)
+        assert isinstance(found[0], ConcurrentUseError)
+        assert "await the coroutine" in str(found[0])
+
+
+def test_a_blocking_call_ends_at_its_time_limit() -> None:
+    with BlockingCoordinator({"bootstrap.servers": "127.0.0.1:1", "group.id": GROUP}) as coordinator:
+        coordinator.subscribe(["orders"])
+        with pytest.raises(RequestTimedOutError, match=r"not joined in time.*127\.0\.0\.1:1"):
+            coordinator.join_group_if_needed(300)
+        coordinator.close(100)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_gets_a_clear_error_and_ends_nobodys_membership(kafka: EmbeddedKafka) -> None:
+    program = textwrap.dedent(
+        f"""
+        import os, sys
+        from consumer_coord import GroupConsumer
+        from consumer_coord.errors import ForkedError
+
+        settings = {{"bootstrap.servers": {kafka.bootstrap_servers!r}, "group.id": {GROUP!r}, "session.timeout.ms": 30000}}
+        one = GroupConsumer(settings)
+        one.subscribe(["orders"])
+        while len(one.assignment()) < 4:
+            one.poll(0.01)
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            calls = [
+                lambda: one.poll(0),
+                lambda: one.consume(1, 0),
+                lambda: one.commit(asynchronous=False),
+                lambda: one.subscribe(["orders"]),
+                one.assignment,
+                one.metrics,
+                one.close,
+            ]
+            for call in calls:
+                try:
+                    call()
+                except ForkedError as error:
+                    refused += "create a new consumer in the child" in str(error)
+            sys.exit(refused)  # an orderly exit: hooks run
+        _, status = os.waitpid(child, 0)
+        one.poll(0.01)
+        print(os.waitstatus_to_exitcode(status), len(one.assignment()), one.generation())
+        one.close()
+        """
+    )
+    ended = _run_program(program)
+    assert ended.stdout.split() == ["7", "4", "1"], ended.stderr
+    assert kafka.group_state(GROUP) == "Empty"
+
+
+def test_every_handle_checks_its_process(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    with consumer(kafka) as one:
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            calls: list[Callable[[], Any]] = [
+                lambda: one.subscribe(["orders"]),
+                lambda: one.commit(asynchronous=False),
+                one.consumer_group_metadata,
+                one.metrics,
+            ]
+            for call in calls:
+                with pytest.raises((ForkedError, KafkaException)):
+                    call()
+        assert Runtime.shared().thread.is_alive()
+
+
+def test_at_exit_a_member_that_was_not_closed_leaves(kafka: EmbeddedKafka) -> None:
+    program = textwrap.dedent(
+        f"""
+        from consumer_coord import GroupConsumer
+
+        one = GroupConsumer({{"bootstrap.servers": {kafka.bootstrap_servers!r}, "group.id": {GROUP!r}}})
+        one.subscribe(["orders"])
+        while len(one.assignment()) < 4:
+            one.poll(0.01)
+        """
+    )
+    ended = _run_program(program)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert kafka.group_state(GROUP) == "Empty"
+
+
+def test_a_consumer_that_cannot_be_made_leaves_nothing_behind(kafka: EmbeddedKafka) -> None:
+    before = len(Runtime.shared().clusters._clients)
+    with pytest.raises(KafkaException):
+        GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP, "no.such.setting": 1})
+    assert len(Runtime.shared().clusters._clients) == before
