@@ -40,7 +40,7 @@ def test_truncated_at_every_byte(message: type[Struct]) -> None:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_every_byte_replaced_and_random_mutations(message: type[Struct]) -> None:
     rng = random.Random(f"{_SEED} {message.__name__}")
-    for version in versions_of(message):
+    for version in _first_and_last_of_each_encoding(message):
         body = encode(full_value(message, version), version)
         for position in range(len(body)):
             for byte in (0x00, 0x7F, 0x80, 0xFF):
@@ -88,7 +88,7 @@ _HUGE: Sequence[bytes] = (
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_huge_counts_and_lengths_cost_no_memory(message: type[Struct]) -> None:
-    for version in _first_and_last_of_each_encoding(message):
+    for version in _first_and_last_of_each_encoding(message)[-2:]:
         body = encode(full_value(message, version, elements=1), version)
         attacks = [body[:at] + huge + body[at:] for at in range(len(body)) for huge in _HUGE]
         decode_one(message, version, body)  # compiled now
@@ -129,7 +129,7 @@ def test_many_of_the_smallest_elements_cost_a_small_multiple(message: type[Struc
             spec = next(spec for spec in fields_of(message) if spec.name == name)
             assert spec.kind.element is not None
             element = spec.kind.element.struct() if spec.kind.element.struct else spec.kind.element.default
-            body = encode(message(**{name: (element,) * 2_000}), version)
+            body = encode(message(**{name: (element,) * 500}), version)
             decode(message, version, body)
             tracemalloc.start()
             try:
