@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -140,7 +141,7 @@ class OneOfOurs(Assignor):
     """Named by module and class."""
 
     name = "ours"
-    protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+    protocols: Sequence[RebalanceProtocol] = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     def assign(self, cluster: Any, members: Any) -> Any:
         return everything_to_first(cluster, members)
@@ -179,7 +180,7 @@ class Nameless(Assignor):
 class WithoutProtocol(OneOfOurs):
     """Supports nothing."""
 
-    protocols: ClassVar[Any] = ()
+    protocols = ()
 
 
 @pytest.mark.parametrize(("candidate", "says"), [(Nameless, "has no name"), (WithoutProtocol(), "must list its protocols")])

@@ -1,0 +1,151 @@
+"""On a real broker: what must not wait does not wait behind a JoinGroup, and what the group thinks of commits meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from assignors import CooperativeStickyAssignor, RangeAssignor
+from assignors.base import Assignor
+from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.member_state import MemberState
+from consumer_coord.offsets import OffsetAndMetadata
+from tests.support.real_kafka import NewTopicFactory, RealKafka
+
+#: A broker that serves one request of a connection at a time would answer seconds later.
+_AT_ONCE_S = 0.1
+
+
+@pytest.fixture
+def pair(kafka: RealKafka, topic: NewTopicFactory, group: str) -> Iterator[Callable[..., list[BlockingCoordinator]]]:
+    """Two coordinators of one group that subscribe to a topic of four partitions."""
+    made: list[BlockingCoordinator] = []
+
+    def make(assignors: Sequence[type[Assignor]]) -> list[BlockingCoordinator]:
+        name = topic(partitions=4)
+        for number in range(2):
+            settings = {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                # Connections of its own for each.
+                "client.id": f"member-{number}",
+                "session.timeout.ms": 30_000,
+                "heartbeat.interval.ms": 200,
+                "max.poll.interval.ms": 60_000,
+            }
+            made.append(BlockingCoordinator(settings, assignors=assignors))
+            made[-1].subscribe([name])
+        return made
+
+    yield make
+    for each in made:
+        each.let_go(each.held)
+        each.close(5_000)
+
+
+def _poll(member: BlockingCoordinator) -> None:
+    member.polled()
+    change = member.change()
+    member.let_go(change.lost)
+    member.let_go(change.revoked)
+    member.take_up(change)
+
+
+def _until(condition: Callable[[], object], *polling: BlockingCoordinator, within_s: float = 30) -> None:
+    ends = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen in time"
+        for each in polling:
+            _poll(each)
+            each.core.bell.wait(0.01)
+            each.core.bell.clear()
+        if not polling:
+            time.sleep(0.005)
+
+
+@pytest.mark.kafka
+@pytest.mark.behaviour(72, 84)
+def test_commit_heartbeat_and_leave_return_at_once_while_a_join_waits(
+    pair: Callable[..., list[BlockingCoordinator]],
+) -> None:
+    one, two = pair([CooperativeStickyAssignor])
+    _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
+    generation, mine = one.generation, next(iter(one.held))
+    # An eager member would hold the group up; here the other's join is held back instead, as a transaction does it.
+    two.hold_joins()
+    one.enforce_rebalance("the test wants it")
+    _until(lambda: one.core._joining)
+    took: dict[str, list[float]] = {}
+    calls: dict[str, Callable[[], object]] = {
+        "commit": lambda: one.commit({mine: OffsetAndMetadata(5)}),
+        "heartbeat": lambda: one.call(one.core.send_heartbeat),
+        "committed": lambda: one.committed([mine]),
+    }
+    for name in [*calls] * 5:
+        started = time.monotonic()
+        calls[name]()
+        took.setdefault(name, []).append(time.monotonic() - started)
+    assert one.core._joining, "the join was answered meanwhile, and shows nothing"
+    assert one.generation == generation
+    assert one.committed([mine]) == {mine: OffsetAndMetadata(5)}
+    started = time.monotonic()
+    one.leave_group("the test leaves")
+    assert time.monotonic() - started < 10 * _AT_ONCE_S
+    # A busy machine may delay one of them; behind the join each would have waited for seconds.
+    assert all(min(seconds) < _AT_ONCE_S for seconds in took.values()), took
+    _until(lambda: len(two.held) == 4, two)
+
+
+@pytest.mark.kafka
+@pytest.mark.behaviour(84)
+def test_a_commit_while_the_rebalance_completes_is_sent_again_for_what_is_kept(
+    pair: Callable[..., list[BlockingCoordinator]],
+) -> None:
+    class Slow(CooperativeStickyAssignor):
+        """Takes its time once."""
+
+        pauses = 0.0
+
+        def assign(self, cluster, members):  # type: ignore[no-untyped-def]  # as its base
+            pause, type(self).pauses = type(self).pauses, 0.0
+            time.sleep(pause)
+            return super().assign(cluster, members)
+
+    one, two = pair([Slow])
+    _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
+    kept = {member: next(iter(member.held)) for member in (one, two)}
+    generation = one.generation
+    Slow.pauses = 1.0
+    one.enforce_rebalance("the test wants it")
+    _until(lambda: all(each.core.state is MemberState.COMPLETING_REBALANCE for each in (one, two)))
+    commits = [
+        (member, partition, member.submit(functools.partial(member.core.commit, {partition: OffsetAndMetadata(7)})))
+        for member, partition in kept.items()
+    ]
+    for member, partition, commit in commits:
+        assert commit.result(30) == {partition: None}
+        assert member.generation == generation + 1
+        assert member.metrics()["commit-resent-total"] == 1
+        assert not member.change().lost
+    assert one.committed(kept.values()) == dict.fromkeys(kept.values(), OffsetAndMetadata(7))
+
+
+@pytest.mark.kafka
+@pytest.mark.behaviour(35)
+def test_an_eager_owner_that_works_on_commits_with_its_old_generation(
+    pair: Callable[..., list[BlockingCoordinator]],
+) -> None:
+    one, two = pair([RangeAssignor])
+    _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
+    mine = next(iter(two.held))
+    one.enforce_rebalance("the test wants it")
+    _until(lambda: one.core._joining, one)
+    # The other one has not let go yet: the group waits for it, and takes its commits.
+    _until(lambda: two.core.rebalancing)
+    assert two.commit({mine: OffsetAndMetadata(9)}) == {mine: None}
+    assert two.change().revoked
+    _until(lambda: len(one.held) == len(two.held) == 2, one, two)
+    assert two.committed([mine]) == {mine: OffsetAndMetadata(9)}
