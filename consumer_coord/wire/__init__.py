@@ -6,6 +6,7 @@
 ``codec``              ``encode`` and ``decode`` for bodies, and the same for frames (header and body)
 ``schema``             the vocabulary of the tables
 ``decoder, encoder``   table -> Python source -> function, once per message and version (``source``, ``varint``)
+``alike``              the decoder's short cut for long arrays whose elements differ in numbers only
 ``error_codes``        Kafka's error codes
 ``membership``         the consumer protocol: the subscriptions and assignments inside JoinGroup and SyncGroup
 ``offsets_topic``      the records of ``__consumer_offsets``
