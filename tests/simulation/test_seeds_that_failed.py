@@ -1,0 +1,93 @@
+"""Histories that once broke a rule keep every rule now; where the cause can be put back, they break the same rule again.
+
+Each is kept as a scenario, because a seed means another history when the drawing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from consumer_coord.broker.group import GroupMember, GroupMetadata
+from consumer_coord.broker.group_store import Shard
+from consumer_coord.broker.rebalance import Rebalance
+from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.simulation.scenario import Scenario, from_json, play
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages import JoinGroupResponse
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+
+WHAT_IT_WAS = {
+    21: "a static member was replaced between join and sync; when the sync phase ended its former id was looked up: KeyError",
+    59: "a member left while its SyncGroup waited at the broker, and that request was never answered",
+    61: "a partition was let go of while a join was under way, and belonged to nobody for ever",
+    132: "a request timed out on a young connection; asking whether the listener wants SASL then ended the heartbeat task",
+    202: "a connection failed that nobody waited for any more: 'Task exception was never retrieved'",
+    32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
+}
+
+
+def _scenario(seed: int) -> Scenario:
+    return from_json((SCENARIOS / f"seed-{seed}.json").read_text())
+
+
+@pytest.mark.behaviour(132)
+@pytest.mark.parametrize("seed", WHAT_IT_WAS)
+def test_a_history_that_failed_keeps_every_rule(seed: int) -> None:
+    outcome = play(_scenario(seed))
+    assert outcome.violation is None, f"once: {WHAT_IT_WAS[seed]}\nnow: {outcome.violation}\n{outcome.history.tail(60)}"
+
+
+def test_every_kept_scenario_is_played() -> None:
+    assert {path.name for path in SCENARIOS.glob("*.json")} == {f"seed-{seed}.json" for seed in WHAT_IT_WAS}
+
+
+def _look_former_ids_up(patch: pytest.MonkeyPatch) -> None:
+    expire = Rebalance._expire_pending_sync
+
+    def expire_pending_sync(self: Rebalance, shard: Shard, group: GroupMetadata, generation_id: int) -> None:
+        if generation_id == group.generation_id:
+            for member_id in group.pending_sync_members:
+                assert group.members[member_id]
+        expire(self, shard, group, generation_id)
+
+    patch.setattr(Rebalance, "_expire_pending_sync", expire_pending_sync)
+
+
+def _leave_the_sync_waiting(patch: pytest.MonkeyPatch) -> None:
+    def remove_member(self: Rebalance, group: GroupMetadata, member: GroupMember) -> None:
+        self._purgatory.cancel(member.heartbeat)
+        group.complete_join(member, JoinGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
+        group.remove(member.member_id)
+
+    patch.setattr(Rebalance, "remove_member", remove_member)
+
+
+def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
+    owned = ConsumerCoordinator._owned
+
+    def forgetful(self: ConsumerCoordinator) -> Mapping[str, Sequence[int]]:
+        named = owned(self)
+        self._named = frozenset()
+        return named
+
+    patch.setattr(ConsumerCoordinator, "_owned", forgetful)
+
+
+PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    21: (_look_former_ids_up, "crash"),
+    59: (_leave_the_sync_waiting, "leaks"),
+    61: (_forget_what_was_named, "liveness"),
+}
+
+
+@pytest.mark.parametrize("seed", PUT_BACK)
+def test_the_bug_put_back_is_found_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_back, rule = PUT_BACK[seed]
+    put_back(monkeypatch)
+    violation = play(_scenario(seed)).violation
+    assert violation is not None
+    assert violation.rule == rule
