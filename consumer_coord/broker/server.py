@@ -20,7 +20,7 @@ from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.connection import BrokerProtocol
 from consumer_coord.broker.data_dir import DataDirectory
-from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.faults import Fault, FaultHook
 from consumer_coord.broker.node import BrokerNode
 from consumer_coord.errors import ClosedError
 from consumer_coord.wire.apis import APIS
@@ -233,6 +233,10 @@ class EmbeddedKafka:
         """Let a fault happen to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""
         api_key = api if isinstance(api, int) else _API_KEYS[api]
         self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))
+
+    def watch(self, hook: FaultHook) -> None:
+        """Show every request to ``hook``, on the brokers' thread; it may answer a fault for it."""
+        self._call(lambda: self._running.faults.add_hook(hook))
 
     def fill_up(self, full: bool = True) -> None:
         """Let the brokers' disks be full: nothing more can be written, by producers, groups or committers."""

@@ -47,6 +47,7 @@ _NO_EPOCH = -1
 _CREATE_TIME = -1
 #: ListOffsets' timestamps below -3 ask for tiers that are not here.
 _LOWEST_TIMESTAMP = -3
+_LIST_OFFSETS_EPOCH_FROM = 4
 _waiters = itertools.count()
 
 
@@ -230,14 +231,18 @@ async def list_offsets(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(_list_offset(node, topic.name, wanted) for wanted in topic.partitions),
+                partitions=tuple(
+                    _list_offset(node, context.api_version, topic.name, wanted) for wanted in topic.partitions
+                ),
             )
             for topic in request.topics
         )
     )
 
 
-def _list_offset(node: BrokerNode, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _list_offset(
+    node: BrokerNode, api_version: int, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
     error_code, partition = _find(node, topic, wanted.partition_index, wanted.current_leader_epoch)
     if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMP:
         error_code = error_codes.UNSUPPORTED_VERSION
@@ -249,7 +254,7 @@ def _list_offset(node: BrokerNode, topic: str, wanted: ListOffsetsPartition) -> 
         error_code=error_codes.NONE,
         timestamp=timestamp_ms,
         offset=offset,
-        leader_epoch=epoch,
+        leader_epoch=epoch if api_version >= _LIST_OFFSETS_EPOCH_FROM else _NO_EPOCH,
     )
 
 

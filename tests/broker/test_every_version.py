@@ -1,0 +1,261 @@
+"""Every request that is served, in every version that is served, with success and with every fault."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+
+import pytest
+
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, Fault
+from consumer_coord.broker.record_batch import build_batch
+from consumer_coord.broker.requests import SERVED
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.simulation import loop as virtual
+from consumer_coord.wire import error_codes
+from consumer_coord.wire import messages as m
+from consumer_coord.wire.apis import APIS
+from consumer_coord.wire.codec import decode_response, encode_request
+from consumer_coord.wire.schema import Struct
+from tests.broker.bench import subscription
+
+
+def batch() -> bytes:
+    """What a producer sends."""
+    return build_batch([(b"k", b"v")], base_offset=0, timestamp_ms=5, leader_epoch=-1)
+
+
+def _protocols() -> tuple[m.JoinGroupRequestProtocol, ...]:
+    return (m.JoinGroupRequestProtocol(name="range", metadata=subscription("orders")),)
+
+
+#: API key -> makes a request for a version; topic "orders" exists.
+REQUESTS: Mapping[int, Callable[[int], Struct]] = {
+    0: lambda version: m.ProduceRequest(
+        acks=-1,
+        timeout_ms=1_000,
+        topic_data=(
+            m.TopicProduceData(name="orders", partition_data=(m.PartitionProduceData(index=0, records=batch()),)),
+        ),
+    ),
+    1: lambda version: m.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=(
+            m.FetchTopic(
+                topic="orders",
+                partitions=(m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000),),
+            ),
+        ),
+    ),
+    2: lambda version: m.ListOffsetsRequest(
+        replica_id=-1,
+        topics=(
+            m.ListOffsetsTopic(name="orders", partitions=(m.ListOffsetsPartition(partition_index=0, timestamp=0),)),
+        ),
+    ),
+    3: lambda version: m.MetadataRequest(topics=(m.MetadataRequestTopic(name="orders"),)),
+    8: lambda version: m.OffsetCommitRequest(
+        group_id="simple",
+        topics=(
+            m.OffsetCommitRequestTopic(
+                name="orders",
+                partitions=(
+                    m.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None),
+                ),
+            ),
+        ),
+    ),
+    9: lambda version: m.OffsetFetchRequest(
+        groups=(
+            m.OffsetFetchRequestGroup(
+                group_id="simple", topics=(m.OffsetFetchRequestTopics(name="orders", partition_indexes=(0,)),)
+            ),
+        )
+    )
+    if version >= 8
+    else m.OffsetFetchRequest(
+        group_id="simple", topics=(m.OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
+    ),
+    10: lambda version: m.FindCoordinatorRequest(key_type=0, coordinator_keys=("group",))
+    if version >= 4
+    else m.FindCoordinatorRequest(key="group"),
+    11: lambda version: m.JoinGroupRequest(
+        group_id=f"join-{version}",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        group_instance_id="instance" if version >= 5 else None,
+        protocol_type="consumer",
+        protocols=_protocols(),
+    ),
+    12: lambda version: m.HeartbeatRequest(group_id="group", generation_id=1, member_id="m"),
+    13: lambda version: m.LeaveGroupRequest(group_id="group", members=(m.MemberIdentity(member_id="m"),))
+    if version >= 3
+    else m.LeaveGroupRequest(group_id="group", member_id="m"),
+    14: lambda version: m.SyncGroupRequest(
+        group_id="group", generation_id=1, member_id="m", protocol_type="consumer", protocol_name="range"
+    ),
+    15: lambda version: m.DescribeGroupsRequest(groups=("group", "simple")),
+    16: lambda version: m.ListGroupsRequest(),
+    18: lambda version: m.ApiVersionsRequest(client_software_name="n", client_software_version="v"),
+    19: lambda version: m.CreateTopicsRequest(
+        topics=(m.CreatableTopic(name=f"new-{version}", num_partitions=1, replication_factor=1, assignments=(), configs=()),)
+    ),
+    20: lambda version: m.DeleteTopicsRequest(topics=(m.DeleteTopicState(name="absent"),), timeout_ms=1_000)
+    if version >= 6
+    else m.DeleteTopicsRequest(topic_names=("absent",), timeout_ms=1_000),
+    21: lambda version: m.DeleteRecordsRequest(
+        topics=(
+            m.DeleteRecordsTopic(
+                name="orders", partitions=(m.DeleteRecordsPartition(partition_index=0, offset=0),)
+            ),
+        ),
+        timeout_ms=1_000,
+    ),
+    22: lambda version: m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000),
+    23: lambda version: m.OffsetForLeaderEpochRequest(
+        topics=(
+            m.OffsetForLeaderTopic(
+                topic="orders", partitions=(m.OffsetForLeaderPartition(partition=0, leader_epoch=0),)
+            ),
+        )
+    ),
+    32: lambda version: m.DescribeConfigsRequest(
+        resources=(
+            m.DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=None),
+            m.DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=None),
+        )
+    ),
+    37: lambda version: m.CreatePartitionsRequest(
+        topics=(m.CreatePartitionsTopic(name="orders", count=1, assignments=None),), timeout_ms=1_000
+    ),
+    42: lambda version: m.DeleteGroupsRequest(groups_names=("absent",)),
+    47: lambda version: m.OffsetDeleteRequest(
+        group_id="simple",
+        topics=(
+            m.OffsetDeleteRequestTopic(
+                name="orders", partitions=(m.OffsetDeleteRequestPartition(partition_index=0),)
+            ),
+        ),
+    ),
+    60: lambda version: m.DescribeClusterRequest(),
+}
+CASES = [(key, version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)]
+
+
+async def _cluster() -> BrokerCluster:
+    config = BrokerConfig.from_mapping({"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0})
+    cluster = BrokerCluster(config, {"orders": 2}, random=Random(1), wall_clock_ms=lambda: 1_000)
+    cluster.start_all()
+    return cluster
+
+
+async def _ask(cluster: BrokerCluster, key: int, version: int) -> Struct:
+    frame = encode_request(REQUESTS[key](version), version, 7, "client")
+    answer = await cluster.nodes[0].handle(frame, ClientConnection())
+    assert answer is not None
+    correlation_id, response = decode_response(APIS[key].response, version, answer)
+    assert correlation_id == 7
+    return response
+
+
+def test_every_request_that_is_served_is_here() -> None:
+    assert set(REQUESTS) == set(SERVED)
+
+
+def test_every_request_is_answered_in_every_version() -> None:
+    async def main() -> None:
+        cluster = await _cluster()
+        for key, version in CASES:
+            response = await _ask(cluster, key, version)
+            assert type(response) is APIS[key].response
+        cluster.close()
+
+    virtual.run(main())
+
+
+def test_every_request_can_fail_in_every_version() -> None:
+    async def main() -> None:
+        cluster = await _cluster()
+        for key, version in CASES:
+            cluster.faults.add(key, Fault(error_code=error_codes.KAFKA_STORAGE_ERROR))
+            response = await _ask(cluster, key, version)
+            assert str(error_codes.KAFKA_STORAGE_ERROR) in repr(response), f"{APIS[key].name} {version}: {response}"
+        cluster.close()
+
+    virtual.run(main())
+
+
+def test_records_come_back_in_every_version_of_fetch() -> None:
+    async def main() -> None:
+        cluster = await _cluster()
+        await _ask(cluster, 0, 9)
+        for version in range(SERVED[1].min_version, SERVED[1].max_version + 1):
+            response = await _ask(cluster, 1, version)
+            assert isinstance(response, m.FetchResponse)
+            data = response.responses[0].partitions[0]
+            assert data.records is not None
+            assert data.records[16:] == batch()[16:]
+        cluster.close()
+
+    virtual.run(main())
+
+
+def test_an_unknown_version_of_api_versions_is_told_which_there_are() -> None:
+    async def main() -> None:
+        cluster = await _cluster()
+        frame = bytearray(encode_request(m.ApiVersionsRequest(), 0, 7, "client"))
+        frame[2:4] = (99).to_bytes(2, "big")
+        answer = await cluster.nodes[0].handle(bytes(frame), ClientConnection())
+        assert answer is not None
+        _, response = decode_response(m.ApiVersionsResponse, 0, answer)
+        assert response.error_code == error_codes.UNSUPPORTED_VERSION
+        assert [(one.api_key, one.max_version) for one in response.api_keys] == [(18, SERVED[18].max_version)]
+        cluster.close()
+
+    virtual.run(main())
+
+
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        (b"", MalformedMessageError),
+        (b"\0\x0b\0\x09", MalformedMessageError),
+        (b"\0\x0b\0\x09\0\0\0\1\xff\xff\0" + b"\xff" * 20, MalformedMessageError),
+        (b"\x03\xe7\0\0\0\0\0\1\xff\xff", UnsupportedVersionError),
+        (b"\0\x0b\0\x63\0\0\0\1\xff\xff", UnsupportedVersionError),
+        (b"\0\1\0\x0d\0\0\0\1\xff\xff", UnsupportedVersionError),
+    ],
+)
+def test_what_is_no_request_is_refused(frame: bytes, error: type[Exception]) -> None:
+    async def main() -> None:
+        cluster = await _cluster()
+        with pytest.raises(error):
+            await cluster.nodes[0].handle(frame, ClientConnection())
+        cluster.close()
+
+    virtual.run(main())
+
+
+def test_random_bytes_end_nothing_but_their_connection() -> None:
+    async def main() -> None:
+        cluster = await _cluster()
+        rng = Random(3)
+        for key, version in CASES:
+            frame = bytearray(encode_request(REQUESTS[key](version), version, 7, "client"))
+            for _ in range(6):
+                damaged = bytearray(frame)
+                for _ in range(rng.randrange(1, 4)):
+                    damaged[rng.randrange(8, len(damaged))] = rng.randrange(256)
+                cut = bytes(damaged[: rng.randrange(8, len(damaged) + 1)])
+                try:
+                    async with asyncio.timeout(3_600):
+                        await cluster.nodes[0].handle(cut, ClientConnection())
+                except (MalformedMessageError, UnsupportedVersionError, TimeoutError):
+                    continue
+        assert isinstance(await _ask(cluster, 18, 3), m.ApiVersionsResponse)
+        cluster.close()
+
+    virtual.run(main())
