@@ -56,13 +56,7 @@ def violations(
     for member_id in members:
         if member_id not in plan:
             yield f"member {member_id!r} has no entry"
-    subscribed: set[str] = set()
-    sets_of_topics: dict[tuple[str, ...], frozenset[str]] = {}
-    for member in members.values():
-        spelling = tuple(member.topics)
-        if spelling not in sets_of_topics:
-            sets_of_topics[spelling] = frozenset(spelling)
-            subscribed |= sets_of_topics[spelling]
+    strangers: set[str] = set()
     for member_id, topics in given_plan.items():
         if member_id not in members:
             yield f"there is no member {member_id!r} in the group"
@@ -70,22 +64,25 @@ def violations(
         if not isinstance(topics, Mapping):
             yield f"member {member_id!r} is given {topics!r}: expected topic -> partitions"
             continue
-        own_topics = sets_of_topics[tuple(members[member_id].topics)]
-        if not own_topics.issuperset(topics):
-            for topic in topics:
-                if topic not in own_topics and topics[topic]:
-                    yield f"member {member_id!r} is given topic {topic!r}, to which it does not subscribe"
+        for topic in sorted(set(topics).difference(members[member_id].topics)):
+            if topics[topic]:
+                strangers.add(topic)
+                yield f"member {member_id!r} is given topic {topic!r}, to which it does not subscribe"
         for topic, partitions in topics.items():
-            if topic in given:
+            if topic in given and partitions:
                 given[topic].append((member_id, partitions))
-            else:
+            elif partitions:
                 given[topic] = [(member_id, partitions)]
     cooperative = protocol is RebalanceProtocol.COOPERATIVE
     claims = _claims(members) if cooperative else {}
-    for topic in sorted(subscribed | given.keys()):
+    # A topic that a subscriber is given is subscribed to; the others are looked for among the subscriptions.
+    doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in given}
+    subscribed = {topic for topic in doubtful if any(topic in member.topics for member in members.values())}
+    for topic in sorted(given.keys() | subscribed):
+        expected = topic in subscribed or topic not in strangers
         count = cluster.partitions.get(topic, 0)
         shares = given.get(topic, [])
-        yield from _violations_of_topic(topic, count, shares, subscribed, claims.get(topic, []))
+        yield from _violations_of_topic(topic, count, expected, shares, claims.get(topic, []))
         if cooperative:
             yield from _unsafe(topic, shares, claims.get(topic, []))
 
@@ -105,14 +102,18 @@ def _claims(members: Mapping[str, Member]) -> _Claims:
 def _violations_of_topic(
     topic: str,
     count: int,
+    subscribed: bool,
     shares: Sequence[tuple[str, Sequence[int]]],
-    subscribed: set[str],
     claims: Sequence[tuple[int, str, Sequence[int]]],
 ) -> Iterator[str]:
-    expected = count if topic in subscribed else 0
+    expected = range(count if subscribed else 0)
+    # What is left out so that its owner lets go of it is not lost: the next round gives it away.
+    held = [partitions for _, _, partitions in claims]
     try:
         union = set().union(*[partitions for _, partitions in shares])
-        if len(union) == expected == sum([len(partitions) for _, partitions in shares]) and union == set(range(expected)):
+        once = len(union) == sum([len(partitions) for _, partitions in shares])
+        exist = not union or (min(union) >= 0 and max(union) < count)
+        if once and exist and (len(union) == len(expected) or not set(expected).difference(union, *held)):
             return
     except TypeError:
         pass  # something is no number, or no sequence of numbers: what it is will be said below
@@ -132,11 +133,8 @@ def _violations_of_topic(
                 yield f"member {member_id!r} is given partition {partition} of topic {topic!r} {twice}"
             else:
                 owner_of[partition] = member_id
-    # What is left out so that its owner lets go of it is not lost: the next round gives it away.
-    waiting = set().union(*[partitions for _, _, partitions in claims])
-    for partition in range(expected):
-        if partition not in owner_of and partition not in waiting:
-            yield f"nobody is given partition {partition} of topic {topic!r}"
+    for partition in sorted(set(expected).difference(owner_of, *held)):
+        yield f"nobody is given partition {partition} of topic {topic!r}"
 
 
 def _unsafe(
