@@ -134,6 +134,22 @@ def test_a_seek_goes_on_elsewhere_and_forgets_what_was_there(kafka: EmbeddedKafk
             one.seek(row(0, 0, "other"))
 
 
+@pytest.mark.behaviour(57)
+def test_a_log_that_was_cut_back_behind_the_committed_position_is_noticed(kafka: EmbeddedKafka) -> None:
+    """What a crash can leave: offset 50 was committed in epoch 0, which ended at 10 (KIP-320)."""
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka, auto_offset_reset="none") as one:
+        one.commit(
+            offsets=[confluent_kafka.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False
+        )
+        one.subscribe(["orders"])
+        message = None
+        while message is None:
+            message = one.poll(1)
+        assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+        assert "truncation detected at offset 50" in message.error().str()
+
+
 @pytest.mark.behaviour(58)
 def test_lag_is_reported_for_each_partition(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(30), 1: range(5)})
