@@ -38,7 +38,7 @@ demo-spark: env
 	@$(IN_ENV) -m examples.spark_orders $(ARGS)
 
 soak: env
-	@$(IN_ENV) -m benchmarks.soak $(ARGS)
+	@$(IN_ENV) -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 bench: env
 	@$(IN_ENV) -m benchmarks $(ARGS)

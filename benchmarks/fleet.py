@@ -168,9 +168,10 @@ def start_fleet(
 class Watch:
     """The fleets of one group together."""
 
-    def __init__(self, fleets: Sequence[Fleet], partitions: int) -> None:
+    def __init__(self, fleets: Sequence[Fleet], partitions: int, *, settled_s: float = SETTLED_S) -> None:
         self.fleets = list(fleets)
         self._partitions = partitions
+        self._settled_s = settled_s
 
     @property
     def told(self) -> list[Told]:
@@ -185,7 +186,7 @@ class Watch:
             told = self.told
             ownership.take_in(one for one in told if one.owner not in without)
             quiet_s = (time.monotonic_ns() - ownership.changed_ns) / 1e9
-            if ownership.shared_by(members, self._partitions) and quiet_s > SETTLED_S:
+            if ownership.shared_by(members, self._partitions) and quiet_s > self._settled_s:
                 return ownership.changed_ns
             time.sleep(0.05)
         raise TimeoutError(f"{self._partitions} partitions were not shared by {members} members in {DEADLINE_S:g} s")

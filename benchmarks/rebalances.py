@@ -94,14 +94,19 @@ def compare(
             measure(variant, kafka, topic, 2, across=False, death=False)  # warms the broker up
         for _ in range(rounds):
             for variant in variants:
-                run = measure(variant, kafka, topic, members, across=across, death=death)
+                try:
+                    run = measure(variant, kafka, topic, members, across=across, death=death)
+                except TimeoutError as error:
+                    print(f"{variant.name}: {error}", file=sys.stderr, flush=True)
+                    continue
                 results[variant.name].append(run)
-                print(json.dumps({"client": variant.name, "members": members, **attrs.asdict(run)}), file=sys.stderr, flush=True)
+                told = {"client": variant.name, "members": members, **attrs.asdict(run)}
+                print(json.dumps(told), file=sys.stderr, flush=True)
     return results
 
 
 def table(results: dict[str, list[Run]]) -> str:
-    """Medians, and the join as a multiple of the first row's."""
+    """Medians, and the join as a multiple of the first row's; without figures: it never settled."""
     rows = []
     medians = {
         name: {measure_: median([getattr(run, measure_) for run in runs]) for measure_ in MEASURES}

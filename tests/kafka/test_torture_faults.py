@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.member_state import MemberState
@@ -55,7 +56,10 @@ def test_the_coordinators_broker_is_killed_in_mid_rebalance(
     wait_until(lambda: sum(one.total for one in everybody) >= 600, 60, "600 records")
     for one in everybody:
         one.command("commit")
-    assert committed_offsets(kafka3.admin, group) == {(name, number): 100 for number in range(6)}
+    # librdkafka 2.16's admin client crashes the process when it asks for offsets over a coordinator that was killed and came
+    # back: a new one asks.
+    admin = AdminClient({"bootstrap.servers": where})
+    assert committed_offsets(admin, group) == {(name, number): 100 for number in range(6)}
     assert sum(one.total for one in everybody) == 600, "a committed record came twice"
 
 

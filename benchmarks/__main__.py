@@ -1,0 +1,28 @@
+"""``python -m benchmarks [NAME ...]``: the benchmarks of docs/benchmarks.md, each with its defaults; without a name, all.
+
+Each is a module of its own with options of its own: ``python -m benchmarks.rebalances --help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+NAMES = ("throughput", "rebalances", "idle", "codec", "growth", "churn")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    names = parser.parse_args().names or NAMES
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    for name in names:
+        print(f"\n# {name}", flush=True)
+        importlib.import_module(f"benchmarks.{name}").main([])
+
+
+if __name__ == "__main__":
+    main()
