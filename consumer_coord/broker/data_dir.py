@@ -192,16 +192,19 @@ class SegmentFiles:
         self._segment_bytes = segment_bytes
         self._files = files
         self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
-        self._size = self._file(self._bases[-1]).stat().st_size if self._bases else 0
+        # Asked for at the first append: until then a torn batch may be cut off the last file.
+        self._size = -1
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
         """Write one batch at the end, to a new file when the last one is full. Raises :class:`OSError`."""
         size = sum(len(part) for part in parts)
+        if self._size < 0 and self._bases:
+            self._size = self._file(self._bases[-1]).stat().st_size
         if not self._bases or self._size + size > self._segment_bytes:
             self._path.mkdir(exist_ok=True)
             self._bases.append(base_offset)
             self._size = 0
-        # What a torn append before this one left is overwritten; the size is known, not asked for.
+        # What a failed append before this one left is overwritten.
         descriptor = self._files.get(self._file(self._bases[-1]))
         written = os.pwritev(descriptor, parts, self._size)
         if written < size:

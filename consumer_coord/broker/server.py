@@ -178,7 +178,21 @@ class EmbeddedKafka:
         """The ids of all brokers."""
         return tuple(node.broker_id for node in self._running.nodes)
 
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; with a ``data_dir`` it stays the same."""
+        return self._running.cluster_id
+
     # -- topics
+
+    def topics(self) -> Mapping[str, int]:
+        """The topics and how many partitions each has, Kafka's internal ones left out."""
+
+        def present() -> Mapping[str, int]:
+            topics = self._running.topics.by_name.values()
+            return {topic.name: len(topic.partitions) for topic in topics if not topic.internal}
+
+        return self._call(present)
 
     def create_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
         """Add a topic."""
