@@ -85,7 +85,7 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
         return 0
     print(f"FAILED seed {scenario.seed}: {outcome.violation}")
     if args.keep is not None:
-        args.keep.write_text(to_json(scenario if args.no_shrink else shrink(outcome).scenario))
+        _keep(scenario if args.no_shrink else shrink(outcome).scenario, args.keep)
     return 1
 
 
@@ -191,8 +191,13 @@ def _report_failure(seed: int, args: argparse.Namespace) -> int:
     print(outcome.history.tail(_TAIL))
     print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate --seed {seed}")
     if args.keep is not None:
-        args.keep.write_text(to_json(outcome.scenario))
+        _keep(outcome.scenario, args.keep)
     return 1
+
+
+def _keep(scenario: Scenario, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_json(scenario))
 
 
 def _figures(done: list[Figures]) -> str:
