@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from tests.spark.launcher import fast_python
 from tests.support.real_kafka import RealKafka
-
-#: Workers and planners run in this very environment.
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
 def produce(bootstrap_servers: str, topic: str, records: Sequence[Mapping[str, Any]]) -> None:
@@ -43,8 +40,10 @@ def fill(kafka: RealKafka) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """One session for all tests, on two cores."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session for all tests, on two cores; its processes run in this very environment."""
+    os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource

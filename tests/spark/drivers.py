@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.spark.launcher import fast_python
 from tests.support.processes import end, spawn, wait_until
 
 PLANNER = "python_streaming_source_runner"
@@ -29,7 +30,7 @@ class Driver:
         self.killed: str | None = None
         self._log = log
         self._lock = threading.Lock()
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment = {**os.environ, "PYSPARK_PYTHON": fast_python(log.parent), "PYSPARK_DRIVER_PYTHON": sys.executable}
         with log.open("ab") as errors:
             self.process = spawn(
                 [sys.executable, "-m", "tests.spark.driver", json.dumps(setup)],

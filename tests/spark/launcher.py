@@ -1,0 +1,31 @@
+"""A Python for Spark's processes that starts in a third of the time.
+
+Spark puts ``pyspark.zip`` first on the path of each Python process it starts.  That archive holds no compiled modules, so each
+process compiles a second's worth of PySpark again, and on a busy machine a planner misses Spark's ten seconds to connect
+back.  Where PySpark is installed with pip, the installed package does as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_SCRIPT = """#!/bin/sh
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+    case $entry in
+        */pyspark.zip | */py4j-*-src.zip) ;;
+        *) kept=${{kept:+$kept:}}$entry ;;
+    esac
+done
+PYTHONPATH=$kept exec "{python}" "$@"
+"""
+
+
+def fast_python(directory: Path) -> str:
+    """Write a launcher of this very Python into ``directory``; its path is for ``PYSPARK_PYTHON``."""
+    launcher = directory / "python"
+    launcher.write_text(_SCRIPT.format(python=sys.executable))
+    launcher.chmod(0o755)
+    return str(launcher)
