@@ -8,8 +8,9 @@ since later versions only append fields (KIP-429 owned partitions in 1, KIP-792 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from types import MappingProxyType
 
 import attrs
@@ -123,14 +124,13 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
     if version < 0:
         raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
     data = assignment.user_data or b""
+    partitions = assignment.partitions
+    if not all(partitions.values()):
+        partitions = {topic: numbers for topic, numbers in partitions.items() if numbers}
     try:
-        entries = [
-            _topic(topic) + (_one(numbers[0]) if len(numbers) == 1 else _partitions(numbers))
-            for topic, numbers in assignment.partitions.items()
-            if numbers
-        ]
+        entries = chain.from_iterable(zip(map(_topic, partitions), _runs(partitions.values()), strict=True))
         length = _COUNT.pack(-1 if assignment.user_data is None else len(data))
-        return b"".join((_VERSION.pack(version), _COUNT.pack(len(entries)), *entries, length, data))
+        return b"".join((_VERSION.pack(version), _COUNT.pack(len(partitions)), *entries, length, data))
     except struct.error:  # some name or number does not fit: the codec says which
         return _VERSION.pack(version) + encode(_by_schema(assignment), version)
 
@@ -154,7 +154,13 @@ def _topic(name: str) -> bytes:
     return _VERSION.pack(len(encoded)) + encoded
 
 
-def _partitions(numbers: Sequence[int]) -> bytes:
+def _runs(partitions: Collection[Sequence[int]]) -> Iterable[bytes]:
+    if set(map(type, partitions)) == {range} and max(map(len, partitions)) <= _LONGEST_REMEMBERED:
+        return map(_short_range, partitions)
+    return [_one(numbers[0]) if len(numbers) == 1 else _run(numbers) for numbers in partitions]
+
+
+def _run(numbers: Sequence[int]) -> bytes:
     length = len(numbers)
     if length > _LONGEST_REMEMBERED:
         return struct.pack(f">i{length}i", length, *numbers)
