@@ -128,8 +128,14 @@ class ConsumerCoordinator(GroupMember):
         if self._subscription:
             self._subscription = NOTHING
             self._rejoin_reason = None
-            await self._stop_driver()
-            await self.offsets.drained(self._deadline(timeout_ms))
+            # A commit that waits for a sync waits for nothing now.
+            self._ending = True
+            try:
+                await self._stop_driver()
+                self._signal.fire()
+                await self.offsets.drained(self._deadline(timeout_ms))
+            finally:
+                self._ending = False
             await self._leave("the consumer unsubscribed from all topics", self._deadline(timeout_ms))
             self._watch.subscribe(NOTHING)
 

@@ -431,6 +431,28 @@ async def test_a_commit_that_waits_for_a_sync_ends_at_its_own_time_limit_and_wit
     await one.cluster.close()
 
 
+@pytest.mark.behaviour(84)
+@in_virtual_time
+async def test_unsubscribing_does_not_wait_for_a_sync_either() -> None:
+    brokers = FakeBrokers()
+    async with member(brokers) as one:
+        await one.join()
+        brokers.always(SyncGroupRequest, SILENCE)
+        brokers.always(OffsetCommitRequest, codes.REBALANCE_IN_PROGRESS)
+        one.coordinator.enforce_rebalance()
+        await pause(100)
+        commit = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=60_000)
+        await pause(50)
+        started = now_ms()
+        await one.coordinator.unsubscribe()
+        assert now_ms() - started < 100
+        assert isinstance((await commit)[T0], RebalanceInProgressError)
+        brokers.always(SyncGroupRequest, None)
+        brokers.always(OffsetCommitRequest, None)
+        await one.join()
+        assert await one.coordinator.commit(at("t", 0, 6)) == {T0: None}
+
+
 # -- errors that concern the whole ------------------------------------------------------------------------------------
 
 
