@@ -35,7 +35,7 @@ demo: env
 	@$(IN_ENV) -m examples.demo $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)
 
 demo-spark: env
-	@$(IN_ENV) -m examples.spark_orders $(ARGS)
+	@$(IN_ENV) -m examples.spark_orders $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)
 
 soak: env
 	@$(IN_ENV) -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
