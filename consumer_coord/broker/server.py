@@ -67,6 +67,8 @@ class _Listener:
         )
 
     def _opened(self, connection: BrokerProtocol) -> bool:
+        if self._server is None:
+            return False  # accepted in the moment in which the broker was stopped
         if len(self._connections) >= self._config.max_connections:
             logger.warning("broker %d has max.connections already", self._node.broker_id)
             return False
