@@ -276,7 +276,7 @@ class Membership:
         results: CommitResult
         try:
             results = self._send(commits)
-        except RetriableError as refused:
+        except (RetriableError, CommitFailedError) as refused:
             results = dict.fromkeys(commits, refused)
         for partition, commit in commits.items():
             error = results[partition]
