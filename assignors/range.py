@@ -23,50 +23,54 @@ class RangeAssignor(Assignor):
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
         """The plan of Java's ``RangeAssignor``: member id -> topic -> partition numbers, ascending."""
         subscriptions = Subscriptions.of(cluster, members)
-        alike = _alike(cluster, subscriptions)
-        plan: dict[str, dict[str, Sequence[int]]] = {member_id: {} for member_id in subscriptions.members}
-        racks = _MemberRacks(members, cluster)
-        if any(racks.matter(topic, takers) for takers, topics in alike for topic in topics):
-            for takers, topics in alike:
-                _assign_by_rack(cluster, racks, takers, topics, plan)
+        groups: dict[tuple[int, int], list[str]] = {}
+        for topic, classes in subscriptions.subscribers.items():
+            groups.setdefault((classes, cluster.partitions[topic]), []).append(topic)
+        alike = [(subscriptions.members_of(classes), count, topics) for (classes, count), topics in groups.items()]
+        racks = _MemberRacks([members[member_id].rack for member_id in subscriptions.members], cluster)
+        plans: list[dict[str, Sequence[int]]] = [{} for _ in subscriptions.members]
+        if any(racks.matter(topic, takers) for takers, _, topics in alike for topic in topics):
+            for takers, count, topics in alike:
+                _assign_by_rack(count, racks, takers, topics, plans)
         else:
-            for takers, topics in alike:
-                _assign_ranges(cluster.partitions[topics[0]], takers, topics, plan)
-        return plan
+            cuts: dict[tuple[int, int], list[range]] = {}
+            for takers, count, topics in alike:
+                ranges = cuts.get((count, len(takers)))
+                if ranges is None:
+                    ranges = cuts[count, len(takers)] = _cut(count, len(takers))
+                _assign_ranges(ranges, takers, topics, plans)
+        return dict(zip(subscriptions.members, plans, strict=True))
 
 
-def _alike(cluster: Cluster, subscriptions: Subscriptions) -> list[tuple[list[str], list[str]]]:
-    """Topics with equal subscribers and equal numbers of partitions, as (member ids in order, topics)."""
-    groups: dict[tuple[int, int], list[str]] = {}
-    for topic, classes in subscriptions.subscribers.items():
-        groups.setdefault((classes, cluster.partitions[topic]), []).append(topic)
-    takers_of = {
-        classes: [subscriptions.members[position] for position in subscriptions.members_of(classes)]
-        for classes in {classes for classes, _ in groups}
-    }
-    return [(takers_of[classes], topics) for (classes, _), topics in groups.items()]
+def _cut(count: int, takers: int) -> list[range]:
+    """The ranges that so many members get of a topic, without those that are empty."""
+    share, more = divmod(count, takers)
+    starts = [place * share + min(place, more) for place in range(min(count, takers) + 1)]
+    return list(map(range, starts, starts[1:]))
 
 
 def _assign_ranges(
-    count: int, takers: Sequence[str], topics: Sequence[str], plan: dict[str, dict[str, Sequence[int]]]
+    ranges: Sequence[range], takers: Sequence[int], topics: Sequence[str], plans: list[dict[str, Sequence[int]]]
 ) -> None:
     """Without racks all these topics are cut in the same way, so each member's range is made once and shared."""
-    share, more = divmod(count, len(takers))
-    start = 0
-    for place, member_id in enumerate(takers):
-        if start == count:
-            break
-        stop = start + share + (place < more)
-        plan[member_id].update(dict.fromkeys(topics, range(start, stop)))
-        start = stop
+    if len(topics) == 1:
+        topic = topics[0]
+        for member, numbers in zip(takers, ranges, strict=False):
+            plans[member][topic] = numbers
+        return
+    for member, numbers in zip(takers, ranges, strict=False):
+        if plans[member]:
+            plans[member].update(dict.fromkeys(topics, numbers))
+        else:
+            plans[member] = dict.fromkeys(topics, numbers)
 
 
 def _assign_by_rack(
-    cluster: Cluster,
+    count: int,
     racks: _MemberRacks,
-    takers: Sequence[str],
+    takers: Sequence[int],
     topics: Sequence[str],
-    plan: dict[str, dict[str, Sequence[int]]],
+    plans: list[dict[str, Sequence[int]]],
 ) -> None:
     """``assignWithRackMatching``, and then what it left over by plain ranges.
 
@@ -74,58 +78,58 @@ def _assign_by_rack(
     member only if the member's rack holds a replica of it in every topic.  A topic alone goes member by member.
     """
     if len(topics) == 1 and racks.matter(topics[0], takers):
-        state = _RangeState(cluster.partitions[topics[0]], takers)
-        for member_id in takers:
-            state.take(member_id, functools.partial(racks.match, member_id, topics[0]))
+        state = _RangeState(count, takers)
+        for member in takers:
+            state.take(member, functools.partial(racks.match, member, topics[0]))
     elif len(topics) > 1 and racks.any_of(takers):
-        state = _RangeState(cluster.partitions[topics[0]], takers)
+        state = _RangeState(count, takers)
         _match_co_partitioned(state, racks, takers, topics)
     else:
-        _assign_ranges(cluster.partitions[topics[0]], takers, topics, plan)
+        _assign_ranges(_cut(count, len(takers)), takers, topics, plans)
         return
-    for member_id in takers:
-        state.take(member_id, lambda _: True)
-    for member_id, partitions in state.taken.items():
+    for member in takers:
+        state.take(member, lambda _: True)
+    for member, partitions in state.taken.items():
         if partitions:
-            plan[member_id].update(dict.fromkeys(topics, tuple(sorted(partitions))))
+            plans[member].update(dict.fromkeys(topics, tuple(sorted(partitions))))
 
 
 def _match_co_partitioned(
-    state: _RangeState, racks: _MemberRacks, takers: Sequence[str], topics: Sequence[str]
+    state: _RangeState, racks: _MemberRacks, takers: Sequence[int], topics: Sequence[str]
 ) -> None:
     remaining = list(takers)
     for partition in range(state.count):
-        for place, member_id in enumerate(remaining):
-            if state.may_take(member_id) > 0 and all(racks.match(member_id, topic, partition) for topic in topics):
-                state.give(member_id, [partition])
-                if state.may_take(member_id) == 0:
+        for place, member in enumerate(remaining):
+            if state.may_take(member) > 0 and all(racks.match(member, topic, partition) for topic in topics):
+                state.give(member, [partition])
+                if state.may_take(member) == 0:
                     del remaining[place]
                 break
 
 
 class _MemberRacks:
-    """Which member sits in which rack, and which racks hold a replica of a partition."""
+    """Which member (by its position) sits in which rack, and which racks hold a replica of a partition."""
 
-    def __init__(self, members: Mapping[str, Member], cluster: Cluster) -> None:
-        self._rack_of = {member_id: member.rack for member_id, member in members.items() if member.rack}
+    def __init__(self, racks: Sequence[str | None], cluster: Cluster) -> None:
+        self._rack_of = {member: rack for member, rack in enumerate(racks) if rack}
         self._cluster = cluster
 
-    def any_of(self, takers: Sequence[str]) -> bool:
-        return any(member_id in self._rack_of for member_id in takers)
+    def any_of(self, takers: Sequence[int]) -> bool:
+        return any(member in self._rack_of for member in takers)
 
-    def match(self, member_id: str, topic: str, partition: int) -> bool:
+    def match(self, member: int, topic: str, partition: int) -> bool:
         """Whether this member may be said to be near; one without a rack is near to everything."""
-        rack = self._rack_of.get(member_id)
+        rack = self._rack_of.get(member)
         if rack is None:
             return True
         of_topic = self._cluster.racks.get(topic, ())
         return partition < len(of_topic) and rack in of_topic[partition]
 
-    def matter(self, topic: str, takers: Sequence[str]) -> bool:
+    def matter(self, topic: str, takers: Sequence[int]) -> bool:
         """``useRackAwareAssignment``: some member can be near to some partitions and not to others."""
-        of_members = {self._rack_of[member_id] for member_id in takers if member_id in self._rack_of}
-        if not of_members:
+        if not self._rack_of:
             return False
+        of_members = {self._rack_of[member] for member in takers if member in self._rack_of}
         count = self._cluster.partitions[topic]
         of_topic = self._cluster.racks.get(topic, ())[:count]
         every = frozenset().union(*of_topic)
@@ -137,26 +141,26 @@ class _MemberRacks:
 class _RangeState:
     """``TopicAssignmentState``: how many partitions each member may still take of one topic."""
 
-    def __init__(self, count: int, takers: Sequence[str]) -> None:
+    def __init__(self, count: int, takers: Sequence[int]) -> None:
         self.count = count
-        self.taken: dict[str, list[int]] = {member_id: [] for member_id in takers}
+        self.taken: dict[int, list[int]] = {member: [] for member in takers}
         self._free = dict.fromkeys(range(count))
         self._share, self._more = divmod(count, len(takers))
 
-    def may_take(self, member_id: str) -> int:
-        return max(0, self._share + (self._more > 0) - len(self.taken[member_id]))
+    def may_take(self, member: int) -> int:
+        return max(0, self._share + (self._more > 0) - len(self.taken[member]))
 
-    def give(self, member_id: str, partitions: Sequence[int]) -> None:
-        taken = self.taken[member_id]
+    def give(self, member: int, partitions: Sequence[int]) -> None:
+        taken = self.taken[member]
         taken.extend(partitions)
         if len(taken) > self._share:
             self._more -= 1
         for partition in partitions:
             del self._free[partition]
 
-    def take(self, member_id: str, may_have: Callable[[int], bool]) -> None:
+    def take(self, member: int, may_have: Callable[[int], bool]) -> None:
         """Give this member the first free partitions that it may have, as many as its range holds."""
-        wanted = self.may_take(member_id)
+        wanted = self.may_take(member)
         chosen = list(itertools.islice(filter(may_have, self._free), wanted))
         if chosen:
-            self.give(member_id, chosen)
+            self.give(member, chosen)
