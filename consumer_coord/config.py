@@ -80,8 +80,9 @@ class CoordinatorConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     exclude_internal_topics: bool = True
-    #: After the application let go of partitions, how long to wait for more before the next round of the rebalance.
-    release_linger_ms: int = 0
+    #: After an application let go of partitions, how long to wait for the other members of the process that have to let go,
+    #: too, before the next round of the rebalance.
+    release_linger_ms: int = 1_000
     #: How long an assignor may take before the leader gives up; the member then leaves the group.
     assignor_timeout_ms: int = 30_000
 
