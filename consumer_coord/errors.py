@@ -114,13 +114,5 @@ class ForkedError(CoordinatorError, RuntimeError):
     """The object belongs to a parent process: create a new one after ``fork()``."""
 
 
-class MaxPollExceededError(CoordinatorError):
-    """The application did not poll for ``max.poll.interval.ms``; the member left the group."""
-
-
 class NoOffsetError(FatalError):
     """``auto.offset.reset`` is ``error`` or ``none`` and a partition has no valid position."""
-
-
-class LogTruncatedError(FatalError):
-    """The log was cut back behind our position and no reset policy says where to go on (KIP-320)."""
