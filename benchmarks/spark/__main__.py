@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10, help="of each turn of the trickle")
     parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--plain-start", action="store_true", help="Spark's Python processes import PySpark from its archive")
     given = parser.parse_args(arguments)
+    os.environ["BENCH_PLAIN_START"] = "1" if given.plain_start else "0"
     parts = given.only or PARTS
     with cluster.broker() as kafka:
         at = kafka.bootstrap_servers

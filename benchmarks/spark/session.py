@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.spark.launcher import fast_python
 from tests.support import kafka_jars
 
 CONNECTOR = "kafka"
@@ -20,7 +21,10 @@ OURS = "kafka_group"
 
 def make_session(*, cores: int = 2, unix_sockets: bool = True) -> Any:
     """A local session with the connector's jars on its class path and our source registered."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # As docs/spark.md recommends; --plain-start measures without.
+    fast = os.environ.get("BENCH_PLAIN_START") != "1"
+    os.environ["PYSPARK_PYTHON"] = fast_python(Path(tempfile.mkdtemp(prefix="bench-python-"))) if fast else sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import register

@@ -26,6 +26,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from consumer_coord.spark.launcher import fast_python
 from examples.spark_orders.orders import TOPIC, Shop
 from examples.spark_orders.picture import Holding, Mark, draw
 
@@ -42,7 +43,7 @@ class Query:
         self.events: list[dict[str, Any]] = []
         self.ended_s: float | None = None
         self._log = directory / f"{name}.log"
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment = {**os.environ, "PYSPARK_PYTHON": fast_python(directory), "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "examples.spark_orders.query", name, kafka, str(directory)],
@@ -190,6 +191,7 @@ def check(show: Show, shop: Shop) -> str:
 
     from examples.spark_orders.query import session
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session("check")
     paths = [str(show.directory / "result" / query.name) for query in show.queries]
     # Spark reads only what finished batches wrote (the sink's _spark_metadata), query by query.

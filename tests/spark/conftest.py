@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.spark.launcher import fast_python
+from consumer_coord.spark.launcher import fast_python
 from tests.support.real_kafka import RealKafka
 
 

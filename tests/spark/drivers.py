@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.spark.launcher import fast_python
+from consumer_coord.spark.launcher import fast_python
 from tests.support.processes import end, spawn, wait_until
 
 PLANNER = "python_streaming_source_runner"
