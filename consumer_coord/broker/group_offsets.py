@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
-from consumer_coord.broker.group_store import GroupStore, Shard, response_error
+from consumer_coord.broker.group_store import GroupStore, Shard, encode_offset, response_error
 from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.broker.purgatory import settle
 from consumer_coord.broker.rebalance import Rebalance
@@ -150,7 +150,7 @@ class OffsetCoordinator:
                     shard.groups.pop(group.group_id, None)
                 settle(done, append_error)
 
-            records = [(_key(committer.group_id, commit), _value(offset)) for commit, offset in accepted]
+            records = [(_key(committer.group_id, commit), encode_offset(offset)) for commit, offset in accepted]
             self._store.append(shard, records, appended, producer_id, producer_epoch)
             error_code = response_error(await done)
         stored = {id(commit) for commit, _ in accepted}
@@ -257,6 +257,7 @@ class OffsetCoordinator:
                     group.transition_to(GroupState.DEAD, self._wall_clock_ms())
                     if shard.groups.get(group.group_id) is group:
                         del shard.groups[group.group_id]
+                        shard.stored_groups.pop(group.group_id, None)
             done(append_error)
 
         if records:
@@ -341,19 +342,6 @@ def _fetched(
 
 def _key(group_id: str, commit: Commit) -> bytes:
     return offsets_topic.encode_offset_key(offsets_topic.OffsetCommitKey(group_id, commit.topic, commit.partition))
-
-
-def _value(offset: OffsetAndMetadata) -> bytes:
-    return offsets_topic.encode_offset_value(
-        offsets_topic.OffsetCommitValue(
-            offset.offset,
-            offset.leader_epoch,
-            offset.metadata,
-            offset.commit_timestamp_ms,
-            offset.expire_timestamp_ms,
-            offset.topic_id,
-        )
-    )
 
 
 def _expiry_base(group: GroupMetadata) -> Callable[[OffsetAndMetadata], int] | None:

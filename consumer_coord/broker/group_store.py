@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
+#: A log of groups is written anew when it has grown by so many bytes, and has doubled.
+_COMPACT_AT = 32 << 20
+
 #: What a failed append means to the member whose request it was (``appendGroupMetadataErrorToResponseError``).
 _APPEND_ERRORS: Mapping[int, int] = {
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
@@ -86,6 +89,10 @@ class Shard:
     groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
     #: Appends that are under way, oldest first, by number.
     appending: dict[int, PendingAppend] = attrs.field(factory=dict)
+    #: The generation of each group that the log holds, encoded.
+    stored_groups: dict[str, bytes] = attrs.field(factory=dict)
+    #: The log is written anew when it is larger than this.
+    compact_at: int = 0
     report: LoadReport = LoadReport()
 
 
@@ -157,7 +164,8 @@ class GroupStore:
                 error_code = error.code
         delay_ms = self._hooks.append_delay_ms(shard.partition)
         if not delay_ms and not shard.appending:
-            return appended(error_code, base_offset)
+            appended(error_code, base_offset)
+            return self._maybe_compact(shard)
         # Appends end in the order in which they began, as records are replicated.
         self._appends += 1
         number = self._appends
@@ -201,7 +209,38 @@ class GroupStore:
             ),
         )
         key = offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id))
-        self.append(shard, [(key, offsets_topic.encode_group_value(value))], lambda error_code, _: done(error_code))
+        data = offsets_topic.encode_group_value(value)
+
+        def appended(error_code: int, _: int) -> None:
+            if error_code == error_codes.NONE:
+                shard.stored_groups[group.group_id] = data
+            done(error_code)
+
+        self.append(shard, [(key, data)], appended)
+
+    def _maybe_compact(self, shard: Shard) -> None:
+        """Write what counts of a large log once more at its end, and forget what was before.
+
+        Kafka's cleaner keeps this topic small by compaction; the log here cannot be rewritten, but its front can be cut off.
+        Open transactions put it off: their offsets must stay in front of later ones.
+        """
+        if shard.log.size < max(shard.compact_at, _COMPACT_AT) or shard.appending:
+            return
+        if any(group.offsets.open_transactions for group in shard.groups.values()):
+            return
+        start = shard.log.end_offset
+        try:
+            for group in shard.groups.values():
+                records, placed = _snapshot(shard, group)
+                if records:
+                    base_offset = shard.log.append_records(records, self._wall_clock_ms(), shard.leader_epoch)
+                    group.offsets.moved(placed, base_offset)
+        except AppendError as error:
+            logger.warning("partition %d of %s was not compacted: %s", shard.partition, GROUP_METADATA_TOPIC, error)
+            return
+        shard.log.delete_before(start)
+        # Not again before as much was written once more.
+        shard.compact_at = 2 * shard.log.size + _COMPACT_AT
 
     # -- loading and unloading
 
@@ -212,7 +251,7 @@ class GroupStore:
 
         def load() -> None:
             if shard.state is ShardState.LOADING:
-                shard.groups, shard.report = replay(log.records())
+                shard.groups, shard.report = replay(log.records(), shard.stored_groups)
                 shard.state = ShardState.ACTIVE
                 _log_report(shard)
                 loaded(shard)
@@ -235,13 +274,46 @@ class GroupStore:
         return shard
 
 
+def _snapshot(
+    shard: Shard, group: GroupMetadata
+) -> tuple[list[tuple[bytes | None, bytes | None]], list[tuple[str, int, int]]]:
+    """The records that a group amounts to, and (topic, partition, place among them) of its offsets."""
+    records: list[tuple[bytes | None, bytes | None]] = []
+    data = shard.stored_groups.get(group.group_id)
+    if data is not None:
+        records.append((offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id)), data))
+    placed = []
+    for topic, partitions in group.offsets.topics():
+        for partition, offset in partitions.items():
+            placed.append((topic, partition, len(records)))
+            key = offsets_topic.OffsetCommitKey(group.group_id, topic, partition)
+            records.append((offsets_topic.encode_offset_key(key), encode_offset(offset)))
+    return records, placed
+
+
+def encode_offset(offset: OffsetAndMetadata) -> bytes:
+    """A committed offset as the value of a record."""
+    return offsets_topic.encode_offset_value(
+        offsets_topic.OffsetCommitValue(
+            offset.offset,
+            offset.leader_epoch,
+            offset.metadata,
+            offset.commit_timestamp_ms,
+            offset.expire_timestamp_ms,
+            offset.topic_id,
+        )
+    )
+
+
 def replay(
-    records: Iterator[Record | MalformedMessageError],
+    records: Iterator[Record | MalformedMessageError], stored_groups: dict[str, bytes] | None = None
 ) -> tuple[dict[str, GroupMetadata], LoadReport]:
     """The groups and offsets that a partition's records amount to.
 
     Records that are corrupt or of a future version are skipped and counted; those of other protocols are skipped.
+    ``stored_groups`` gets the last generation of each group, encoded.
     """
+    stored = {} if stored_groups is None else stored_groups
     groups: dict[str, GroupMetadata] = {}
     count = foreign = corrupt = future = 0
     for record in records:
@@ -250,7 +322,7 @@ def replay(
             corrupt += 1
             continue
         try:
-            foreign += not _replay_record(groups, record)
+            foreign += not _replay_record(groups, stored, record)
         except MalformedMessageError as error:
             corrupt += 1
             logger.warning("skipped a corrupt record at offset %d of a groups log: %s", record.offset, error)
@@ -260,7 +332,7 @@ def replay(
     return groups, LoadReport(count, foreign, corrupt, future)
 
 
-def _replay_record(groups: dict[str, GroupMetadata], record: Record) -> bool:
+def _replay_record(groups: dict[str, GroupMetadata], stored: dict[str, bytes], record: Record) -> bool:
     """Apply one record; whether it was one of ours."""
     if record.control:
         for group in groups.values():
@@ -273,6 +345,9 @@ def _replay_record(groups: dict[str, GroupMetadata], record: Record) -> bool:
         _replay_offset(groups, key, record)
     elif isinstance(key, offsets_topic.GroupMetadataKey):
         _replay_group(groups, key.group, record.value)
+        stored.pop(key.group, None)
+        if record.value is not None:
+            stored[key.group] = record.value
     else:
         return False
     return True

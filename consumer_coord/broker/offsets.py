@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -54,6 +54,12 @@ class GroupOffsets:
     def put(self, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
         """A commit outside of a transaction."""
         self._committed.setdefault(topic, {})[partition] = offset
+
+    def moved(self, placed: Iterable[tuple[str, int, int]], base_offset: int) -> None:
+        """Offsets stand in the log once more now: (topic, partition, place behind ``base_offset``)."""
+        for topic, partition, place in placed:
+            offset = self._committed[topic][partition]
+            self._committed[topic][partition] = attrs.evolve(offset, record_offset=base_offset + place)
 
     def put_pending(self, producer_id: int, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
         """A commit within a transaction: it counts when the transaction does."""

@@ -7,7 +7,7 @@ import asyncio
 import attrs
 import pytest
 
-from consumer_coord.broker import record_batch
+from consumer_coord.broker import group_store, record_batch
 from consumer_coord.broker.group import GroupState
 from consumer_coord.broker.group_store import LoadReport, StoreHooks
 from consumer_coord.broker.joining import RequestContext
@@ -351,3 +351,51 @@ async def test_a_broker_answers_only_for_the_partitions_it_leads(bench: Bench) -
         request = HeartbeatRequest(group_id=f"group-{number}", generation_id=1, member_id="m")
         codes.add((await bench.coordinator.heartbeat(RequestContext(4), request)).error_code)
     assert codes == {error_codes.NOT_COORDINATOR, error_codes.UNKNOWN_MEMBER_ID}
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_a_log_of_groups_does_not_grow_without_end(reload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_store, "_COMPACT_AT", 20_000)
+
+    @on_bench()
+    async def scenario(bench: Bench) -> None:
+        members = await bench.form(2)
+        await bench.commit(1, group_id="simple", topic="other", metadata="kept")
+        await bench.commit(1, group_id="deleted")
+        await bench.coordinator.delete_groups(["deleted"])
+        for offset in range(2_000):
+            assert await bench.commit(offset, generation_id=1, member_id=members.leader) == 0
+        log = bench.logs[0]
+        assert log.log_start_offset > 0
+        assert log.size < 100_000, "2,000 commits are 300,000 bytes"
+        if reload:
+            bench.restart()
+        assert bench.coordinator.group("deleted") is None
+        assert bench.committed() == 1_999
+        assert bench.committed("other", group_id="simple") == 1
+        assert tuple(bench.group().members) == members.ids
+        assert await bench.heartbeat(members.leader, 1) == 0
+        assert (await bench.sync(members.ids[1], 1)).assignment == b"1"
+        assert await bench.commit(2_000, generation_id=1, member_id=members.leader) == 0
+        assert bench.committed() == 2_000
+
+    scenario()
+
+
+def test_a_rebalance_under_way_is_not_in_a_compacted_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_store, "_COMPACT_AT", 20_000)
+
+    @on_bench()
+    async def scenario(bench: Bench) -> None:
+        members = await bench.form(2, rebalance_ms=600_000)
+        rejoin = bench.start_join(members.leader, rebalance_ms=600_000)
+        await pause()
+        for offset in range(500):
+            assert await bench.commit(offset, generation_id=1, member_id=members.leader) == 0
+        assert bench.logs[0].log_start_offset > 0
+        bench.restart()
+        assert (await rejoin).error_code == error_codes.NOT_COORDINATOR
+        assert bench.state() is GroupState.STABLE, "the generation that was stored last"
+        assert tuple(bench.group().members) == members.ids
+
+    scenario()
