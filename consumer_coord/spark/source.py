@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, MutableMapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException
+from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -49,6 +52,12 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
         # Parsed once: the other processes get this object pickled.
         self._parsed = parse_options(options)
         check_data_plane(self._parsed)
+        # Spark gives files of --py-files to this process, and not to the planner, which runs on the same machine.
+        self._py_files = _spark_files_on_path()
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        sys.path += [entry for entry in self._py_files if entry not in sys.path]
 
     @classmethod
     def name(cls) -> str:
@@ -69,6 +78,11 @@ def register(spark: Any) -> None:
     """Register the source with the number of tasks that ``spark``'s executors can run at once."""
     cores = int(spark.sparkContext.defaultParallelism)
     spark.dataSource.register(type("KafkaGroupSource", (KafkaGroupSource,), {"parallelism": cores, "__module__": "__main__"}))
+
+
+def _spark_files_on_path() -> Sequence[str]:
+    root = getattr(SparkFiles, "_root_directory", None)
+    return [entry for entry in sys.path if root and Path(entry).is_relative_to(root)]
 
 
 def check_data_plane(options: Options) -> None:
