@@ -214,7 +214,7 @@ def decode_group_value(data: bytes) -> GroupMetadataValue:
     flexible = version >= _FIRST_FLEXIBLE_VALUE
     string = reader.compact_string if flexible else reader.string
     nullable = reader.compact_nullable if flexible else reader.nullable
-    binary = reader.compact_bytes if flexible else reader.bytes
+    binary = reader.compact_bytes if flexible else reader.binary
     protocol_type, generation, protocol, leader = string(), reader.int32(), nullable(), nullable()
     timestamp_ms = reader.int64() if version >= 2 else -1
     count = reader.unsigned() - 1 if flexible else reader.int32()
@@ -345,7 +345,7 @@ class _Reader:
     def string(self) -> str:
         return self._text(self.int16())
 
-    def bytes(self) -> bytes:
+    def binary(self) -> bytes:
         return self.take(self.int32())
 
     def compact_nullable(self) -> str | None:
