@@ -1,8 +1,8 @@
 """A group whose members share partitions by an assignor of their own: some members are bigger than others.
 
-    python examples/custom_assignor.py localhost:9092 orders
+    python -m examples.custom_assignor localhost:9092 orders billing 3
 
-The assignor is the class below; what runs it in a group is at the end of the file.
+The assignor is the class below; what runs it in a group, here with a capacity of 3, is at the end of the file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from assignors import Assignor, Cluster, Member, Plan
+from consumer_coord import GroupConsumer, TopicPartition
 
 
 class CapacityAssignor(Assignor):
@@ -43,23 +44,23 @@ class CapacityAssignor(Assignor):
         return max(1, int(data)) if data.isdigit() else 1
 
 
-def main(servers: str, topic: str, capacity: int = 1) -> None:
-    """Join the group and print what arrives."""
-    from consumer_coord import GroupConsumer
+def main(servers: str, topic: str, group: str, capacity: str = "1") -> None:
+    """Join the group and print what this member is given."""
+    config = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
 
-    config = {"bootstrap.servers": servers, "group.id": "by-capacity", "partition.assignment.strategy": "capacity"}
-    consumer = GroupConsumer(config, assignors=[CapacityAssignor(capacity)])
-    consumer.subscribe([topic])
-    try:
+    def tell(_: object, partitions: Sequence[TopicPartition]) -> None:
+        print("capacity", capacity, "gets", sorted(one.partition for one in partitions), flush=True)
+
+    with GroupConsumer(config, assignors=[CapacityAssignor(int(capacity))]) as consumer:
+        consumer.subscribe([topic], on_assign=tell)
         while True:
             message = consumer.poll(1.0)
-            if message is not None:
-                print(f"{message.topic()}-{message.partition()} at {message.offset()}: {message.value()!r}")
-    except KeyboardInterrupt:
-        pass
-    finally:
-        consumer.close()
+            if message is not None and message.error() is None:
+                print(message.topic(), message.partition(), message.offset(), message.value(), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:4]))
+    try:
+        main(*sys.argv[1:5])
+    except KeyboardInterrupt:
+        sys.exit(130)
