@@ -27,6 +27,13 @@ from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
 MEASURES = ("start", "join", "leave", "death", "unowned", "generations")
+#: The same intervals for the consumer protocol, whose members take theirs from the broker.
+NEW_PROTOCOL = {
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+}
 _groups = itertools.count(1)
 
 
@@ -88,7 +95,7 @@ def compare(
 ) -> dict[str, list[Run]]:
     """All clients, taking turns."""
     results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
-    with cluster.broker() as kafka:
+    with cluster.broker(**NEW_PROTOCOL) as kafka:
         topic = kafka.new_topic(PARTITIONS)
         for variant in variants[:1]:
             measure(variant, kafka, topic, 2, across=False, death=False)  # warms the broker up

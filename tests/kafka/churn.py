@@ -209,7 +209,7 @@ class SteadyProducer:
     """Writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
 
     def __init__(self, kafka: RealKafka, topic: str, partitions: int, per_s: int) -> None:
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0})
         self._topic, self._partitions, self._per_s = topic, partitions, per_s
         self._stopping = threading.Event()
         self.written = 0
