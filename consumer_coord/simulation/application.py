@@ -240,9 +240,10 @@ class MemberProcess:
                 # Only for a background task that crashed.
                 self._world.crashed(self.name, error)
             self._failed(error)
-        change = coordinator.assignment.change()
-        if change:
-            await self._carry_out(coordinator, change)
+        if coordinator.attention:
+            change = coordinator.assignment.change()
+            if change:
+                await self._carry_out(coordinator, change)
         await self._look_up(coordinator)
         await self._read(coordinator)
         if self._commit_due():
@@ -314,17 +315,17 @@ class MemberProcess:
     # -- reading and committing -------------------------------------------------------------------------------------
 
     async def _read(self, coordinator: ConsumerCoordinator) -> None:
-        leaving = coordinator.assignment.to_revoke
+        end_offset = self._world.cluster.end_offset
         batch: list[tuple[Stint, int]] = []
-        for partition, stint in sorted(self._stints.items()):
-            end = self._world.cluster.end_offset(partition)
-            if stint.start is None or partition in leaving or end is None:
-                continue
-            count = min(self.spec.batch, end - stint.position)
-            if count > 0:
-                batch.append((stint, count))
+        for partition, stint in self._stints.items():
+            if stint.start is not None:
+                count = min(self.spec.batch, (end_offset(partition) or 0) - stint.position)
+                if count > 0:
+                    batch.append((stint, count))
         if not batch:
             return
+        leaving = coordinator.assignment.to_revoke
+        batch = [(stint, count) for stint, count in batch if stint.partition not in leaving]
         await asyncio.sleep((1 + self.slow_ms) / 1000)
         for stint, count in batch:
             if self._stints.get(stint.partition) is stint:

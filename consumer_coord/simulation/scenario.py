@@ -281,8 +281,8 @@ class World:
         self.fail(breach)
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
-        header = decode_request_header(request)
-        if header.api_key == _JOIN_GROUP:
+        if int.from_bytes(request[:2], "big") == _JOIN_GROUP:
+            header = decode_request_header(request)
             response = decode_response(JoinGroupResponse, header.version, answer)[1]
             if response.error_code == 0:
                 self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
