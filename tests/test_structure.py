@@ -42,6 +42,7 @@ ABOVE_CORE = (
     "consumer_coord.monitoring",
     "consumer_coord.simulation",
     "consumer_coord.broker",
+    "consumer_coord.pytest_plugin",
 )
 #: What belongs to the client, of which the broker knows nothing: it has the wire, the errors and the environment.
 BROKER_MAY_IMPORT = (
