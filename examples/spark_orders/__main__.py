@@ -32,7 +32,7 @@ from examples.spark_orders.picture import Holding, Mark, draw
 
 GROUP = "order-pipeline"
 PARTITIONS = 6
-START_DEADLINE_S = 180.0
+START_DEADLINE_S = 300.0
 
 
 class Query:
@@ -144,7 +144,7 @@ class Show:
             if owned == list(range(PARTITIONS)) and all(shares):
                 return
             if time.time() > end:
-                raise SystemExit(f"the group did not share its partitions in {deadline_s:.0f} s: {shares}")
+                raise SystemExit(f"the group did not share its partitions in {deadline_s:.0f} s: {shares}; logs: {self.directory}")
             self._tell()
             time.sleep(1)
 
@@ -304,6 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             show.queries[0].stop()
         finally:
             show.close()
+            shop.stop()
     summary = check(show, shop)
     print(f"picture: {picture(show, summary)}")
 
