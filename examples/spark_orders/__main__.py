@@ -144,7 +144,7 @@ class Show:
             if owned == list(range(PARTITIONS)) and all(shares):
                 return
             if time.time() > end:
-                raise SystemExit(f"the group did not share its partitions in {deadline_s:.0f} s: {shares}; logs: {self.directory}")
+                raise SystemExit(f"not everything was shared in {deadline_s:.0f} s: {shares}; logs: {self.directory}")
             self._tell()
             time.sleep(1)
 
