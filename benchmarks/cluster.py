@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support import kafka_jars
@@ -16,7 +16,7 @@ def libs() -> Path:
 
 
 @contextlib.contextmanager
-def broker(brokers: int = 1, **properties: str) -> Iterator[RealKafka]:
+def broker(brokers: int = 1, properties: Mapping[str, str] | None = None) -> Iterator[RealKafka]:
     """A broker with the whole of its compiler: this measures clients, and a slow broker hides their differences."""
     with RealKafka(libs(), brokers=brokers, properties=properties, jvm_arguments=("-Xmx1g",)) as cluster:
         yield cluster

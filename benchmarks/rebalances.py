@@ -95,7 +95,7 @@ def compare(
 ) -> dict[str, list[Run]]:
     """All clients, taking turns."""
     results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
-    with cluster.broker(**NEW_PROTOCOL) as kafka:
+    with cluster.broker(properties=NEW_PROTOCOL) as kafka:
         topic = kafka.new_topic(PARTITIONS)
         for variant in variants[:1]:
             measure(variant, kafka, topic, 2, across=False, death=False)  # warms the broker up

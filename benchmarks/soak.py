@@ -97,7 +97,8 @@ class MemberInside(threading.Thread):
 
     def _work(self) -> None:
         try:
-            messages = self._consumer.consume(200, 0.1)
+            # Whole batches: what is kept of each of them is this process's memory, too.
+            messages = self._consumer.consume(200, 1.0)
         except KafkaException:
             # A broker is away, say: the consumer goes on.
             return
@@ -165,6 +166,7 @@ class Soak:
         self._inside: list[MemberInside] = []
         self._retired: list[MemberInside] = []
         self._down: int | None = None
+        self._coming_back: threading.Thread | None = None
         self.counts: dict[str, int] = {}
 
     def run(self, seconds: float) -> Report:
@@ -187,6 +189,8 @@ class Soak:
             samples.append(sample(began))
         if self._down is not None:
             self._trouble_a_broker()
+        if self._coming_back is not None:
+            self._coming_back.join()
         producer.stop()
         ends = self.group.ends(PARTITIONS)
         calm = time.monotonic()
@@ -228,8 +232,12 @@ class Soak:
         self.group.start()
 
     def _trouble_a_broker(self) -> None:
+        if self._coming_back is not None and self._coming_back.is_alive():
+            return
         if self._down is not None:
-            self._kafka.restart(self._down)
+            # A broker takes its time to come back, and the group has no rest meanwhile.
+            self._coming_back = threading.Thread(target=self._kafka.restart, args=(self._down,), daemon=True)
+            self._coming_back.start()
             self._down = None
             return
         self._down = self._chance.randint(1, self._brokers)
