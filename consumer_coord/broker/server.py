@@ -32,6 +32,8 @@ T = TypeVar("T")
 #: Kafka waits three seconds for more members of a new group; as in its own quick start, the embedded one does not.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
+#: More rounds of the loop than it takes from an accepted socket to its connection.
+_ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
 
@@ -49,10 +51,16 @@ class _Listener:
         self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
         self._node.host, self._node.port = self._server.sockets[0].getsockname()[:2]
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            # asyncio drops a connection that it accepted and has not made yet when its server closes, without closing it.
+            loop = asyncio.get_running_loop()
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+            for _ in range(_ACCEPT_STEPS):
+                await asyncio.sleep(0)
+            server.close()
         for connection in tuple(self._connections):
             connection.close()
 
@@ -214,7 +222,7 @@ class EmbeddedKafka:
         """Stop a broker as a crash does: its connections end, and its partitions and groups go to other brokers."""
 
         async def stop() -> None:
-            self._listeners[broker_id].close()
+            await self._listeners[broker_id].close()
             self._running.stop(broker_id)
 
         self._run_on_loop(stop())
@@ -343,7 +351,7 @@ class EmbeddedKafka:
 
     async def _shut(self) -> None:
         for listener in self._listeners:
-            listener.close()
+            await listener.close()
         if self._cluster is not None:
             self._cluster.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
