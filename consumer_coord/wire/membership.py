@@ -8,10 +8,10 @@ since later versions only append fields (KIP-429 owned partitions in 1, KIP-792 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 
@@ -26,9 +26,9 @@ LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
-#: Runs of so many partitions at most have a compiled layout, and ranges among them their bytes remembered.
+#: Ranges of at most so many partitions have their bytes remembered, and so many pieces of each kind.
 _LONGEST_REMEMBERED = 64
-_RUNS = [struct.Struct(f">i{length}i") for length in range(_LONGEST_REMEMBERED + 1)]
+_MOST_REMEMBERED = 16_384
 
 _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 
@@ -124,13 +124,14 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
     if version < 0:
         raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
     data = assignment.user_data or b""
-    partitions = assignment.partitions
-    if not all(partitions.values()):
-        partitions = {topic: numbers for topic, numbers in partitions.items() if numbers}
+    topics, partitions = list(assignment.partitions), list(assignment.partitions.values())
+    if not all(partitions):
+        topics = [topic for topic, numbers in zip(topics, partitions, strict=True) if numbers]
+        partitions = [numbers for numbers in partitions if numbers]
     try:
-        entries = chain.from_iterable(zip(map(_topic, partitions), _runs(partitions.values()), strict=True))
+        entries = chain.from_iterable(zip(map(_topics.__getitem__, topics), _runs(partitions), strict=True))
         length = _COUNT.pack(-1 if assignment.user_data is None else len(data))
-        return b"".join((_VERSION.pack(version), _COUNT.pack(len(partitions)), *entries, length, data))
+        return b"".join((_VERSION.pack(version), _COUNT.pack(len(topics)), *entries, length, data))
     except struct.error:  # some name or number does not fit: the codec says which
         return _VERSION.pack(version) + encode(_by_schema(assignment), version)
 
@@ -148,33 +149,47 @@ def _by_schema(assignment: Assignment) -> ConsumerProtocolAssignment:
 # again and again: hence no objects of the schema here, but pieces that are remembered.
 
 
-@lru_cache(maxsize=4096)
-def _topic(name: str) -> bytes:
+class _Remembered(dict[Any, bytes]):
+    """Pieces by what they are the bytes of.  (``lru_cache`` takes twice as long, which is most of the time here.)"""
+
+    def __init__(self, encode_piece: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._encode_piece = encode_piece
+
+    def __missing__(self, key: Any) -> bytes:
+        if len(self) >= _MOST_REMEMBERED:
+            self.clear()
+        piece = self[key] = self._encode_piece(key)
+        return piece
+
+
+def _encode_topic(name: str) -> bytes:
     encoded = name.encode()
     return _VERSION.pack(len(encoded)) + encoded
 
 
-def _runs(partitions: Collection[Sequence[int]]) -> Iterable[bytes]:
-    if set(map(type, partitions)) == {range} and max(map(len, partitions)) <= _LONGEST_REMEMBERED:
-        return map(_short_range, partitions)
-    return [_one(numbers[0]) if len(numbers) == 1 else _run(numbers) for numbers in partitions]
+def _encode_run(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+
+
+_topics = _Remembered(_encode_topic)
+_single_numbers = _Remembered(lambda number: _encode_run((number,)))
+_short_ranges = _Remembered(_encode_run)
+
+
+def _runs(partitions: Sequence[Sequence[int]]) -> Iterable[bytes]:
+    """The bytes of each topic's partitions."""
+    if len(partitions) > 1 and partitions[0] is partitions[1]:  # as range assigns: one and the same range of many topics
+        places = list(map(id, partitions))
+        run_of = {place: _run(numbers) for place, numbers in dict(zip(places, partitions, strict=True)).items()}
+        return map(run_of.__getitem__, places)
+    return [_single_numbers[numbers[0]] if len(numbers) == 1 else _run(numbers) for numbers in partitions]
 
 
 def _run(numbers: Sequence[int]) -> bytes:
-    length = len(numbers)
-    if length > _LONGEST_REMEMBERED:
-        return struct.pack(f">i{length}i", length, *numbers)
-    return _short_range(numbers) if type(numbers) is range else _RUNS[length].pack(length, *numbers)
-
-
-@lru_cache(maxsize=16_384)
-def _one(number: int) -> bytes:
-    return _RUNS[1].pack(1, number)
-
-
-@lru_cache(maxsize=16_384)
-def _short_range(numbers: range) -> bytes:
-    return _RUNS[len(numbers)].pack(len(numbers), *numbers)
+    if type(numbers) is range and len(numbers) <= _LONGEST_REMEMBERED:
+        return _short_ranges[numbers]
+    return _encode_run(numbers)
 
 
 def decode_assignment(data: bytes) -> Assignment:
