@@ -321,8 +321,8 @@ class ConsumerCoordinator(GroupMember):
     def _joins_held(self) -> bool:
         return self._held_at is not None and self._held_at == self.polls and now() < self._held_until
 
-    def _hold_deadline(self) -> Deadline:
-        return Deadline(max(now(), self._held_until)) if self._held_at is not None else Deadline(now() + 1e9)
+    def _hold_deadline(self) -> Deadline | None:
+        return None if self._held_at is None else Deadline(max(now(), self._held_until))
 
     async def _coalesce_releases(self) -> None:
         """Several slow owners in one process, or one owner in several steps, shall not cause as many rounds."""
