@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 NO_GENERATION = -1
+
+#: Layouts of fewer partitions than this are kept.
+_SHORT = 128
 
 
 class InvalidUserDataError(ValueError):
@@ -33,31 +37,51 @@ def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
     return b"".join(parts)
 
 
-def decode(data: bytes) -> tuple[dict[str, list[int]], int]:
+def decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
     """Read version 1 or 0; returns topic -> partitions and the generation, -1 in version 0.
 
     Raises :class:`InvalidUserDataError`.  As in Java, bytes behind what was read are not looked at.
     """
-    at = 0
-    count, at = _int32(data, at)
-    if not 0 <= count <= len(data):
-        raise InvalidUserDataError(f"{count} topics in {len(data)} bytes")
-    assignment: dict[str, list[int]] = {}
+    try:
+        return _decode(data)
+    except struct.error as error:
+        raise InvalidUserDataError(f"the data end too early, after {len(data)} bytes") from error
+
+
+def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
+    size = len(data)
+    (count,) = _INT32.unpack_from(data)
+    if not 0 <= count <= size:
+        raise InvalidUserDataError(f"{count} topics in {size} bytes")
+    assignment: dict[str, Sequence[int]] = {}
+    at = 4
     for _ in range(count):
-        if at + 2 > len(data):
-            raise InvalidUserDataError("the data end before a topic's name")
         (length,) = _INT16.unpack_from(data, at)
         at += 2
-        if not 0 <= length <= len(data) - at:
-            raise InvalidUserDataError(f"a topic's name of {length} bytes, {len(data) - at} are left")
-        topic = data[at : at + length].decode(errors="replace")
-        number, at = _int32(data, at + length)
-        if not 0 <= number <= (len(data) - at) // 4:
-            raise InvalidUserDataError(f"{number} partitions of {topic!r}, {len(data) - at} bytes are left")
-        assignment.setdefault(topic, []).extend(struct.unpack_from(f">{number}i", data, at))
+        if not 0 <= length <= size - at:
+            raise InvalidUserDataError(f"a topic's name of {length} bytes, {size - at} are left")
+        topic = _topic(data[at : at + length])
+        at += length
+        (number,) = _INT32.unpack_from(data, at)
+        at += 4
+        if not 0 <= number <= (size - at) // 4:
+            raise InvalidUserDataError(f"{number} partitions of {topic!r}, {size - at} bytes are left")
+        partitions = _numbers(number).unpack_from(data, at) if number < _SHORT else struct.unpack_from(f">{number}i", data, at)
+        assignment[topic] = (*assignment[topic], *partitions) if topic in assignment else partitions
         at += 4 * number
-    generation = NO_GENERATION if at + 4 > len(data) else _INT32.unpack_from(data, at)[0]
+    generation = NO_GENERATION if at + 4 > size else _INT32.unpack_from(data, at)[0]
     return assignment, generation
+
+
+@lru_cache(maxsize=4096)
+def _topic(name: bytes) -> str:
+    # A leader reads the same names from thousands of members: one string for each of them is enough.
+    return name.decode(errors="replace")
+
+
+@lru_cache(maxsize=_SHORT)
+def _numbers(count: int) -> struct.Struct:
+    return struct.Struct(f">{count}i")
 
 
 def encode_generation(generation: int) -> bytes:
@@ -68,12 +92,6 @@ def encode_generation(generation: int) -> bytes:
 def decode_generation(data: bytes | None) -> int:
     """The generation in a cooperative sticky member's user data, -1 if there is none."""
     return NO_GENERATION if data is None or len(data) < 4 else _INT32.unpack_from(data)[0]
-
-
-def _int32(data: bytes, at: int) -> tuple[int, int]:
-    if at + 4 > len(data):
-        raise InvalidUserDataError("the data end before a count")
-    return _INT32.unpack_from(data, at)[0], at + 4
 
 
 def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:

@@ -84,8 +84,10 @@ class Peer(ABC):
         return
 
 
-def _after_change(case: Case, members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
-    """The group as a leader decodes it: tuples, and strings of each member's own."""
+def _after_change(
+    assignor: str, case: Case, members: Mapping[str, Member], plan: Plan, generation: int
+) -> dict[str, Member]:
+    """The group as a leader decodes it: tuples, and strings of each member's own; in the eager protocol, user data."""
     group = {
         member_id: attrs.evolve(
             member,
@@ -95,6 +97,13 @@ def _after_change(case: Case, members: Mapping[str, Member], plan: Plan, generat
         for member_id, member in members.items()
         if member_id != LEAVES
     }
+    if assignor == "sticky":
+        group = {
+            member_id: attrs.evolve(
+                member, owned={}, generation=-1, user_data=sticky_user_data.encode(member.owned, generation)
+            )
+            for member_id, member in group.items()
+        }
     group[JOINS] = case.newcomer()
     return group
 
@@ -114,7 +123,7 @@ class Ours(Peer):
     def change(self) -> None:
         plan = self._assignor.assign(self._cluster, self._members)
         verify(self._cluster, self._members, plan)
-        self._members = _after_change(self._case, self._members, plan, 1)
+        self._members = _after_change(self._assignor.name, self._case, self._members, plan, 1)
 
     def run(self) -> Times:
         clocks = time.perf_counter, time.thread_time
@@ -190,15 +199,7 @@ class Java(Peer):
         self._load()
 
     def change(self) -> None:
-        changed = _after_change(self._case, self._members, self._plan, 1)
-        if self._assignor == "sticky":
-            changed = {
-                member_id: attrs.evolve(
-                    member, owned={}, user_data=sticky_user_data.encode(member.owned, 1) if member.owned else None
-                )
-                for member_id, member in changed.items()
-            }
-        self._members = changed
+        self._members = _after_change(self._assignor, self._case, self._members, self._plan, 1)
         self._load()
 
     def run(self) -> Times:

@@ -87,9 +87,9 @@ def test_garbage_in_user_data_costs_nothing_but_the_history(assignor: Assignor) 
 @pytest.mark.behaviour(112)
 def test_user_data_of_version_0_have_no_generation() -> None:
     version_1 = sticky_user_data.encode({"t": [1, 2]}, 9)
-    assert sticky_user_data.decode(version_1) == ({"t": [1, 2]}, 9)
-    assert sticky_user_data.decode(version_1[:-4]) == ({"t": [1, 2]}, -1)
-    assert sticky_user_data.decode(version_1 + b"later versions") == ({"t": [1, 2]}, 9)
+    assert sticky_user_data.decode(version_1) == ({"t": (1, 2)}, 9)
+    assert sticky_user_data.decode(version_1[:-4]) == ({"t": (1, 2)}, -1)
+    assert sticky_user_data.decode(version_1 + b"later versions") == ({"t": (1, 2)}, 9)
 
 
 @pytest.mark.behaviour(112)

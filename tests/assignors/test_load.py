@@ -135,7 +135,7 @@ def test_in_the_eager_protocol_the_history_comes_from_user_data() -> None:
     remembering = LoadAssignor()
     assert remembering.user_data(["t"]) is None
     remembering.on_assignment({"t": [1, 2]}, 7)
-    assert sticky_user_data.decode(remembering.user_data(["t"]) or b"") == ({"t": [1, 2]}, 7)
+    assert sticky_user_data.decode(remembering.user_data(["t"]) or b"") == ({"t": (1, 2)}, 7)
 
 
 def test_weights_of_ones_own_need_nothing_to_be_fetched() -> None:
