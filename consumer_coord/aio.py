@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import inspect
 import logging
 from collections import deque
@@ -377,7 +378,7 @@ class AsyncGroupConsumer:
             for partition in wanted & kept:
                 self._drop({partition})
                 again = native(partition, first[partition])
-                await self._on_thread(lambda row=again: self._data.handle.seek(row))  # type: ignore[misc]
+                await self._on_thread(functools.partial(self._data.handle.seek, again))
 
     async def resume(self, partitions: Rows) -> None:
         """Hand out messages of these partitions again."""
