@@ -458,11 +458,8 @@ class _Holder:
         try:
             result = await core.commit(finished, timeout_ms=consumer._settings.coordinator.rebalance_timeout_ms)
         except CoordinatorError as error:
-            logger.warning("commit of %s before giving them up failed: %s", listed(finished), error)
-            return
-        failed = {partition: error for partition, error in result.items() if error is not None}
-        if failed:
-            logger.warning("commit of %s before giving them up failed: %s", listed(failed), next(iter(failed.values())))
+            result = dict.fromkeys(finished, error)
+        commits.warn_of_failed(result)
 
     async def start(self, positions: Positions) -> None:
         await self._consumer._on_thread(lambda: self._consumer._data.start(positions))

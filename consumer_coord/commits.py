@@ -55,6 +55,13 @@ def to_rows(wanted: Positions, result: CommitResult) -> list[confluent_kafka.Top
     return rows
 
 
+def warn_of_failed(result: CommitResult) -> None:
+    """Log what could not be committed before partitions are given up: it will be processed again."""
+    failed = {partition: error for partition, error in result.items() if error is not None}
+    if failed:
+        logger.warning("commit of %s before giving them up failed: %s", listed(failed), next(iter(failed.values())))
+
+
 class AutoCommit:
     """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed.
 
@@ -131,11 +138,8 @@ class AutoCommit:
         try:
             result = self._coordinator.commit(finished, timeout_ms=timeout_ms)
         except CoordinatorError as error:
-            logger.warning("commit of %s before giving them up failed: %s", listed(finished), error)
-            return
-        failed = {partition: error for partition, error in result.items() if error is not None}
-        if failed:
-            logger.warning("commit of %s before giving them up failed: %s", listed(failed), next(iter(failed.values())))
+            result = dict.fromkeys(finished, error)
+        warn_of_failed(result)
 
 
 class AsynchronousCommits:
