@@ -17,7 +17,11 @@ UNEXPLAINED = "unexplained"
 
 @attrs.frozen(order=True)
 class Delivery:
-    """Offsets ``first`` to ``last`` (both included) reached ``member`` in its process ``run``; ``batch`` None: a poll."""
+    """Offsets ``first`` to ``last`` (both included) reached ``member`` in its process ``run``; ``batch`` None: a poll.
+
+    ``at_ms``: when the poll returned or the batch's sink *began*, by the monotonic clock that all processes share.  (A
+    sink may outlive the membership it was planned in; what began first was read first.)
+    """
 
     at_ms: int
     member: str
@@ -29,11 +33,16 @@ class Delivery:
 
 
 @attrs.frozen
-class RunEnd:
-    """How a run of a query ended: ``cause`` is stop, or what was killed; ``lost``: it lost its membership on the way."""
+class Run:
+    """One run of a member.
 
-    cause: str | None
-    lost: bool
+    ``cause``: how it ended, stop or what was killed.  ``lost``: it lost its membership on the way.  ``replays``: the
+    batch that its checkpoint held unfinished when it started, and the cause for which the run before had left it so.
+    """
+
+    cause: str | None = None
+    lost: bool = False
+    replays: tuple[int, str] | None = None
 
 
 @attrs.frozen
@@ -46,7 +55,7 @@ class Verdict:
     unexplained: Sequence[tuple[Delivery, Delivery]]
 
 
-def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping[tuple[str, int], RunEnd]) -> Verdict:
+def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping[tuple[str, int], Run]) -> Verdict:
     """Judge what was delivered of partitions that hold offsets 0 to ``ends`` (not included)."""
     by_partition: dict[int, list[Delivery]] = {partition: [] for partition in ends}
     last_batches: dict[tuple[str, int], int] = {}
@@ -85,16 +94,19 @@ def _cause(
     earlier: Delivery,
     later: Delivery,
     last_batches: Mapping[tuple[str, int], int],
-    runs: Mapping[tuple[str, int], RunEnd],
+    runs: Mapping[tuple[str, int], Run],
 ) -> str:
-    if earlier.batch is None:
-        return UNEXPLAINED
-    run = runs.get((earlier.member, earlier.run), RunEnd(None, False))
-    if earlier.member == later.member and earlier.batch == later.batch:
-        return f"replayed batch ({run.cause})" if run.cause is not None else UNEXPLAINED
-    if run.cause is not None and earlier.batch >= last_batches[earlier.member, earlier.run] - 1:
-        return f"finished, not confirmed ({run.cause})"
-    return "lost membership" if run.lost else UNEXPLAINED
+    before, after = runs.get((earlier.member, earlier.run), Run()), runs.get((later.member, later.run), Run())
+    if after.replays is not None and later.batch == after.replays[0]:
+        return f"replayed batch ({after.replays[1]})"
+    if (
+        earlier.batch is not None
+        and earlier.member != later.member  # whose own checkpoint knows what it finished
+        and before.cause is not None
+        and earlier.batch >= last_batches[earlier.member, earlier.run] - 1
+    ):
+        return f"finished, not confirmed ({before.cause})"
+    return "lost membership" if before.lost else UNEXPLAINED
 
 
 def _without(whole: tuple[int, int], cut: tuple[int, int]) -> list[tuple[int, int]]:

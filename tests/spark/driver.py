@@ -74,9 +74,10 @@ def main() -> None:
         reader = reader.option(key, value)
 
     def sink(frame: Any, batch: int) -> None:
+        began_ms = time.monotonic_ns() // 1_000_000
         rows = frame.groupBy("partition").agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
         time.sleep(setup.get("delay_s", 0))
-        head = (setup["name"], os.getpid(), batch, int(time.time() * 1000))
+        head = (setup["name"], os.getpid(), batch, began_ms)
         # One write: a kill leaves all lines of a batch or none.
         lines = [json.dumps(dict(zip(FIELDS, (*head, *row), strict=True))) + "\n" for row in rows]
         with open(setup["sink"], "ab", buffering=0) as file:

@@ -28,6 +28,7 @@ class Driver:
         self.name = str(setup["name"])
         self.events: list[Mapping[str, Any]] = []
         self.killed: str | None = None
+        self.unfinished = unfinished_batch(Path(setup["checkpoint"]))
         self._log = log
         self._lock = threading.Lock()
         environment = {**os.environ, "PYSPARK_PYTHON": fast_python(log.parent), "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -125,6 +126,15 @@ class Driver:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def unfinished_batch(checkpoint: Path) -> int | None:
+    """The batch that a query with this checkpoint will run again, by Spark's own logs of planned and finished batches."""
+    planned, finished = (
+        max((int(one.name) for one in (checkpoint / log).glob("*") if one.name.isdecimal()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    return planned if planned > finished else None
 
 
 def descendants(root: int) -> Mapping[int, str]:

@@ -31,7 +31,7 @@ import attrs
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.spark.deliveries import Delivery, RunEnd, Verdict, judge
+from tests.spark.deliveries import Delivery, Run, Verdict, judge
 from tests.spark.drivers import Driver
 from tests.support import kafka_jars
 from tests.support.members import Member, Members
@@ -281,9 +281,12 @@ class Scene:
 
     def verdict(self) -> Verdict:
         """Who lost what, and why some came twice."""
-        runs = {
-            (driver.name, driver.process.pid): RunEnd(driver.killed, bool(driver.named("lost"))) for driver in self.all_drivers
-        }
+        runs = {(f"plain-{index}", 0): Run(lost=bool(one.named("lost"))) for index, one in enumerate(self.plain)}
+        causes: dict[str, str] = {}
+        for driver in self.all_drivers:
+            replays = None if driver.unfinished is None else (driver.unfinished, causes[driver.name])
+            runs[driver.name, driver.process.pid] = Run(driver.killed, bool(driver.named("lost")), replays)
+            causes[driver.name] = driver.killed or "failure"
         return judge(self.deliveries(), self.ends(), runs)
 
     def close(self) -> None:

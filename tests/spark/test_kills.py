@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.deliveries import UNEXPLAINED, Delivery, RunEnd, judge
+from tests.spark.deliveries import UNEXPLAINED, Delivery, Run, judge
 from tests.spark.proof import Scene, play
 from tests.support.members import Members
 from tests.support.real_kafka import RealKafka
@@ -50,18 +50,26 @@ def test_the_judge_finds_what_is_missing() -> None:
 
 
 def test_the_judge_knows_the_causes_of_duplicates() -> None:
-    killed = {("a", 1): RunEnd("jvm", False)}
+    killed = {("a", 1): Run("jvm"), ("a", 2): Run(replays=(0, "jvm"))}
     replayed = judge([delivery(1, "a", 0, 9), delivery(2, "a", 0, 9, run=2)], {0: 10}, killed)
     assert replayed.duplicates == {"replayed batch (jvm)": 10}
+    replayed_late = judge([delivery(1, "p", 0, 9, batch=None), delivery(2, "a", 0, 9, run=2)], {0: 10}, killed)
+    assert replayed_late.duplicates == {"replayed batch (jvm)": 10}
     unconfirmed = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, killed)
     assert unconfirmed.duplicates == {"finished, not confirmed (jvm)": 5}
-    lost = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): RunEnd(None, True)})
+    lost = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): Run(lost=True)})
     assert lost.duplicates == {"lost membership": 5}
 
 
 def test_the_judge_lets_nothing_else_pass() -> None:
-    alive = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): RunEnd(None, False)})
+    alive = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): Run()})
     assert alive.duplicates == {UNEXPLAINED: 5}
     long_ago = [delivery(1, "a", 0, 9), delivery(2, "a", 10, 19, batch=5), delivery(3, "b", 0, 9)]
-    assert judge(long_ago, {0: 20}, {("a", 1): RunEnd("jvm", False)}).duplicates == {UNEXPLAINED: 10}
+    assert judge(long_ago, {0: 20}, {("a", 1): Run("jvm")}).duplicates == {UNEXPLAINED: 10}
     assert judge([delivery(1, "p", 0, 3, batch=None), delivery(2, "b", 0, 3)], {0: 4}, {}).duplicates == {UNEXPLAINED: 4}
+    # A killed query that read what a plain consumer had read before: its death explains nothing.
+    backwards = [delivery(1, "p", 0, 3, batch=None), delivery(2, "a", 0, 3)]
+    assert judge(backwards, {0: 4}, {("a", 1): Run("jvm")}).duplicates == {UNEXPLAINED: 4}
+    # The same query again, from its checkpoint, in another batch than the unfinished one.
+    again = [delivery(1, "a", 0, 3), delivery(2, "a", 0, 3, batch=1, run=2)]
+    assert judge(again, {0: 4}, {("a", 1): Run("jvm"), ("a", 2): Run(replays=(0, "jvm"))}).duplicates == {UNEXPLAINED: 4}
