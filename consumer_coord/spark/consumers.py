@@ -16,7 +16,9 @@ from typing import Any
 import attrs
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumer_coord.data_plane_security import guarded
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
+from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.packing import Range
 
 logger = logging.getLogger(__name__)
@@ -96,7 +98,7 @@ class CachedConsumer:
     """One ``confluent_kafka.Consumer`` and where it stands in each of its partitions.  Of one thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._consumer = Consumer(dict(config), logger=logger)
+        self._consumer = Consumer(guarded(with_callbacks(config)), logger=logger)
         self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
         self.used_s = 0.0

@@ -1,4 +1,4 @@
-"""How a user's own code reaches the planner: the assignor of the group, and the packing of ranges into tasks.
+"""How a user's own code reaches the processes that run it: assignor and packing in the planner, tokens everywhere.
 
 A hook is named by a text, because options of a query are texts:
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import importlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from assignors.base import Assignor, RebalanceProtocol
@@ -26,11 +26,14 @@ Packer: TypeAlias = "Callable[[Sequence[Range], Packing], Sequence[Task]]"
 
 _BY_VALUE = "by-value:"
 
+#: Kafka's only setting that is a function here.
+OAUTH_CB = "oauth_cb"
+
 
 def by_value(hook: Any) -> str:
-    """A class or function, however it was defined, as the value of the option ``assignor`` or ``packer``.
+    """A class or function, however it was defined, as the value of ``assignor``, ``packer`` or ``kafka.oauth_cb``.
 
-    It is pickled by value, so it need not be importable where the planner runs; what it imports must be.
+    It is pickled by value, so it need not be importable where it runs; what it imports must be.
     """
     from pyspark import cloudpickle
 
@@ -71,20 +74,35 @@ def load_packer(name: str | None) -> Packer | None:
     """The user's own packing, None for the built-in one; raises :class:`~consumer_coord.errors.ConfigurationError`."""
     if name is None:
         return None
+    packer: Packer = _load_function("packer", name, "function of ranges and packing")
+    return packer
+
+
+def with_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of Kafka in which ``oauth_cb`` is the function that its text names.
+
+    It stays a text until it is used: each process loads it for itself.  Raises ``ConfigurationError``.
+    """
+    found = dict(settings)
+    if isinstance(found.get(OAUTH_CB), str):
+        found[OAUTH_CB] = _load_function(f"kafka.{OAUTH_CB}", found[OAUTH_CB], "function of sasl.oauthbearer.config")
+    return found
+
+
+def _load_function(option: str, name: str, shape: str) -> Any:
     if name.startswith(_BY_VALUE):
         found = _unpickle(name)
     else:
         module, separator, attribute = name.partition(":")
         if not separator:
-            raise ConfigurationError(f"packer={name!r} must be module:function, or the text that by_value() returns")
+            raise ConfigurationError(f"{option}={name!r} must be module:function, or the text that by_value() returns")
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ConfigurationError(f"packer={name!r} cannot be loaded: {error}") from error
+            raise ConfigurationError(f"{option}={name!r} cannot be loaded: {error}") from error
     if not callable(found):
-        raise ConfigurationError(f"packer={found!r} is no function of ranges and packing")
-    packer: Packer = found
-    return packer
+        raise ConfigurationError(f"{option}={found!r} is no {shape}")
+    return found
 
 
 def _unpickle(text: str) -> Any:

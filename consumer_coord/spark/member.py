@@ -20,7 +20,7 @@ from consumer_coord.list_offsets import EARLIEST, LATEST
 from consumer_coord.offsets import CommitResult
 from consumer_coord.spark.background import Background, position
 from consumer_coord.spark.errors import CheckpointError, DataLossError
-from consumer_coord.spark.hooks import load_assignors
+from consumer_coord.spark.hooks import load_assignors, with_callbacks
 from consumer_coord.spark.offsets import Offsets, check_cluster
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
@@ -77,7 +77,7 @@ class Membership:
         if self._coordinator is None:
             options = self._options
             assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
-            self._coordinator = coordinator = BlockingCoordinator(options.settings, assignors=assignors)
+            self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
             self._background = Background(self._look_up, self._send)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))

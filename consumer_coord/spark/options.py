@@ -15,7 +15,7 @@ import attrs
 
 from consumer_coord.config import Config, parse
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.hooks import load_assignors, load_packer
+from consumer_coord.spark.hooks import OAUTH_CB, load_assignors, load_packer, with_callbacks
 from consumer_coord.spark.starting import Starting, parse_starting
 
 #: A batch may take long: only planning counts as a poll.
@@ -109,10 +109,11 @@ class Options:
 
     def config(self) -> Config:
         """The settings as both planes want them."""
-        return parse(self.settings)
+        return parse(with_callbacks(self.settings))
 
     def data_plane(self) -> dict[str, Any]:
-        """What an executor's ``confluent_kafka.Consumer`` is made from."""
+        """What an executor's ``confluent_kafka.Consumer`` is made from, once it is :func:`~.hooks.with_callbacks`."""
+        callbacks = {OAUTH_CB: self.settings[OAUTH_CB]} if OAUTH_CB in self.settings else {}
         return {
             "queued.max.messages.kbytes": 32_768,
             "fetch.wait.max.ms": 100,
@@ -120,6 +121,7 @@ class Options:
             "enable.partition.eof": True,
             # A position out of range is data loss, and the reader's to judge.
             "auto.offset.reset": "error",
+            **callbacks,
         }
 
     def subscription(self) -> str:

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.columns import check_schema, source_schema
-from consumer_coord.spark.hooks import load_packer
+from consumer_coord.spark.hooks import OAUTH_CB, load_packer
 from consumer_coord.spark.offsets import Offsets, from_json
 from consumer_coord.spark.options import Options, parse_options
 from consumer_coord.spark.packing import Packing, Range, Task, pack_with
@@ -87,8 +87,11 @@ def _spark_files_on_path() -> Sequence[str]:
 
 def check_data_plane(options: Options) -> None:
     """Let librdkafka look at the settings that are its own: an unknown ``kafka.*`` key is an error at ``load()``."""
+    settings = options.data_plane()
+    # It was loaded already, and to make a consumer with it would ask for a token.
+    settings.pop(OAUTH_CB, None)
     try:
-        Consumer(options.data_plane(), logger=logger).close()
+        Consumer(settings, logger=logger).close()
     except KafkaException as error:
         raise ConfigurationError(f"a kafka.* option is wrong: {error.args[0].str()}; remove it or correct it") from error
 

@@ -191,7 +191,7 @@ def check(show: Show, shop: Shop) -> str:
 
     from examples.spark_orders.query import session
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = fast_python(show.directory)
     spark = session("check")
     paths = [str(show.directory / "result" / query.name) for query in show.queries]
     # Spark reads only what finished batches wrote (the sink's _spark_metadata), query by query.

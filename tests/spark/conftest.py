@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from consumer_coord.spark.launcher import fast_python
+from tests.spark.drivers import QUICK_JVM
 from tests.support.real_kafka import RealKafka
 
 
@@ -39,16 +41,32 @@ def fill(kafka: RealKafka) -> Callable[..., None]:
     return write
 
 
+def install_assignor(site: Path) -> None:
+    """A package with an assignor, as pip would leave it in ``site``."""
+    code = Path(__file__).with_name("assignors.py").read_text()
+    (site / "installed_assignors.py").write_text(code.replace('"to-the-first"', '"of-a-package"'))
+    described = site / "installed_assignors-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-assignors\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text(
+        "[consumer_coord.assignors]\nof-a-package = installed_assignors:ToTheFirst\n"
+    )
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for all tests, on two cores; its processes run in this very environment."""
     os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    site = tmp_path_factory.mktemp("site")
+    install_assignor(site)
+    # For the processes of Spark only.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("consumer-coord tests")
         .config("spark.ui.enabled", "false")
@@ -57,8 +75,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.streaming.noDataProgressEventInterval", "500")
         .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
     )
+    for key, value in QUICK_JVM.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(KafkaGroupSource)
     try:

@@ -1,8 +1,9 @@
 """One streaming query in a driver process of its own, for tests that kill it: ``python -m tests.spark.driver SETUP``.
 
 ``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
-``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count) and ``delay_s`` (a
-batch takes at least that long).  Events are lines of JSON on standard output; the end of standard input stops the query.
+``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count) and ``trigger``
+(the time from batch to batch; by default none).  Events are lines of JSON on standard output; the end of standard input
+stops the query.
 """
 
 from __future__ import annotations
@@ -76,14 +77,14 @@ def main() -> None:
     def sink(frame: Any, batch: int) -> None:
         began_ms = time.monotonic_ns() // 1_000_000
         rows = frame.groupBy("partition").agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
-        time.sleep(setup.get("delay_s", 0))
         head = (setup["name"], os.getpid(), batch, began_ms)
         # One write: a kill leaves all lines of a batch or none.
         lines = [json.dumps(dict(zip(FIELDS, (*head, *row), strict=True))) + "\n" for row in rows]
         with open(setup["sink"], "ab", buffering=0) as file:
             file.write("".join(lines).encode())
 
-    query = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"]).start()
+    writer = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"])
+    query = writer.trigger(processingTime=setup.get("trigger", "0 seconds")).start()
     tell("started", pid=os.getpid())
 
     def stop_at_end_of_input() -> None:

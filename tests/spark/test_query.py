@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewPartitions
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql.functions import spark_partition_id
 
 from consumer_coord.spark import GroupListener, by_value, progress
+from consumer_coord.spark.packing import Packing, Range, Task
 from consumer_coord.spark.progress import ShareEvent
 from tests.spark.assignors import Failing, ToTheFirst
 from tests.spark.conftest import produce
@@ -226,6 +228,31 @@ def test_an_assignor_of_a_file_handed_over_with_py_files(
     until(lambda: owned(query) == [0, 1], "its share", [query])
     described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(30)
     assert described.partition_assignor == "of-a-file"
+
+
+def test_an_assignor_of_an_installed_package(queries: Queries, topic: NewTopicFactory) -> None:
+    query, _ = queries.start(topic(partitions=2), {"assignor": "of-a-package"})
+    until(lambda: owned(query) == [0, 1], "its share", [query])
+    described = queries.admin.describe_consumer_groups([queries.group])[queries.group].result(30)
+    assert described.partition_assignor == "of-a-package"
+
+
+def test_a_packer_of_the_users_makes_the_tasks(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name = topic(partitions=3)
+    for number in range(3):
+        fill(name, number, 5)
+
+    def one_each(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
+        return [(each,) for each in ranges]
+
+    for settings, tasks in (({}, 1), ({"packer": by_value(one_each)}, 3)):
+        frame = queries.frame(name, {"group.id": f"{queries.group}-{tasks}", **settings})
+        query, rows = queries.write(frame.withColumn("topic", spark_partition_id().cast("string")), now=True)
+        query.awaitTermination(DEADLINE_S)
+        assert [rows.offsets(number) for number in range(3)] == [list(range(5))] * 3
+        assert len({task for _, task, _, _ in rows.seen}) == tasks
 
 
 def test_an_assignor_that_fails_on_the_leader_fails_the_query(queries: Queries, topic: NewTopicFactory) -> None:

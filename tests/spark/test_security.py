@@ -1,0 +1,73 @@
+"""A query against secured listeners: both planes get the credentials, tokens by a function of the user's included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+from pyspark.errors import StreamingQueryException
+
+from consumer_coord.spark import by_value
+from tests.security.secured import SecuredKafka, unsecured_token
+from tests.spark.conftest import produce
+from tests.spark.queries import DEADLINE_S, Queries
+from tests.support.real_kafka import unique_name
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+RECORDS = 20
+
+
+@pytest.fixture(scope="module")
+def secured(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    made = SecuredKafka(kafka_libs, tmp_path_factory.mktemp("secured"))
+    with made.kafka:
+        yield made
+
+
+@pytest.fixture
+def topic(secured: SecuredKafka, group: str) -> str:
+    """With records, for alice to read."""
+    name = unique_name("orders")
+    secured.kafka.create_topic(name, 2)
+    produce(secured.kafka.bootstrap_servers, name, [{"value": b"v", "partition": number % 2} for number in range(RECORDS)])
+    secured.allow("alice", ResourceType.TOPIC, name, AclOperation.READ)
+    secured.allow("alice", ResourceType.GROUP, group, AclOperation.READ)
+    return name
+
+
+@pytest.fixture
+def queries(spark: Any, secured: SecuredKafka, group: str, tmp_path: Path) -> Iterator[Queries]:
+    found = Queries(spark, secured.kafka.bootstrap("SASLTLS"), group, tmp_path, secured.kafka.admin)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def token_of_alice(config: str | None) -> tuple[str, float]:
+    return unsecured_token("alice")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_a_query_over_tls_with_sasl(secured: SecuredKafka, queries: Queries, topic: str, mechanism: str) -> None:
+    given = secured.settings("SASLTLS", mechanism)
+    if mechanism == "OAUTHBEARER":
+        given["oauth_cb"] = by_value(token_of_alice)
+    query, rows = queries.start(topic, {f"kafka.{key}": str(value) for key, value in given.items()}, now=True)
+    query.awaitTermination(DEADLINE_S)
+    assert [rows.offsets(number) for number in range(2)] == [list(range(RECORDS // 2))] * 2
+    assert queries.committed(topic, 2) == {0: RECORDS // 2, 1: RECORDS // 2}
+
+
+def test_a_wrong_password_fails_the_query_at_once_and_is_not_told(
+    secured: SecuredKafka, queries: Queries, topic: str
+) -> None:
+    given = {**secured.settings("SASLTLS", "SCRAM-SHA-512"), "sasl.password": "not-the-password"}
+    query, _ = queries.start(topic, {f"kafka.{key}": str(value) for key, value in given.items()})
+    with pytest.raises(StreamingQueryException, match=r"sasl\.password") as caught:
+        query.awaitTermination(DEADLINE_S)
+    assert "not-the-password" not in str(caught.value)
