@@ -7,8 +7,10 @@ docs/spark.md lists.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import attrs
 
@@ -69,25 +71,38 @@ def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping
     unexplained = []
     delivered = 0
     for partition, found in by_partition.items():
+        # Pieces that do not overlap, in order, and who got each first.
         covered: list[tuple[int, int, Delivery]] = []
         for one in found:
             fresh = [(one.first, one.last)]
-            for first, last, earlier in covered:
+            for first, last, earlier in _overlapping(covered, one.first, one.last):
                 low, high = max(first, one.first), min(last, one.last)
-                if low <= high:
-                    cause = _cause(earlier, one, last_batches, runs)
-                    duplicates[cause] += high - low + 1
-                    if cause == UNEXPLAINED:
-                        unexplained.append((earlier, one))
-                    fresh = [piece for whole in fresh for piece in _without(whole, (low, high))]
-            covered += [(first, last, one) for first, last in fresh]
-        missing = [(0, ends[partition] - 1)] if ends[partition] else []
+                cause = _cause(earlier, one, last_batches, runs)
+                duplicates[cause] += high - low + 1
+                if cause == UNEXPLAINED:
+                    unexplained.append((earlier, one))
+                fresh = [piece for whole in fresh for piece in _without(whole, (low, high))]
+            for first, last in fresh:
+                insort(covered, (first, last, one))
+        missing = []
+        expected = 0
         for first, last, _ in covered:
             delivered += last - first + 1
-            missing = [piece for whole in missing for piece in _without(whole, (first, last))]
+            if first > expected:
+                missing.append((expected, first - 1))
+            expected = last + 1
+        if expected < ends[partition]:
+            missing.append((expected, ends[partition] - 1))
         if missing:
             lost[partition] = missing
     return Verdict(delivered, lost, dict(duplicates), unexplained)
+
+
+def _overlapping(
+    covered: Sequence[tuple[int, int, Delivery]], first: int, last: int
+) -> Sequence[tuple[int, int, Delivery]]:
+    low = bisect_left(covered, first, key=itemgetter(1))
+    return covered[low : bisect_right(covered, last, key=itemgetter(0))]
 
 
 def _cause(
