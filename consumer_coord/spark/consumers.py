@@ -10,10 +10,11 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from operator import ne
 from typing import Any
 
 import attrs
+import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_coord.data_plane_security import guarded
@@ -151,22 +152,19 @@ class CachedConsumer:
 
     def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[_Key, list[Message] | KafkaError]]:
         """Messages grouped as they lie, by partition; errors, ends of partitions among them, one by one."""
-        errors = [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
+        errors = (
+            [index for index, error in enumerate(map(Message.error, messages)) if error is not None]
+            if any(map(Message.error, messages))
+            else []
+        )
         start = 0
         for index in (*errors, len(messages)):
-            clean = messages[start:index]
+            clean = messages[start:index] if errors else messages
             at = 0
-            if len(self._topics) == 1:
-                topic = next(iter(self._topics))
-                for partition, group in groupby(map(Message.partition, clean)):
-                    count = sum(1 for _ in group)
-                    yield (topic, partition), clean[at : at + count]
-                    at += count
-            else:
-                for key, pairs in groupby(zip(map(Message.topic, clean), map(Message.partition, clean), strict=True)):
-                    count = sum(1 for _ in pairs)
-                    yield key, clean[at : at + count]
-                    at += count
+            for until in self._cuts(clean):
+                first = clean[at]
+                yield (first.topic(), first.partition()), clean[at:until]
+                at = until
             if index < len(messages):
                 failed = messages[index]
                 error = failed.error()
@@ -178,6 +176,18 @@ class CachedConsumer:
                         position.next = max(position.next, failed.offset())
                 yield key, error
             start = index + 1
+
+    def _cuts(self, messages: Sequence[Message]) -> Sequence[int]:
+        """Where another partition's messages begin, and the end."""
+        if not messages:
+            return ()
+        count = len(messages)
+        numbers = np.fromiter(map(Message.partition, messages), np.int32, count)
+        changes = numbers[1:] != numbers[:-1]
+        if len(self._topics) > 1:
+            topics = list(map(Message.topic, messages))
+            changes |= np.fromiter(map(ne, topics[1:], topics), np.bool_, count - 1)
+        return (*(np.flatnonzero(changes) + 1).tolist(), count)
 
     def _sort_in(self, key: _Key, run: list[Message], pending: dict[_Key, Range]) -> Chunk | None:
         position = self._positions.get(key)

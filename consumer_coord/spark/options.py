@@ -116,6 +116,9 @@ class Options:
         callbacks = {OAUTH_CB: self.settings[OAUTH_CB]} if OAUTH_CB in self.settings else {}
         return {
             "queued.max.messages.kbytes": 32_768,
+            # A full queue pauses fetching, by default for a second: most of a batch's time.
+            "fetch.queue.backoff.ms": 5,
+            "fetch.message.max.bytes": 4_194_304,
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
