@@ -41,9 +41,10 @@ logger = logging.getLogger(__name__)
 
 Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
 
-#: How long librdkafka may wait before we look up again: short while the group rebalances, longer in peace.
+#: How long librdkafka may wait before we look up again.
 _SLICE_S = 0.1
-_REBALANCING_SLICE_S = 0.01
+#: While the group rebalances, how long messages may wait for us, who wait for the group.
+_REBALANCING_SLICE_S = 0.02
 
 _FOREVER_S = 365 * 86_400.0
 
@@ -245,13 +246,15 @@ class GroupConsumer:
     def _poll_slices(self, timeout: float | None) -> Message | None:
         left = _FOREVER_S if timeout is None or timeout < 0 else timeout
         ends = time.monotonic() + left
+        wait_s = 0.0 if self._waits_for_group else min(left, _SLICE_S)
         while left > 0:
-            message: Message | None = self._data.handle.poll(self._wait_s(left))
+            message: Message | None = self._data.handle.poll(wait_s)
             if message is not None:
                 # At once: in between its partition might be given up before the application has seen it.
                 return message
             self._between_slices()
             left = ends - time.monotonic()
+            wait_s = self._wait_s(left)
         return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -282,14 +285,23 @@ class GroupConsumer:
         finally:
             self._release()
 
+    @property
+    def _waits_for_group(self) -> bool:
+        """True when the group is likelier to have news than librdkafka."""
+        return not self._data.assigned or self._core.rebalancing or bool(self._handover.pending)
+
     def _wait_s(self, left_s: float) -> float:
-        """How long librdkafka may wait; with nothing to fetch the wait is done here, for the group, which rings."""
+        """How long librdkafka may wait.
+
+        Nothing wakes it for the group.  So with nothing to fetch, and while the group rebalances, the wait is done here,
+        where the group can ring: then a hand-over waits for nothing, and messages a moment.
+        """
         core = self._core
-        if self._data.assigned or core.attention:
-            return min(left_s, _REBALANCING_SLICE_S if core.rebalancing or self._handover.pending else _SLICE_S)
+        if core.attention or not self._waits_for_group:
+            return min(left_s, _REBALANCING_SLICE_S if core.attention and self._data.assigned else _SLICE_S)
         core.bell.clear()
         if not core.attention:
-            core.bell.wait(min(left_s, _SLICE_S))
+            core.bell.wait(min(left_s, _REBALANCING_SLICE_S if self._data.assigned else _SLICE_S))
         return 0.0
 
     def _between_slices(self) -> None:

@@ -384,21 +384,25 @@ class GroupMember:
             self._subscription = subscription
         if not member.has_member_id or (self.config.group_instance_id is not None and not static_too):
             return
-        broker = self._lookup.coordinator
-        if broker is None:
+        request = requests.leave_group(self.config, member.member_id, reason)
+        found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))
+        for moved in (False, True):
             try:
-                broker = await self.find_coordinator(Deadline.after(deadline.within(LEAVE_LOOKUP_MS)))
+                broker = await self.find_coordinator(found)
             except CoordinatorError as error:
                 self._log.warning("left without telling the coordinator, which is not known: %s", error)
                 return
-        request = requests.leave_group(self.config, member.member_id, reason)
-        try:
-            answer = await self.cluster.request(
-                broker, request, timeout_ms=self.config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
-            )
-        except CoordinatorError as error:
-            self._log.warning("the coordinator did not confirm that we left: %s", error)
-            return
+            try:
+                answer = await self.cluster.request(
+                    broker, request, timeout_ms=self.config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
+                )
+            except CoordinatorError as error:
+                self._log.warning("the coordinator did not confirm that we left: %s", error)
+                return
+            if answer.error_code != codes.NOT_COORDINATOR or moved:
+                break
+            # Nobody told us, who sent nothing since it moved: leave where it is now.
+            self.coordinator_gone(broker, "LeaveGroup: NOT_COORDINATOR")
         for code in (answer.error_code, *(row.error_code for row in answer.members)):
             if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
                 self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))

@@ -73,6 +73,8 @@ class _Endpoint:
     waiting: list[Connection] = attrs.field(factory=list)
     failures: int = 0
     not_before: float = 0.0
+    #: A connection that took over the versions of the shared one failed: the next one asks for itself.
+    ask_versions: bool = False
 
 
 class ClusterClient:
@@ -210,12 +212,16 @@ class ClusterClient:
         endpoint = self._endpoint(broker)
         while endpoint.waiting and endpoint.waiting[-1].closed:
             endpoint.waiting.pop()
-        connection = endpoint.waiting.pop() if endpoint.waiting else await self._connect(broker, endpoint, deadline)
+        if endpoint.waiting:
+            connection = endpoint.waiting.pop()
+        else:
+            connection = await self._connect(broker, endpoint, deadline, self._known_versions(endpoint))
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
         except BaseException:
             # A cancelled join leaves its answer behind on the wire, and the next request would wait for it.
             connection.close()
+            endpoint.ask_versions = True
             raise
         if connection.closed or self._closed:
             connection.close()
@@ -252,7 +258,22 @@ class ClusterClient:
         endpoint.shared = connection
         return connection
 
-    async def _connect(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline) -> Connection:
+    def _known_versions(self, endpoint: _Endpoint) -> Mapping[int, tuple[int, int]] | None:
+        """What the broker said on its shared connection, while that is open: a broker that was upgraded closed it before.
+
+        Fifty members that start ask once, and not fifty times.
+        """
+        if endpoint.ask_versions or endpoint.shared is None or endpoint.shared.closed:
+            return None
+        return endpoint.shared.versions
+
+    async def _connect(
+        self,
+        broker: Broker,
+        endpoint: _Endpoint,
+        deadline: Deadline,
+        versions: Mapping[int, tuple[int, int]] | None = None,
+    ) -> Connection:
         self._check_open()
         wait_s = endpoint.not_before - now()
         if wait_s > 0:
@@ -267,6 +288,7 @@ class ClusterClient:
                 software_version=self.config.software_version,
                 timeout_ms=timeout_ms,
                 authenticator=self._authenticator,
+                versions=versions,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request: a listener that expects SASL does that.
@@ -274,8 +296,11 @@ class ClusterClient:
         except CoordinatorError:
             endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
             endpoint.failures += 1
+            endpoint.ask_versions = True
             raise
         endpoint.failures = 0
+        if versions is None:
+            endpoint.ask_versions = False
         return connection
 
     async def _check_no_sasl(self, connection: Connection, timeout_ms: int) -> None:

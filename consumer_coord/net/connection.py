@@ -109,15 +109,22 @@ class Connection:
         software_version: str,
         timeout_ms: int,
         authenticator: Authenticator | None = None,
+        versions: Mapping[int, tuple[int, int]] | None = None,
     ) -> Connection:
-        """Connect, agree on versions, authenticate; all within ``timeout_ms``."""
+        """Connect, agree on versions, authenticate; all within ``timeout_ms``.
+
+        ``versions``: what the broker said on a connection that is still open, so that it need not be asked again.
+        """
         address = f"{host}:{port}"
         connection: Connection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 transport = await environment.connector.connect(host, port)
                 connection = cls(transport, address, client_id, software_version, environment.run_blocking)
-                await connection._agree_on_versions(timeout_ms)
+                if versions is None:
+                    await connection._agree_on_versions(timeout_ms)
+                else:
+                    connection.versions = versions
                 if authenticator is not None:
                     await connection._authenticate(authenticator)
         except TimeoutError as error:
