@@ -17,7 +17,6 @@ import attrs
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from consumer_coord.data_plane_security import guarded
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.packing import Range
@@ -99,7 +98,13 @@ class CachedConsumer:
     """One ``confluent_kafka.Consumer`` and where it stands in each of its partitions.  Of one thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._consumer = Consumer(guarded(with_callbacks(config)), logger=logger)
+        settings = with_callbacks(config)
+        if "security.protocol" in settings:
+            # A refused login or a missing right ends the task at once.  Not imported by every worker: it takes a while.
+            from consumer_coord.data_plane_security import guarded
+
+            settings = guarded(settings)
+        self._consumer = Consumer(settings, logger=logger)
         self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
         self.used_s = 0.0

@@ -15,11 +15,10 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from assignors.base import Assignor, RebalanceProtocol
-from consumer_coord import config
 from consumer_coord.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from assignors.base import Assignor
     from consumer_coord.spark.packing import Packing, Range, Task
 
 Packer: TypeAlias = "Callable[[Sequence[Range], Packing], Sequence[Task]]"
@@ -51,6 +50,10 @@ def by_value(hook: Any) -> str:
 
 def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
     """Assignor objects for the option ``assignor``; raises :class:`~consumer_coord.errors.ConfigurationError`."""
+    # Imported here: the workers of executors have no use for assignors, and start sooner without.
+    from assignors.base import RebalanceProtocol
+    from consumer_coord import config
+
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
     if not wanted:
         raise ConfigurationError(f"assignor={names!r} names no assignor")

@@ -9,14 +9,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from consumer_coord.config import Config, parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.hooks import OAUTH_CB, load_assignors, load_packer, with_callbacks
 from consumer_coord.spark.starting import Starting, parse_starting
+
+if TYPE_CHECKING:
+    from consumer_coord.config import Config
 
 #: A batch may take long: only planning counts as a poll.
 MAX_POLL_INTERVAL_MS = 3_600_000
@@ -109,6 +111,9 @@ class Options:
 
     def config(self) -> Config:
         """The settings as both planes want them."""
+        # Imported here: executors have no use for it, and their workers start sooner without.
+        from consumer_coord.config import parse
+
         return parse(with_callbacks(self.settings))
 
     def data_plane(self) -> dict[str, Any]:
