@@ -64,7 +64,7 @@ def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
     most = packing.max_records_per_partition or total
     fair = -(-total // count)
     # minPartitions asks for pieces whatever their size, as in Spark's own source.
-    piece = min(most, fair if packing.min_partitions else max(fair, SPLIT_WORTH))
+    piece = min(most, max(1, total // count) if packing.min_partitions else max(fair, SPLIT_WORTH))
     pieces = [part for each in ranges for part in split(each, piece)]
     pieces.sort(key=lambda part: (-part.size, part))
     bins: list[list[Range]] = []

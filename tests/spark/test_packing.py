@@ -55,9 +55,12 @@ def test_limits_are_kept(given_ranges: list[Range], packing: Packing) -> None:
         assert all(sum(part.size for part in task) <= packing.max_records_per_partition for task in tasks)
     else:
         assert len(tasks) <= max(packing.parallelism, packing.min_partitions or 1)
-    if packing.min_partitions is not None and total >= packing.min_partitions:
-        # Pieces are cut evenly, so rounding may leave one out only where there are hardly any records.
-        assert len(tasks) >= min(packing.min_partitions, total // 2)
+    if packing.min_partitions is not None:
+        assert len(tasks) >= min(packing.min_partitions, total)
+
+
+def test_min_partitions_holds_however_the_records_divide() -> None:
+    assert len(pack([Range("orders", 0, 0, 11)], Packing(1, 5))) == 5
 
 
 @given(ranges(), PACKINGS, st.randoms(use_true_random=False))
