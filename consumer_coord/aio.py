@@ -215,12 +215,14 @@ class AsyncGroupConsumer:
             self._busy = True
             try:
                 self._in_hand = []
+                began = now()
                 deadline = None if timeout is None or timeout < 0 else Deadline.after(timeout * 1000)
                 while True:
                     core.polls += 1
                     if core.attention or self._auto_commit_is_due():
                         await self._attend(core)
                     if self._buffer or not await self._fetch(core, max(most, _BATCH), deadline):
+                        core.poll_times.looked(began, 0)
                         return self._hand_out(most)
             finally:
                 self._busy = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -44,7 +44,7 @@ Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
 #: How long librdkafka may wait before we look up again.
 _SLICE_S = 0.1
 #: While the group rebalances, how long messages may wait for us, who wait for the group.
-_REBALANCING_SLICE_S = 0.02
+_REBALANCING_SLICE_S = 0.05
 
 _FOREVER_S = 365 * 86_400.0
 
@@ -75,6 +75,7 @@ class GroupConsumer:
                 self._coordinator.close()
                 raise
         self._core = self._coordinator.core
+        self._looked = self._core.poll_times.looked
         self._settings = self._coordinator.config
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
@@ -238,14 +239,18 @@ class GroupConsumer:
             data = self._data
             if data.ahead:
                 return data.ahead.popleft()
+            began = monotonic()
             message = data.handle.poll(0) if timeout == 0 else self._poll_slices(timeout)
-            return None if message is None else data.read_ahead(message)
+            if message is not None:
+                message = data.read_ahead(message)
+            self._looked(began, len(data.ahead))
+            return message
         finally:
             self._release()
 
     def _poll_slices(self, timeout: float | None) -> Message | None:
         left = _FOREVER_S if timeout is None or timeout < 0 else timeout
-        ends = time.monotonic() + left
+        ends = monotonic() + left
         wait_s = 0.0 if self._waits_for_group else min(left, _SLICE_S)
         while left > 0:
             message: Message | None = self._data.handle.poll(wait_s)
@@ -253,7 +258,7 @@ class GroupConsumer:
                 # At once: in between its partition might be given up before the application has seen it.
                 return message
             self._between_slices()
-            left = ends - time.monotonic()
+            left = ends - monotonic()
             wait_s = self._wait_s(left)
         return None
 
@@ -267,20 +272,23 @@ class GroupConsumer:
             if core.attention:
                 self._attend()
             data = self._data
+            began = monotonic()
             messages = data.take(num_messages) if data.ahead else []
             if len(messages) < num_messages:
                 messages += data.handle.consume(num_messages - len(messages), 0)
             if len(messages) == num_messages or timeout == 0:
+                self._looked(began, len(data.ahead))
                 return messages
-            ends = time.monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
+            ends = monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
             while len(messages) < num_messages:
-                left = ends - time.monotonic()
+                left = ends - monotonic()
                 if left <= 0 or (messages and core.attention):
                     # What is in hand goes out before a rebalance changes who owns it.
                     break
                 messages += data.handle.consume(num_messages - len(messages), self._wait_s(left))
                 if not messages:
                     self._between_slices()
+            self._looked(began, len(data.ahead))
             return messages
         finally:
             self._release()

@@ -38,6 +38,7 @@ from consumer_coord.metadata import Broker, Metadata
 from consumer_coord.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.peers import Peers
+from consumer_coord.poll_times import PollTimes
 from consumer_coord.rebalance import AssignmentState
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
@@ -71,6 +72,8 @@ class GroupMember:
         #: Set with it, for an application that waits for nothing else.
         self.bell = threading.Event()
         self._loop = asyncio.get_running_loop()
+        #: The loop's clock, in seconds; any thread may read it.
+        self.clock = self._loop.time
         self._metrics = Metrics(self._loop.time)
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
         self._generation = NO_GENERATION
@@ -91,6 +94,8 @@ class GroupMember:
         self._log = MemberLog(logging.getLogger(__name__), self)
         self._lookup = CoordinatorLookup(config.group_id, cluster, self._metrics, self._note_obstacle)
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: The group's members in this process; they wake each other.
+        self._peers = cluster.groups.setdefault(config.group_id, Peers())
         self._heartbeat = Heartbeat(
             self,
             self._metrics,
@@ -98,10 +103,8 @@ class GroupMember:
             session_timeout_ms=config.session_timeout_ms,
             max_poll_interval_ms=config.max_poll_interval_ms,
             retry_backoff_ms=config.retry_backoff_ms,
+            first_beat=self._peers.add(self),
         )
-        #: The group's members in this process; they wake each other.
-        self._peers = cluster.groups.setdefault(config.group_id, Peers())
-        self._peers.add(self)
         self._closed = False
         #: True while it is being closed: no rebalance will complete any more.
         self._ending = False
@@ -162,6 +165,15 @@ class GroupMember:
     def metrics(self) -> Mapping[str, float]:
         """Counters and timings under the Java client's names; see ``metrics.py``."""
         return self._metrics.snapshot()
+
+    @property
+    def poll_times(self) -> PollTimes:
+        """Where the application's thread tells of its polls."""
+        return self._metrics.polls
+
+    def called_back(self, kind: str, began: float) -> None:
+        """A callback of the application was called at ``began``, of the loop's clock, and ends now; on its own thread."""
+        self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
 
     # -- what the application hears --------------------------------------------------------------------------------------
 

@@ -94,16 +94,16 @@ class Handover:
         failures: list[CoordinatorError | None] = []
         callbacks = self.callbacks
         if change.lost:
-            failures.append(await self._call_back(callbacks.on_lost or callbacks.on_revoke, change.lost, "on_lost"))
+            failures.append(await self._call_back(callbacks.on_lost or callbacks.on_revoke, change.lost, "lost"))
             await self._stop(change.lost)
         if change.revoked:
             await self._holder.before_revoke(change.revoked)
-            failures.append(await self._call_back(callbacks.on_revoke, change.revoked, "on_revoke"))
+            failures.append(await self._call_back(callbacks.on_revoke, change.revoked, "revoked"))
             await self._stop(change.revoked)
         taken = self._member.assignment.take_up(change)
         if taken or change.first:
             self.pending |= taken
-            failures.append(await self._call_back(callbacks.on_assign, taken, "on_assign"))
+            failures.append(await self._call_back(callbacks.on_assign, taken, "assigned"))
             chosen, self._chosen = self._chosen, {}
             self.pending -= chosen.keys()
             await self._holder.start(chosen)
@@ -153,14 +153,18 @@ class Handover:
         self._member.let_go(partitions)
 
     async def _call_back(
-        self, callback: Callback | None, partitions: Partitions, name: str
+        self, callback: Callback | None, partitions: Partitions, kind: str
     ) -> CoordinatorError | None:
         if callback is None:
             return None
+        began = self._member.clock()
         try:
             await self._holder.call(callback, partitions)
         except Exception as error:  # noqa: BLE001 - whatever it is, the protocol goes on first
+            name = {"assigned": "on_assign", "revoked": "on_revoke", "lost": "on_lost"}[kind]
             failure = CallbackError(f"{name} raised {type(error).__name__}: {error}")
             failure.__cause__ = error
             return failure
+        finally:
+            self._member.called_back(kind, began)
         return None

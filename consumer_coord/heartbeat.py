@@ -50,10 +50,13 @@ class Heartbeat:
         session_timeout_ms: int,
         max_poll_interval_ms: int,
         retry_backoff_ms: int,
+        first_beat: float = 1.0,
     ) -> None:
+        """``first_beat``: the part of an interval after which a session's first beat is due."""
         self._heart = heart
         self._metrics = metrics
         self._interval_s = interval_ms / 1000
+        self._first_s = first_beat * self._interval_s
         self._session_s = session_timeout_ms / 1000
         self._max_poll_s = max_poll_interval_ms / 1000
         self._retry_s = retry_backoff_ms / 1000
@@ -67,7 +70,7 @@ class Heartbeat:
     def session_starts(self) -> None:
         """The coordinator has just heard from us by a join or a sync: the session begins anew."""
         self._answered_at = now()
-        self._next_at = now() + self._interval_s
+        self._next_at = now() + self._first_s
         self._metrics.last_heartbeat_at = self._answered_at
 
     def early(self, after_ms: Sequence[int]) -> None:

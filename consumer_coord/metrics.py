@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from consumer_coord import poll_times
+
 #: Java's metrics.sample.window.ms times metrics.num.samples: averages, maxima and rates look this far back.
 _WINDOW_S = 60.0
 _MOST_SAMPLES = 1_000
@@ -26,6 +28,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "rebalance": (*_PER_HOUR, "latency-avg", "latency-max", "latency-total"),
     "failed-rebalance": _PER_HOUR,
     "commit": (*_METER, "latency-avg", "latency-max"),
+    # Recorded by the application's thread, which alone calls its callbacks; whoever reads meanwhile sees one more or less.
+    "partition-assigned-latency": ("avg", "max"),
+    "partition-revoked-latency": ("avg", "max"),
+    "partition-lost-latency": ("avg", "max"),
     # Not in Java:
     "assign": (*_METER, "time-avg", "time-max"),
     "coordinator-lookup": ("total",),
@@ -42,6 +48,7 @@ NAMES = (
     "last-heartbeat-seconds-ago",
     "last-poll-seconds-ago",
     "last-rebalance-seconds-ago",
+    *poll_times.NAMES,
     "assigned-partitions",
 )
 
@@ -73,7 +80,7 @@ class _Sensor:
             return len(recent) / window_s * 3600
         if not recent:
             return math.nan
-        return max(recent) if end.endswith("-max") else sum(recent) / len(recent)
+        return max(recent) if end.endswith("max") else sum(recent) / len(recent)
 
 
 class Metrics:
@@ -84,6 +91,7 @@ class Metrics:
         self._started = clock()
         self._sensors = {name: _Sensor() for name in KINDS}
         self._gauges: dict[str, Callable[[], float]] = {}
+        self.polls = poll_times.PollTimes(clock)
         self.last_heartbeat_at: float | None = None
         self.last_poll_at: float | None = None
         self.last_rebalance_at: float | None = None
@@ -117,6 +125,7 @@ class Metrics:
             ("last-rebalance-seconds-ago", self.last_rebalance_at),
         ):
             figures[name] = -1.0 if at is None else moment - at
+        figures.update(self.polls.figures())
         for name, read in self._gauges.items():
             figures[name] = read()
         return figures

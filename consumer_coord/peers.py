@@ -17,6 +17,8 @@ from consumer_coord.rebalance import AssignmentState
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
 #: After a member of this process sent JoinGroup: the coordinator has it within a moment.
 AFTER_JOIN_MS = (1, 4, 10, 25, 60)
+#: The fractional parts of its multiples are spread evenly, however many there are.
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 class Peer(Protocol):
@@ -39,13 +41,21 @@ class Peers:
 
     def __init__(self) -> None:
         self._members: dict[Peer, None] = {}
+        self._added = 0
         #: The generation that is known to have ended, and the one whose second round is being looked out for.
         self._ended = -1
         self._scouted = -1
 
-    def add(self, member: Peer) -> None:
-        """A member begins."""
+    def add(self, member: Peer) -> float:
+        """A member begins; returns the part of a heartbeat interval after which it beats first.
+
+        All members get their assignment at one moment.  If all of them beat one interval after it, and so on, the process
+        would hear of a rebalance once an interval; spread out, fifty members hear of it fifty times as soon.  The first
+        one waits for the whole interval: members of different processes hear of it together, because all must.
+        """
         self._members[member] = None
+        number, self._added = self._added, self._added + 1
+        return 1.0 - number * _GOLDEN_RATIO % 1.0
 
     def remove(self, member: Peer) -> None:
         """A member ends."""
@@ -63,6 +73,9 @@ class Peers:
 
     def joins(self, member: Peer) -> None:
         """``member`` sends JoinGroup: does the group rebalance?"""
+        if 0 <= member.generation <= self._ended:
+            # It does, and everybody here knows.
+            return
         for peer in self._members:
             if peer is not member and peer.generation >= 0 and not peer.rebalancing:
                 peer.beat_early(AFTER_JOIN_MS)

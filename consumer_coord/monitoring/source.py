@@ -40,7 +40,7 @@ def unit(name: str) -> str:
     """``s``, ``ms``, or nothing for a number of things."""
     if name.endswith("-seconds-ago"):
         return "s"
-    return "ms" if "-time-" in name or "-latency-" in name else ""
+    return "ms" if "-time-" in name or "-latency-" in name or name.startswith("time-") else ""
 
 
 def describe(name: str) -> str:
@@ -53,6 +53,14 @@ _DESCRIPTIONS = {
     "last-heartbeat-seconds-ago": "Seconds since the coordinator last answered a heartbeat, -1 before the first.",
     "last-poll-seconds-ago": "Seconds since the application last polled, -1 before the first.",
     "last-rebalance-seconds-ago": "Seconds since the last rebalance was finished, -1 before the first.",
+    "time-between-poll-avg": "Milliseconds between two polls of the application on average, over the last minute.",
+    "time-between-poll-max": "Milliseconds between two polls of the application at most, over the last minute.",
+    "poll-idle-ratio-avg": "The part of the application's time that its polls wait, over the last minute.",
+    **{
+        f"partition-{kind}-latency-{end}": f"The callback for {kind} partitions: milliseconds {text}, over the last minute."
+        for kind in ("assigned", "revoked", "lost")
+        for end, text in (("avg", "on average"), ("max", "at most"))
+    },
     **{
         f"{kind}-{end}": text
         for kind, what in {

@@ -25,7 +25,10 @@ JAVA = [
     "rebalance-latency-avg", "rebalance-latency-max", "rebalance-latency-total", "rebalance-total",
     "rebalance-rate-per-hour", "failed-rebalance-total", "failed-rebalance-rate-per-hour",
     "last-rebalance-seconds-ago", "commit-latency-avg", "commit-latency-max", "commit-rate", "commit-total",
-    "assigned-partitions", "last-poll-seconds-ago",
+    "assigned-partitions", "last-poll-seconds-ago", "time-between-poll-avg", "time-between-poll-max",
+    "poll-idle-ratio-avg", "partition-assigned-latency-avg", "partition-assigned-latency-max",
+    "partition-revoked-latency-avg", "partition-revoked-latency-max", "partition-lost-latency-avg",
+    "partition-lost-latency-max",
 ]
 # fmt: on
 

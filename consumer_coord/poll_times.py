@@ -1,0 +1,75 @@
+"""How an application polls: ``time-between-poll-avg``, ``-max`` and ``poll-idle-ratio-avg`` (``KafkaConsumerMetrics``).
+
+Told by the application's thread once for each look into the data plane, and not for each message that was read ahead: two
+clock reads for up to a hundred messages.  Read from any thread: whole seconds are kept as an immutable value that gets
+replaced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import attrs
+
+#: As far back as the other averages and maxima of ``metrics.py`` look.
+_WINDOW_S = 60.0
+_BUCKET_S = 1.0
+
+NAMES = ("time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg")
+
+
+@attrs.define
+class _Bucket:
+    """About a second."""
+
+    since: float
+    polls: int = 0
+    between_s: float = 0.0
+    longest_s: float = 0.0
+    idle_s: float = 0.0
+
+
+class PollTimes:
+    """The last minute of one application's polls."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self._left = 0
+        self._idle_s = 0.0
+        self._bucket = _Bucket(0.0)
+        self._past: tuple[_Bucket, ...] = ()
+
+    def looked(self, began: float, left: int) -> None:
+        """A poll that began then looked for messages until now, and left ``left`` for as many polls that need not look.
+
+        Those polls are not seen one by one: a time between two of them is the mean since the look before.
+        """
+        before, polls, idle_s = self._began, self._left + 1, self._idle_s
+        self._began, self._left, self._idle_s = began, left, self._clock() - began
+        if before is None:
+            return
+        bucket = self._bucket
+        if began - bucket.since > _BUCKET_S:
+            recent = tuple(one for one in self._past if one.since > began - _WINDOW_S)
+            self._past = (*recent, bucket) if bucket.polls else recent
+            bucket = self._bucket = _Bucket(began)
+        between_s = began - before
+        bucket.polls += polls
+        bucket.between_s += between_s
+        bucket.idle_s += idle_s
+        if between_s > bucket.longest_s * polls:
+            bucket.longest_s = between_s / polls
+
+    def figures(self) -> Mapping[str, float]:
+        """Java's figures, in milliseconds; NaN before the second poll."""
+        oldest = self._clock() - _WINDOW_S
+        buckets = [one for one in (*self._past, self._bucket) if one.polls and one.since > oldest]
+        if not buckets:
+            return dict.fromkeys(NAMES, math.nan)
+        between_s = sum(one.between_s for one in buckets)
+        average_ms = between_s / sum(one.polls for one in buckets) * 1000
+        idle = sum(one.idle_s for one in buckets) / between_s if between_s else 0.0
+        longest_ms = max(one.longest_s for one in buckets) * 1000
+        return dict(zip(NAMES, (average_ms, longest_ms, idle), strict=True))

@@ -1,0 +1,86 @@
+"""How an application polls, in Java's figures."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.poll_times import NAMES, PollTimes
+from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, take
+
+
+class Clock:
+    """Time goes on when told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _poll(times: PollTimes, clock: Clock, *, waits_s: float, works_s: float, left: int = 0) -> None:
+    began = clock.now
+    clock.now += waits_s
+    times.looked(began, left)
+    clock.now += works_s
+
+
+def test_one_poll_has_no_time_between() -> None:
+    clock = Clock()
+    times = PollTimes(clock)
+    assert all(math.isnan(value) for value in times.figures().values())
+    _poll(times, clock, waits_s=1, works_s=1)
+    assert set(times.figures()) == set(NAMES)
+    assert all(math.isnan(value) for value in times.figures().values())
+
+
+def test_time_between_polls_and_the_part_that_is_idle() -> None:
+    clock = Clock()
+    times = PollTimes(clock)
+    _poll(times, clock, waits_s=0.1, works_s=0.3)
+    _poll(times, clock, waits_s=0.3, works_s=0.9)
+    _poll(times, clock, waits_s=0.0, works_s=0.0)
+    figures = times.figures()
+    assert figures["time-between-poll-avg"] == pytest.approx(800)
+    assert figures["time-between-poll-max"] == pytest.approx(1_200)
+    assert figures["poll-idle-ratio-avg"] == pytest.approx(0.25)
+
+
+def test_polls_that_were_read_ahead_for_count_too() -> None:
+    clock = Clock()
+    times = PollTimes(clock)
+    _poll(times, clock, waits_s=0.0, works_s=10.0, left=99)
+    _poll(times, clock, waits_s=0.0, works_s=0.0)
+    figures = times.figures()
+    assert figures["time-between-poll-avg"] == pytest.approx(100)
+    assert figures["time-between-poll-max"] == pytest.approx(100)
+
+
+def test_they_look_a_minute_back_and_take_no_more_memory() -> None:
+    clock = Clock()
+    times = PollTimes(clock)
+    _poll(times, clock, waits_s=0.0, works_s=50.0)
+    for _ in range(3_000):
+        _poll(times, clock, waits_s=0.05, works_s=0.05)
+    figures = times.figures()
+    assert figures["time-between-poll-max"] == pytest.approx(100)
+    assert figures["poll-idle-ratio-avg"] == pytest.approx(0.5)
+    assert len(times._past) <= 61
+
+
+def test_a_consumer_tells_of_its_polls_and_its_callbacks() -> None:
+    with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka:
+        produce(kafka, "orders", {0: range(5)})
+        with consumer(kafka) as one:
+            one.subscribe(["orders"], on_assign=lambda *_: time.sleep(0.01))
+            poll_until(one, lambda: len(held(one)) == 2)
+            take(one, 5)
+            figures = one.metrics()
+            assert figures["time-between-poll-avg"] > 0
+            assert 0 < figures["poll-idle-ratio-avg"] <= 1
+            assert figures["partition-assigned-latency-max"] >= 10
+            assert math.isnan(figures["partition-revoked-latency-avg"]), "nothing was revoked, and nobody is called for it"
