@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
+from typing import Any
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
@@ -20,11 +21,14 @@ from consumer_coord.broker.node import BrokerNode
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.codec import Request
 
 #: Producer ids are handed out from here, as in Kafka in blocks per broker, here from one counter.
 _FIRST_PRODUCER_ID = 1000
 #: So many of them are reserved on disk at a time.
 _PRODUCER_ID_BLOCK = 1000
+#: So many different Metadata questions are remembered with their answers.
+_KEPT_METADATA = 100
 
 
 class BrokerCluster:
@@ -50,6 +54,8 @@ class BrokerCluster:
         self.hooks = hooks or StoreHooks()
         self._storage = storage
         stored = None if storage is None else storage.stored
+        self._metadata: dict[tuple[int, Any], bytes] = {}
+        self._metadata_version = -1
         self.cluster_id = _short_id(random) if stored is None else stored.cluster_id
         self._next_producer_id = _FIRST_PRODUCER_ID if stored is None else stored.next_producer_id
         self._producer_ids_until = self._next_producer_id
@@ -157,6 +163,23 @@ class BrokerCluster:
 
     def _first_up(self, partition: Partition) -> int:
         return next((broker for broker in partition.replicas if self.is_up(broker)), NO_LEADER)
+
+    # -- metadata
+
+    def kept_metadata(self, request: Request) -> bytes | None:
+        """The answer to the same Metadata request, behind its correlation id, if nothing changed since."""
+        if self._metadata_version != self.topics.version:
+            self._metadata_version = self.topics.version
+            self._metadata.clear()
+        return self._metadata.get((request.version, request.message))
+
+    def keep_metadata(self, request: Request, answer: bytes) -> None:
+        """Keep an answer until brokers or topics change: a large group asks for the same hundreds of kilobytes again and again.
+
+        Not if answering made a topic.
+        """
+        if self._metadata_version == self.topics.version and len(self._metadata) < _KEPT_METADATA:
+            self._metadata[request.version, request.message] = answer
 
     # -- groups
 

@@ -25,7 +25,9 @@ from consumer_coord.wire.messages import ApiVersion, ApiVersionsResponse
 if TYPE_CHECKING:
     from consumer_coord.broker.cluster import BrokerCluster
 
+_METADATA = 3
 _API_VERSIONS = 18
+_CORRELATION_ID_BYTES = 4
 
 
 @attrs.frozen
@@ -95,12 +97,20 @@ class BrokerNode:
         return decode_request(frame)
 
     async def _answer(self, request: Request, client: ClientConnection) -> bytes | None:
+        kept = self.cluster.kept_metadata(request) if request.api_key == _METADATA else None
+        if kept is not None:
+            return request.correlation_id.to_bytes(_CORRELATION_ID_BYTES, signed=True) + kept
         context = RequestContext(request.version, request.client_id or "", f"/{client.host}")
         handler: Callable[[BrokerNode, RequestContext, Any], Awaitable[Any]] = SERVED[request.api_key].handler
         response = await handler(self, context, request.message)
         if not self.up:
             raise BrokerStoppedError(f"broker {self.broker_id} is down")
-        return None if response is None else encode_response(response, request.version, request.correlation_id)
+        if response is None:
+            return None
+        answer = encode_response(response, request.version, request.correlation_id)
+        if request.api_key == _METADATA:
+            self.cluster.keep_metadata(request, answer[_CORRELATION_ID_BYTES:])
+        return answer
 
     def _refuse_api_versions(self, frame: bytes) -> bytes:
         header = decode_request_header(frame)
