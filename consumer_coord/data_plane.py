@@ -32,8 +32,8 @@ MOST_AHEAD = 100
 class DataPlane:
     """The handle, what is assigned to it, what is paused, and what was read ahead of the application.
 
-    Messages in :attr:`ahead` count as not handed out: positions lie before them, and they go with their partition when it
-    is stopped, paused or sought.
+    Messages in :attr:`ahead` count as not handed out: positions lie before them, they go with their partition when it is
+    stopped or sought, and wait with it while it is paused.
     """
 
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
@@ -45,6 +45,8 @@ class DataPlane:
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
         self.ahead: deque[Message] = deque()
+        #: What was read ahead of partitions that are paused.
+        self._held_back: list[Message] = []
 
     def read_ahead(self, first: Message) -> Message:
         """Take what else is there, behind the ``first`` message that a poll brought; returns what to hand out."""
@@ -61,15 +63,16 @@ class DataPlane:
     def _first_ahead(self) -> dict[TopicPartition, Message]:
         """The first message read ahead of each partition."""
         first: dict[TopicPartition, Message] = {}
-        for message in self.ahead:
+        for message in (*self._held_back, *self.ahead):
             if message.error() is None:
                 first.setdefault(partition_of_message(message), message)
         return first
 
     def _drop_ahead(self, partitions: Iterable[TopicPartition]) -> None:
-        if self.ahead:
+        if self.ahead or self._held_back:
             dropped = {(partition.topic, partition.partition) for partition in partitions}
             self.ahead = deque(one for one in self.ahead if (one.topic(), one.partition()) not in dropped)
+            self._held_back = [one for one in self._held_back if (one.topic(), one.partition()) not in dropped]
 
     def start(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Fetch these partitions from these positions; paused ones stay paused."""
@@ -106,7 +109,7 @@ class DataPlane:
     def position(self, rows: list[confluent_kafka.TopicPartition]) -> list[confluent_kafka.TopicPartition]:
         """The same for given rows, ``OFFSET_INVALID`` for those without."""
         found: list[confluent_kafka.TopicPartition] = self.handle.position(rows)
-        if self.ahead:
+        if self.ahead or self._held_back:
             first = self._first_ahead()
             for index, row in enumerate(found):
                 message = first.get(partition_of(row))
@@ -122,9 +125,11 @@ class DataPlane:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch nothing from these until :meth:`resume`."""
         wanted = set(partitions)
-        for partition, message in self._first_ahead().items():
-            if partition in wanted:
-                self.seek(native(partition, before(message)))
+        # Kept, and not fetched again: a seek would make librdkafka forget the position, and with it what to commit.
+        waiting = [one for one in self.ahead if one.error() is None and partition_of_message(one) in wanted]
+        if waiting:
+            self._held_back += waiting
+            self.ahead = deque(one for one in self.ahead if one.error() is not None or partition_of_message(one) not in wanted)
         self.paused |= wanted
         if now_paused := self.assigned & wanted:
             self.handle.pause([native(partition) for partition in sorted(now_paused)])
@@ -133,6 +138,8 @@ class DataPlane:
         """Fetch these again."""
         wanted = set(partitions)
         self.paused -= wanted
+        self.ahead.extend(one for one in self._held_back if partition_of_message(one) in wanted)
+        self._held_back = [one for one in self._held_back if partition_of_message(one) not in wanted]
         if again := self.assigned & wanted:
             self.handle.resume([native(partition) for partition in sorted(again)])
 

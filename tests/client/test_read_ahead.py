@@ -1,0 +1,148 @@
+"""``poll`` takes up to a hundred messages at once and hands them out one by one: nobody may notice, whatever comes between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Message
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import WakeupError
+from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, row, take
+
+COUNT = 60
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as running:
+        produce(running, "orders", {0: range(COUNT), 1: range(COUNT)})
+        yield running
+
+
+def _polled(one: GroupConsumer) -> list[Message]:
+    """A few messages by poll, with all that is left of both partitions read ahead behind them."""
+    messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
+    assert len(messages) == 3
+    # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
+    while len(one._data.ahead) < 2 * COUNT - len(messages):
+        fetched = one._data.handle.consume(2 * COUNT, 0.2)
+        one._data.ahead.extend(fetched)
+    assert {message.partition() for message in one._data.ahead} == {0, 1}
+    return messages
+
+
+def _next_offsets(messages: list[Message]) -> dict[int, int]:
+    """partition -> the offset behind what was handed out."""
+    ends = {0: 0, 1: 0}
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset == ends[partition], "a message was left out, or came twice"
+        ends[partition] = offset + 1
+    return ends
+
+
+def _positions(one: GroupConsumer) -> dict[int, int]:
+    found = one.position([row(0), row(1)])
+    return {each.partition: max(0, each.offset) for each in found}
+
+
+def _committed(one: GroupConsumer) -> dict[int, int]:
+    return {each.partition: max(0, each.offset) for each in one.committed([row(0), row(1)], 10)}
+
+
+def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        assert _positions(one) == _next_offsets(messages)
+        messages += one.consume(10, 5)
+        assert _positions(one) == _next_offsets(messages), "consume goes on where poll ended"
+
+
+def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        one.commit(asynchronous=False)
+        assert _committed(one) == _next_offsets(messages)
+        messages += take(one, 3)
+        one.commit(messages[-1], asynchronous=False)
+        last = messages[-1].partition()
+        assert last is not None
+        assert _committed(one)[last] == _next_offsets(messages)[last]
+
+
+def test_automatic_commits_at_close_leave_what_was_read_ahead_to_the_next_one(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+    with consumer(kafka) as two:
+        two.subscribe(["orders"])
+        messages += take(two, 2 * COUNT - len(messages))
+    assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
+
+
+def test_a_seek_forgets_what_was_read_ahead_of_that_partition_alone(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        before = _next_offsets(messages)
+        one.seek(row(0, 50))
+        rest = take(one, COUNT - before[1] + COUNT - 50)
+        assert [message.offset() for message in rest if message.partition() == 0] == list(range(50, COUNT))
+        assert [message.offset() for message in rest if message.partition() == 1] == list(range(before[1], COUNT))
+
+
+def test_a_paused_partition_brings_nothing_and_goes_on_where_it_was(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        before = _next_offsets(messages)
+        one.pause([row(0)])
+        assert _positions(one)[0] == before[0]
+        others = take(one, COUNT - before[1])
+        assert {message.partition() for message in others} == {1}
+        assert one.poll(0.1) is None
+        one.resume([row(0)])
+        rest = take(one, COUNT - before[0])
+        assert _next_offsets([*messages, *others, *rest]) == {0: COUNT, 1: COUNT}
+
+
+def test_what_was_read_ahead_goes_with_its_partition(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one, consumer(kafka) as two:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        handed = len(messages)
+        two.subscribe(["orders"])
+        # The first one polls on, one message at a time, while a partition of its moves.
+        messages += poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        assert len(messages) > handed
+        messages += take([one, two], 2 * COUNT - len(messages))
+    # Per partition every offset once and in order, whoever it came to.
+    assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
+
+
+def test_a_wakeup_comes_before_what_was_read_ahead_and_loses_none_of_it(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        one.wakeup()
+        with pytest.raises(WakeupError):
+            one.poll(0)
+        messages += take(one, 2 * COUNT - len(messages))
+        assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
+
+
+def test_unsubscribing_drops_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        one.unsubscribe()
+        assert one.poll(0.1) is None
+        one.subscribe(["orders"])
+        messages += take(one, 2 * COUNT - len(messages))
+        assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
