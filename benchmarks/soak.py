@@ -2,35 +2,29 @@
 
 ``make soak SECONDS=600`` or ``python -m benchmarks.soak --seconds 600 [--brokers 3]``
 
-This process holds members of the group, one thread each, which are closed and made again all the time; further processes
+One process holds members of the group, one thread each, which are closed and made again all the time; further processes
 join, leave and are killed; the brokers are stopped or killed one after the other and come back; a producer writes on.
-Memory, threads, sockets and tasks of this process are sampled whenever as many members live in it as at the beginning.
-At the end everybody catches up, and every record is accounted for.
+Memory, threads, sockets and tasks of the first process are sampled whenever as many members live in it as at the beginning;
+producer and accounts are on this side of a pipe.  At the end everybody catches up, and every record is accounted for.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import gc
-import os
+import json
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import attrs
-from confluent_kafka import KafkaException
 
 from benchmarks import cluster
 from benchmarks.table import markdown, number
-from consumer_coord import GroupConsumer
-from consumer_coord.runtime import Runtime
 from tests.kafka.churn import Group, Outcome, SteadyProducer, outcome
 from tests.kafka.churn_checks import Batch, Moved
-from tests.kafka.churn_member import commit
+from tests.support.line_process import LineProcess
 from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 12
@@ -44,7 +38,7 @@ _CATCH_UP_S = 90.0
 
 @attrs.frozen
 class Sample:
-    """This process at one moment, with :data:`INSIDE` members in it."""
+    """The measured process at one moment, with :data:`INSIDE` members in it."""
 
     after_s: float
     rss_mb: float
@@ -62,86 +56,64 @@ class Report:
     problems: Sequence[str]
 
 
-class MemberInside(threading.Thread):
-    """A member in this process: it consumes, commits each batch and waits for the answer, until closed."""
+class MemberInside:
+    """What is known of one member of the measured process."""
 
-    def __init__(self, config: Mapping[str, object], topic: str, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+    def __init__(self, process: Inside, name: str) -> None:
         self.batches: list[Batch] = []
         self.moved: list[Moved] = []
-        self._topic = topic
-        self._consumer = GroupConsumer(config)
-        self._closing = threading.Event()
-        self.failure: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Until closed."""
-
-        def tell(what: str) -> Callable[[object, object], None]:
-            def told(_: object, rows: object) -> None:
-                numbers = frozenset(row.partition for row in rows)  # type: ignore[attr-defined]  # rows are confluent's
-                self.moved.append(Moved(self.name, time.monotonic_ns(), what, numbers))
-
-            return told
-
-        try:
-            self._consumer.subscribe(
-                [self._topic], on_assign=tell("assigned"), on_revoke=tell("revoked"), on_lost=tell("lost")
-            )
-            while not self._closing.is_set():
-                self._work()
-            self._consumer.close(30)
-        except BaseException as error:  # noqa: BLE001 - the soak reports it
-            self.failure = error
-
-    def _work(self) -> None:
-        try:
-            # Whole batches: what is kept of each of them is this process's memory, too.
-            messages = self._consumer.consume(200, 1.0)
-        except KafkaException:
-            # A broker is away, say: the consumer goes on.
-            return
-        generation = self._consumer.generation()
-        ranges: dict[int, tuple[int, int, int]] = {}
-        for message in messages:
-            if message.error() is None:
-                partition, offset = message.partition(), message.offset()
-                assert partition is not None
-                assert offset is not None
-                first, _, count = ranges.get(partition, (offset, offset, 0))
-                ranges[partition] = (first, offset, count + 1)
-        if ranges:
-            self.batches.append(Batch(self.name, time.monotonic_ns(), generation, ranges))
-            began = time.monotonic()
-            refused = commit(self._consumer, self._topic, ranges)
-            took_ms = (time.monotonic() - began) * 1000
-            self.batches[-1] = attrs.evolve(self.batches[-1], refused=refused, took_ms=took_ms)
+        self.name = name
+        self._process = process
 
     def kill(self) -> None:
         """Close it, and wait."""
-        self._closing.set()
-        self.join(60)
+        self._process.command("close", member=self.name)
 
 
-def sample(since: float) -> Sample:
-    """This process now."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    sockets = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            sockets += os.readlink(descriptor).startswith("socket:")
-        except OSError:
-            continue  # closed while we looked
-    loop = Runtime.shared().loop
+class Inside(LineProcess):
+    """The measured process, ``soak_process.py``: what its members do is kept on this side."""
 
-    async def count() -> int:
-        return len(asyncio.all_tasks())
+    def __init__(self, config: Mapping[str, object], topic: str) -> None:
+        self._known: dict[str, MemberInside] = {}
+        self.failures: list[str] = []
+        setup = json.dumps({"config": config, "topic": topic})
+        super().__init__([sys.executable, "-m", "benchmarks.soak_process", setup], name="inside")
 
-    tasks = asyncio.run_coroutine_threadsafe(count(), loop).result(10)
-    threads = len(list(Path("/proc/self/task").iterdir()))
-    return Sample(time.monotonic() - since, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, threads, sockets, tasks)
+    def start_member(self) -> MemberInside:
+        """One more member."""
+        name = f"inside {len(self._known) + 1}"
+        member = self._known[name] = MemberInside(self, name)
+        self.command("start", member=name)
+        return member
+
+    def sample(self, after_s: float) -> Sample:
+        """The process now."""
+        found = self.command("sample")
+        return Sample(after_s, found["rss_mb"], int(found["threads"]), int(found["sockets"]), int(found["tasks"]))
+
+    def command(self, name: str, **arguments: object) -> Mapping[str, float]:
+        """Give a command, and wait until it is carried out."""
+        answer: Mapping[str, float] = json.loads(self.request(json.dumps({"command": name, **arguments}), 90.0))
+        return answer
+
+    def on_line(self, line: str) -> None:
+        """Take in what a member tells; answers go to whoever waits."""
+        event = json.loads(line)
+        if event["event"] == "answer":
+            super().on_line(line)
+            return
+        member = self._known[event["member"]]
+        match event["event"]:
+            case "batch":
+                ranges = {int(partition): tuple(row) for partition, row in event["ranges"].items()}
+                member.batches.append(Batch(member.name, event["at_ns"], event["generation"], ranges))
+            case "committed":
+                refused = {int(partition): why for partition, why in event["refused"].items()}
+                member.batches[-1] = attrs.evolve(member.batches[-1], refused=refused, took_ms=event["took_ms"])
+            case "failure":
+                self.failures.append(f"{member.name}: {event['error']}")
+            case what:
+                member.moved.append(Moved(member.name, event["at_ns"], what, frozenset(event["partitions"])))
 
 
 class Soak:
@@ -163,8 +135,8 @@ class Soak:
         }
         self._topic = topic
         self.group = Group(kafka, topic, group)
+        self._process = Inside(self._config, topic)
         self._inside: list[MemberInside] = []
-        self._retired: list[MemberInside] = []
         self._down: int | None = None
         self._coming_back: threading.Thread | None = None
         self.counts: dict[str, int] = {}
@@ -186,7 +158,7 @@ class Soak:
                 self._trouble_a_broker()
                 next_broker = time.monotonic() + 10.0
             self._trouble_a_member()
-            samples.append(sample(began))
+            samples.append(self._process.sample(time.monotonic() - began))
         if self._down is not None:
             self._trouble_a_broker()
         if self._coming_back is not None:
@@ -199,22 +171,22 @@ class Soak:
             lag_zero_s: float | None = time.monotonic() - calm
         except TimeoutError:
             lag_zero_s = None
-        samples.append(sample(began))
-        for member in self._inside:
-            member.kill()
-        failures = [repr(one.failure) for one in (*self._inside, *self._retired) if one.failure is not None]
+        samples.append(self._process.sample(time.monotonic() - began))
+        while self._inside:
+            self._inside.pop().kill()
         found = outcome(self.group, ends, lag_zero_s, self.counts)
-        problems += failures + grown(samples) + broken(found)
+        problems += self._process.failures + grown(samples) + broken(found)
         return Report(samples, found, problems)
 
     def close(self) -> None:
         """End everything."""
-        for member in self._inside:
-            member.kill()
+        self._process.kill()
+        # Its members went with it.
+        self.group.members = [one for one in self.group.members if not isinstance(one, MemberInside)]
         self.group.close()
 
     def _start_inside(self) -> None:
-        member = MemberInside(self._config, self._topic, f"inside {len(self._inside) + len(self._retired) + 1}")
+        member = self._process.start_member()
         self._inside.append(member)
         self.group.members.append(member)
 
@@ -224,7 +196,6 @@ class Soak:
         if kind == "replace inside":
             member = self._inside.pop(self._chance.randrange(len(self._inside)))
             member.kill()
-            self._retired.append(member)
             self._start_inside()
             return
         victim = self._chance.choice(self.group.living)
