@@ -31,6 +31,7 @@ from consumer_coord.simulation.shrink import shrink
 _TAIL = 60
 _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9
+_FAULT_SECONDS = 55
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure here")
     what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no more histories after this long")
     what.add_argument("--fault-members", type=int, metavar="N", help="members of each history (default: the seed says)")
+    what.add_argument(
+        "--fault-seconds",
+        type=int,
+        default=_FAULT_SECONDS,
+        metavar="S",
+        help=f"virtual seconds with faults, before the network heals (default: {_FAULT_SECONDS})",
+    )
     what.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     what.add_argument("--no-shrink", action="store_true", help="print a failure as it is")
     deployment.add_arguments(parser.add_argument_group("one group under churn"))
@@ -57,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.replay is not None:
         return _one(from_json(args.replay.read_text()), args)
     if args.seed is not None:
-        return _one(draw_scenario(args.seed, members=args.fault_members), args)
+        return _one(Drawing.of(args).scenario(args.seed), args)
     return _many(args)
 
 
@@ -87,6 +95,28 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
     if args.keep is not None:
         _keep(scenario if args.no_shrink else shrink(outcome).scenario, args.keep)
     return 1
+
+
+@attrs.frozen
+class Drawing:
+    """What the flags fix of every scenario; the rest is the seed's."""
+
+    members: int | None
+    fault_seconds: int
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Drawing:
+        """From the command line."""
+        return cls(args.fault_members, args.fault_seconds)
+
+    def scenario(self, seed: int) -> Scenario:
+        """The scenario of one seed."""
+        return draw_scenario(seed, members=self.members, faults_end_ms=self.fault_seconds * 1000)
+
+    def __str__(self) -> str:
+        """The flags again: a seed means another history without them."""
+        members = "" if self.members is None else f" --fault-members {self.members}"
+        return members + ("" if self.fault_seconds == _FAULT_SECONDS else f" --fault-seconds {self.fault_seconds}")
 
 
 @attrs.frozen
@@ -123,12 +153,12 @@ class Figures:
         )
 
 
-def play_seeds(seeds: range, members: int | None) -> list[Figures]:
+def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
     """The histories of some seeds, up to the first that fails; runs in a process of its own."""
     logging.disable(logging.CRITICAL)
     found = []
     for seed in seeds:
-        found.append(Figures.of(play(draw_scenario(seed, members=members))))
+        found.append(Figures.of(play(drawing.scenario(seed))))
         if found[-1].failed:
             break
     return found
@@ -155,22 +185,17 @@ def _many(args: argparse.Namespace) -> int:
 
 
 def _batches(first: int, count: int, args: argparse.Namespace, began: float) -> Iterator[list[Figures]]:
-    """Results in the order of the seeds, a few tasks ahead of what was read, so that a time limit is kept."""
-    tasks = [
-        range(start, min(start + _SEEDS_PER_TASK, first + count)) for start in range(first, first + count, _SEEDS_PER_TASK)
-    ]
+    """Results in the order of the seeds, a few tasks ahead of what was read, so that a time limit is kept; one at least."""
+    drawing = Drawing.of(args)
     if args.jobs <= 1:
-        for seeds in tasks:
-            if args.time_limit is None or time.monotonic() - began < args.time_limit:
-                yield play_seeds(seeds, args.fault_members)
+        for seeds in _tasks(first, count, args, began):
+            yield play_seeds(seeds, drawing)
         return
     with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         ahead: list[Future[list[Figures]]] = []
         try:
-            for seeds in tasks:
-                if args.time_limit is not None and time.monotonic() - began > args.time_limit:
-                    break
-                ahead.append(pool.submit(play_seeds, seeds, args.fault_members))
+            for seeds in _tasks(first, count, args, began):
+                ahead.append(pool.submit(play_seeds, seeds, drawing))
                 if len(ahead) > 2 * args.jobs:
                     yield ahead.pop(0).result()
             for future in ahead:
@@ -179,8 +204,16 @@ def _batches(first: int, count: int, args: argparse.Namespace, began: float) -> 
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+def _tasks(first: int, count: int, args: argparse.Namespace, began: float) -> Iterator[range]:
+    """The seeds, a few at a time, until the time is up."""
+    for start in range(first, first + count, _SEEDS_PER_TASK):
+        if start > first and args.time_limit is not None and time.monotonic() - began > args.time_limit:
+            return
+        yield range(start, min(start + _SEEDS_PER_TASK, first + count))
+
+
 def _report_failure(seed: int, args: argparse.Namespace) -> int:
-    outcome = play(draw_scenario(seed, members=args.fault_members))
+    outcome = play(Drawing.of(args).scenario(seed))
     assert outcome.violation is not None, f"seed {seed} failed in a process of its own, and does not here"
     print(f"FAILED seed {seed}: {outcome.violation}")
     if not args.no_shrink:
@@ -189,7 +222,7 @@ def _report_failure(seed: int, args: argparse.Namespace) -> int:
     print("faults:\n" + "\n".join(map(str, outcome.scenario.faults)))
     print(f"timeline (the last {_TAIL} of {len(outcome.history.lines)} lines):")
     print(outcome.history.tail(_TAIL))
-    print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate --seed {seed}")
+    print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate --seed {seed}{Drawing.of(args)}")
     if args.keep is not None:
         _keep(outcome.scenario, args.keep)
     return 1

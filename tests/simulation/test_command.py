@@ -55,6 +55,21 @@ def test_one_seed_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) ->
     assert "log: generation 1 of" in once
 
 
+def test_the_line_that_replays_a_failure_says_how_it_was_drawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elect(self: GroupStore, partition: int, log: object, leader_epoch: int, loaded: object) -> None:
+        self._shards[partition] = Shard(partition, log, leader_epoch, ShardState.ACTIVE)  # type: ignore[arg-type]  # as it came
+
+    monkeypatch.setattr(GroupStore, "elect", elect)
+    drawing = ["--fault-members", "4", "--fault-seconds", "30"]
+    assert cli.main(["simulate", "--seeds", "60", "--first-seed", "0", "--jobs", "1", "--no-shrink", *drawing]) == 1
+    replay = re.search(r"replay it with: python -m consumer_coord (simulate .*)", capsys.readouterr().out)
+    assert replay is not None
+    assert replay[1].endswith(" ".join(drawing))
+    assert cli.main(replay[1].split()) == 1
+
+
 def test_a_failure_is_shrunk_told_and_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
