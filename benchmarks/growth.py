@@ -28,6 +28,7 @@ from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.member_state import MemberState
 from consumer_coord.net import tcp
 from consumer_coord.runtime import cluster_client
+from tests.support.admin import log_offsets
 from tests.support.real_kafka import RealKafka
 
 #: (members, partitions)
@@ -150,15 +151,18 @@ def count_bytes() -> None:
         _counted[0] += len(frame) + 4
         return frame
 
-    tcp.TcpTransport.send = counting_send  # type: ignore[method-assign]  # this process measures, nothing else
-    tcp.TcpTransport.receive = counting_receive  # type: ignore[method-assign]
+    setattr(tcp.TcpTransport, "send", counting_send)  # noqa: B010 - this process measures, nothing else
+    setattr(tcp.TcpTransport, "receive", counting_receive)  # noqa: B010
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
-    """Topics with so many partitions in all."""
+    """Topics with so many partitions in all, whose logs are there: a broker that makes logs answers groups late."""
     full, rest = divmod(partitions, _PARTITIONS_A_TOPIC)
     sizes = [_PARTITIONS_A_TOPIC] * full + ([rest] if rest else [])
-    return [kafka.new_topic(size) for size in sizes]
+    topics = [kafka.new_topic(size) for size in sizes]
+    for topic, size in zip(topics, sizes, strict=True):
+        log_offsets(kafka.admin, topic, size)
+    return topics
 
 
 # -- the plot -------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 12
 INSIDE, OUTSIDE = 4, 2
 RECORDS_PER_S = 1_000
-#: What may come on top between the middle and the end: librdkafka's and Python's allocators never give all back.
-RSS_SLACK_MB, RSS_SLACK = 8.0, 0.10
+#: What may come on top between the second quarter and the end: fragments, and members that are just being replaced.
+RSS_SLACK_MB, RSS_SLACK = 2.0, 0.02
 THREADS_SLACK, SOCKETS_SLACK, TASKS_SLACK = 12, 12, 8
 _CATCH_UP_S = 90.0
 
