@@ -23,6 +23,8 @@ from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
 PARTS = ("drain", "cold", "trickle", "join")
+#: name -> (one in how many of ``--records``, bytes a record, compression)
+TOPICS = {"100 bytes": (1, 100, "none"), "2 KB": (10, 2_000, "none"), "100 bytes, lz4": (1, 100, "lz4")}
 
 
 def fill(kafka: RealKafka, records: int, size: int, compression: str = "none", partitions: int = 4) -> str:
@@ -69,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10, help="of each turn of the trickle")
     parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--topic", choices=TOPICS, action="append", help="of drain; all of them by default")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[4, 64], help="of the trickle")
+    parser.add_argument("--sockets", choices=("unix", "tcp"), nargs="+", default=["unix", "tcp"], help="of the trickle")
     parser.add_argument("--plain-start", action="store_true", help="Spark's Python processes import PySpark from its archive")
     given = parser.parse_args(arguments)
     os.environ["BENCH_PLAIN_START"] = "1" if given.plain_start else "0"
@@ -76,22 +81,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with cluster.broker() as kafka:
         at = kafka.bootstrap_servers
         topics: dict[str, str] = {}
-        if {"drain", "cold"} & set(parts):
-            topics["100 bytes"] = fill(kafka, given.records, 100)
+        wanted = given.topic or list(TOPICS) if "drain" in parts else ["100 bytes"] if "cold" in parts else []
+        for name in wanted:
+            share, size, compression = TOPICS[name]
+            topics[name] = fill(kafka, given.records // share, size, compression)
         if "drain" in parts:
-            topics["2 KB"] = fill(kafka, given.records // 10, 2_000)
-            topics["100 bytes, lz4"] = fill(kafka, given.records, 100, "lz4")
             print_drains({name: child(at, "drain", topic, str(given.rounds)) for name, topic in topics.items()})
         if "cold" in parts:
             runs: dict[str, list[Mapping[str, Any]]] = {CONNECTOR: [], OURS: []}
             for _ in range(max(1, given.rounds // 2)):
                 for source in runs:
-                    runs[source].append(child(at, "cold", source, topics["100 bytes"]))
+                    runs[source].append(child(at, "cold", source, next(iter(topics.values()))))
             print_cold(runs)
         if "trickle" in parts:
             rows = []
-            for partitions in (4, 64):
-                for sockets in ("unix", "tcp"):
+            for partitions in given.partitions:
+                for sockets in given.sockets:
                     topic = kafka.new_topic(partitions)
                     found = child(at, "trickle", topic, str(partitions), str(given.seconds), sockets)
                     rows.append((partitions, sockets, found))

@@ -103,8 +103,11 @@ def _plot(
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#999"/>',
     ]
     for name, line in rates.items():
+        # From the query's first orders to its last: a line along the bottom would say that it was there.
+        busy = [index for index, rate in enumerate(line) if rate] or [0]
         points = " ".join(
-            f"{x((index + 0.5) * width_s)},{bottom - (bottom - top) * rate / highest:.1f}" for index, rate in enumerate(line)
+            f"{x((index + 0.5) * width_s)},{bottom - (bottom - top) * line[index] / highest:.1f}"
+            for index in range(max(0, busy[0] - 1), min(steps, busy[-1] + 2))
         )
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour[name]}" stroke-width="2"/>')
     tick_s = next(step for step in (5, 10, 20, 30, 60, 120, 300, 10**9) if end_s / step <= 12)
