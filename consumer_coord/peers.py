@@ -17,6 +17,8 @@ from consumer_coord.rebalance import AssignmentState
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
 #: After a member of this process sent JoinGroup: the coordinator has it within a moment.
 AFTER_JOIN_MS = (1, 4, 10, 25, 60)
+#: So many times in an interval some of them beat; more often would cost an idle process more than it gains a busy one.
+_BEATS_AN_INTERVAL = 16
 #: The fractional parts of its multiples are spread evenly, however many there are.
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 
@@ -50,12 +52,12 @@ class Peers:
         """A member begins; returns the part of a heartbeat interval after which it beats first.
 
         All members get their assignment at one moment.  If all of them beat one interval after it, and so on, the process
-        would hear of a rebalance once an interval; spread out, fifty members hear of it fifty times as soon.  The first
+        would hear of a rebalance once an interval; spread out, many members hear of it many times as soon.  The first
         one waits for the whole interval: members of different processes hear of it together, because all must.
         """
         self._members[member] = None
         number, self._added = self._added, self._added + 1
-        return 1.0 - number * _GOLDEN_RATIO % 1.0
+        return 1.0 - int(number * _GOLDEN_RATIO % 1.0 * _BEATS_AN_INTERVAL) / _BEATS_AN_INTERVAL
 
     def remove(self, member: Peer) -> None:
         """A member ends."""

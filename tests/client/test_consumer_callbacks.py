@@ -119,6 +119,12 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
         def rouse(self) -> None:
             ran.append("rouse")
 
+        def clock(self) -> float:
+            return 0.0
+
+        def called_back(self, kind: str, began: float) -> None:
+            ran.append(f"timed {kind}")
+
     class Holder:
         """A consumer without a data plane."""
 
@@ -156,6 +162,8 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
     change = Change(change.target, parts("t", 1), change.revoked, change.added | parts("t", 1), True)
     failure = run_through(handover.carry_out(change))
     assert [step for step in ran if step.startswith("on_")] == ["on_lost", "on_revoke", "on_assign"]
+    timed = [step for step in ran if step.startswith("timed ")]
+    assert timed == ["timed lost", "timed revoked", "timed assigned"], "also those that raise are timed"
     assert ran.index("stop 1") > ran.index("on_lost"), "the callback still sees the partition"
     assert isinstance(failure, CallbackError)
     assert "in on_lost" in str(failure)
