@@ -175,6 +175,11 @@ class KafkaPython:
 
     def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
         self.consumer.subscribe(topics=topics, pattern=pattern, listener=self.listener)
+        # kafka-python 3.0 joins before it knows its topics, joins again when it does, and forgets that second rebalance
+        # for good if its answer comes after the end of the poll that began it (`need_rejoin` is false by then): the
+        # member neither takes its partitions nor sends heartbeats. So it gets to know them first.
+        for topic in topics:
+            self.consumer.partitions_for_topic(topic)
 
     def poll(self) -> Ranges:
         ranges: Ranges = {}
