@@ -388,8 +388,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tolerate", type=int, default=0, help="failures of queries by themselves (a machine too slow for Spark's timeouts)"
     )
+    parser.add_argument("--steps", nargs="+", help="what:who instead of the whole play, such as jvm:a planner:b stop:a")
     parser.add_argument("--embedded", action="store_true", help="on the embedded Kafka, not on a real one")
     given = parser.parse_args(arguments)
+    steps: Sequence[tuple[str, str]] = PLAY
+    if given.steps:
+        steps = [(what, name) for what, _, name in (step.partition(":") for step in given.steps)]
     directory = Path(tempfile.mkdtemp(prefix="spark-proof-"))
     began = time.monotonic()
 
@@ -410,7 +414,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tolerated_failures=given.tolerate,
         )
         try:
-            verdict = play(scene, members, given.records, given.rate)
+            verdict = play(scene, members, given.records, given.rate, steps)
         finally:
             scene.close()
             members.close()
