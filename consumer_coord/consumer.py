@@ -276,18 +276,14 @@ class GroupConsumer:
             messages = data.take(num_messages) if data.ahead else []
             if len(messages) < num_messages:
                 messages += data.handle.consume(num_messages - len(messages), 0)
-            if len(messages) == num_messages or timeout == 0:
-                self._looked(began, len(data.ahead))
-                return messages
-            ends = monotonic() + (_FOREVER_S if timeout is None or timeout < 0 else timeout)
-            while len(messages) < num_messages:
-                left = ends - monotonic()
-                if left <= 0 or (messages and core.attention):
-                    # What is in hand goes out before a rebalance changes who owns it.
-                    break
+            left = 0.0 if timeout == 0 else _FOREVER_S if timeout is None or timeout < 0 else timeout
+            ends = monotonic() + left
+            # What is in hand goes out before a rebalance changes who owns it.
+            while len(messages) < num_messages and left > 0 and not (messages and core.attention):
                 messages += data.handle.consume(num_messages - len(messages), self._wait_s(left))
                 if not messages:
                     self._between_slices()
+                left = ends - monotonic()
             self._looked(began, len(data.ahead))
             return messages
         finally:
