@@ -43,14 +43,13 @@ class Query:
         self.events: list[dict[str, Any]] = []
         self.ended_s: float | None = None
         self._log = directory / f"{name}.log"
-        environment = {**os.environ, "PYSPARK_PYTHON": fast_python(directory), "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "examples.spark_orders.query", name, kafka, str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment,
+                env=environment(directory),
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -186,35 +185,39 @@ class Show:
 
 
 def check(show: Show, shop: Shop) -> str:
-    """Every order must be in the result once, when duplicates are removed by key; says how many there were."""
-    from pyspark.sql import functions as f
+    """Every order must be in the result once, when duplicates are removed by key; says how many there were.
 
-    from examples.spark_orders.query import session
-
-    os.environ["PYSPARK_PYTHON"] = fast_python(show.directory)
-    spark = session("check")
-    paths = [str(show.directory / "result" / query.name) for query in show.queries]
-    # Spark reads only what finished batches wrote (the sink's _spark_metadata), query by query.
-    result = spark.read.parquet(paths[0]).withColumn("query", f.lit(show.queries[0].name))
-    for query, path in zip(show.queries[1:], paths[1:], strict=True):
-        if Path(path, "_spark_metadata").exists():
-            result = result.unionByName(spark.read.parquet(path).withColumn("query", f.lit(query.name)))
-    written = result.count()
-    once = result.dropDuplicates(["order_id"])
-    found = {row["order_id"]: row["quantity"] for row in once.select("order_id", "quantity").collect()}
-    windows = once.groupBy("window").agg(f.count("*")).count()
-    best = once.groupBy("title").agg(f.sum("revenue").alias("revenue")).orderBy(f.desc("revenue")).first()
-    spark.stop()
-    missing, strange = shop.sold.keys() - found.keys(), found.keys() - shop.sold.keys()
-    if missing or strange or found != shop.sold:
-        raise SystemExit(f"WRONG: {len(missing)} orders are missing, {len(strange)} were never sold")
+    In a process of its own, like the queries: what Spark says on standard error goes to a file.
+    """
+    print("\nreading the result with Spark, to count every order", flush=True)
+    (show.directory / "sold.json").write_text(json.dumps(shop.sold))
+    names = [query.name for query in show.queries]
+    log = show.directory / "check.log"
+    with log.open("wb") as errors:
+        run = subprocess.run(
+            [sys.executable, "-m", "examples.spark_orders.check", str(show.directory), *names],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(show.directory),
+            check=False,
+        )
+    if run.returncode != 0:
+        raise SystemExit(f"the check ended with {run.returncode}; see {log}")
+    found = json.loads(run.stdout.splitlines()[-1])
+    if found["wrong"]:
+        raise SystemExit(f"WRONG: {found['wrong']}")
     print(
-        f"\nchecked: {len(found):,} orders, each counted once, in {windows} windows;"
-        f" best seller: {best['title']}, {best['revenue']:,.2f}\n"
-        f"duplicates: {written - len(found):,} orders were written twice because of the kill, and removed by order_id",
+        f"checked: {found['orders']:,} orders, each counted once, in {found['windows']} windows;"
+        f" best seller: {found['best']}, {found['revenue']:,.2f}\n"
+        f"duplicates: {found['again']:,} orders were written twice because of the kill, and removed by order_id",
         flush=True,
     )
-    return f"{len(found):,} orders, none lost; {written - len(found):,} written twice because of the kill, removed by key"
+    return f"{found['orders']:,} orders, none lost; {found['again']:,} written twice because of the kill, removed by key"
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """For a process with a Spark in it."""
+    return {**os.environ, "PYSPARK_PYTHON": fast_python(directory), "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def picture(show: Show, summary: str) -> Path:
@@ -283,11 +286,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with broker(given.kafka) as kafka:
         show = Show(kafka, directory)
         shop = Shop(kafka, PARTITIONS, given.rate)
-        shop.start()
         try:
             show.start("query-1")
             show.await_shares()
-            show.watch(5)
+            show.mark("the shop opens")
+            shop.start()
+            show.watch(6)
             show.start("query-2", "query-3")
             show.await_shares()
             show.watch(8)

@@ -25,7 +25,8 @@ class Shop(threading.Thread):
 
     def __init__(self, bootstrap_servers: str, partitions: int, rate: int) -> None:
         super().__init__(name="shop", daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+        # What it could log would only be that Kafka is gone when the show is over.
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
         self._partitions = partitions
         self._rate = rate
         self._random = random.Random(1)
@@ -62,7 +63,8 @@ class Shop(threading.Thread):
     def stop(self) -> None:
         """Stop selling, whatever became of the last orders; idempotent."""
         self._closing.set()
-        self.join(5)
+        if self.is_alive():
+            self.join(5)
 
     def close(self) -> None:
         """Stop selling, and wait until Kafka has everything."""

@@ -9,6 +9,8 @@ import attrs
 
 _COLOURS = ("#2f6fb3", "#d9772b", "#3b9a63", "#8a56ac", "#b23a48")
 _WIDTH, _LEFT, _RIGHT, _LANE, _PLOT = 1080, 110, 30, 26, 170
+#: The width of a letter of the marks, on average.
+_LETTER = 6.6
 
 
 @attrs.frozen
@@ -46,7 +48,7 @@ def draw(
     bottom = top + partitions * _LANE
     plot_top = bottom + 64
     plot_bottom = plot_top + _PLOT
-    height = plot_bottom + 60
+    height = plot_bottom + 100
 
     def x(at_s: float) -> float:
         return round(_LEFT + min(max(at_s, 0), end_s) * scale, 1)
@@ -119,10 +121,14 @@ def _plot(
 def _marks(marks: Sequence[Mark], x: object, top: int, bottom: int) -> list[str]:
     assert callable(x)
     out = []
-    for number, mark in enumerate(marks):
-        at = x(mark.at_s)
-        anchor = "end" if at > _WIDTH - 150 else "start"
+    rows: list[float] = []
+    for mark in marks:
+        at, wide = x(mark.at_s), len(mark.text) * _LETTER
+        anchor, left = ("end", at - wide) if at + wide > _WIDTH else ("start", at)
+        # The first row that is free to the left of this text.
+        row = next((index for index, until in enumerate(rows) if until < left), len(rows))
+        rows[row : row + 1] = [left + wide + _LETTER]
         out.append(f'<line x1="{at}" y1="{top - 4}" x2="{at}" y2="{bottom}" stroke="#222" stroke-dasharray="3 4"/>')
-        y = bottom + 36 + 14 * (number % 2)
+        y = bottom + 38 + 15 * row
         out.append(f'<text x="{at}" y="{y}" text-anchor="{anchor}" font-size="12">{escape(mark.text)}</text>')
     return out
