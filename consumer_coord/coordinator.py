@@ -256,8 +256,10 @@ class ConsumerCoordinator(GroupMember):
         reason = self._rejoin_reason or ""
         self._rejoin_reason = None
         self._set_state(MemberState.PREPARING_REBALANCE)
+        before = self._generation
         try:
             await self.ensure_coordinator_ready()
+            self._check_not_superseded(before)
             topics = await self.on_join_prepare()
             joined = await self._join_group(topics, reason)
             assignments: tuple[SyncGroupRequestAssignment, ...] = ()
@@ -283,10 +285,11 @@ class ConsumerCoordinator(GroupMember):
         Eager: everything was let go of.  Cooperative: only partitions of topics no longer subscribed; what else must
         move is named as owned and let go of later.  Commits of what is given up have been answered.
         """
+        before = self._generation
         if self._subscription.pattern is not None:
             await self.cluster.refresh(Deadline.after(self.config.request_timeout_ms))
+            self._check_not_superseded(before)
         topics = self._watch.topics()
-        before = self._generation
         if self.protocol is RebalanceProtocol.EAGER:
             self.assignment.revoke_all()
         else:

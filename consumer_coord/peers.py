@@ -75,7 +75,7 @@ class Peers:
 
     def joins(self, member: Peer) -> None:
         """``member`` sends JoinGroup: does the group rebalance?"""
-        if 0 <= member.generation <= self._ended:
+        if member.generation >= 0 and member.generation == self._ended:
             # It does, and everybody here knows.
             return
         for peer in self._members:

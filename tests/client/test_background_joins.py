@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -13,13 +15,14 @@ from consumer_coord.rebalance import AssignmentState
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages import (
+    FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     OffsetCommitRequest,
     SyncGroupRequest,
 )
-from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, asked_for, owned_in
+from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, Reply, asked_for, owned_in
 from tests.client.support.member import EAGER, at, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 
@@ -376,3 +379,31 @@ def test_an_offset_is_committable_while_its_holding_lasts_and_until_the_group_he
     state.take_up(state.change())
     assert state.ended(first) == {zero, one}, "won again is another holding"
     assert state.ended(state.ownerships([zero, one])) == frozenset()
+
+
+@in_virtual_time
+async def test_a_membership_that_is_lost_while_the_coordinator_is_looked_up_is_joined_anew() -> None:
+    """Found by seed 955431474: the join went on with a member that was out of the group, and crashed."""
+    brokers = FakeBrokers()
+
+    def late(after_ms: float, reply: Reply) -> Callable[[Any], Any]:
+        async def answer(_: Any) -> Reply:
+            await pause(after_ms)
+            return reply
+
+        return answer
+
+    async with member(brokers) as one:
+        await one.join()
+        await pause(1_000)
+        # A heartbeat is under way, and will be refused, when its coordinator is forgotten and a join is wanted.
+        brokers.answer(HeartbeatRequest, late(50, codes.UNKNOWN_MEMBER_ID))
+        beating = asyncio.ensure_future(one.coordinator.send_heartbeat())
+        await pause(5)
+        brokers.answer(FindCoordinatorRequest, late(200, PASS))
+        one.coordinator.coordinator_gone(await one.coordinator.ensure_coordinator_ready(), "the test says so")
+        one.coordinator.enforce_rebalance()
+        await beating
+        assert one.coordinator.state is MemberState.UNJOINED, "the member is out before the coordinator is found"
+        await until(lambda: one.coordinator.state is MemberState.STABLE)
+        assert brokers.last(JoinGroupRequest).member_id != "", "the second JoinGroup of a new member"
