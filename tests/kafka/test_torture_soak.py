@@ -25,5 +25,5 @@ def test_nothing_grows_and_no_record_is_missing(kafka3: RealKafka, group: str) -
 def test_a_leak_is_noticed() -> None:
     steady = [Sample(float(second), 100.0, 40, 20, 15) for second in range(20)]
     assert grown(steady) == []
-    leaking = [Sample(float(second), 100.0 + 0.5 * second, 40, 20 + 3 * second, 15) for second in range(20)]
+    leaking = [Sample(float(second), 100.0 + 2 * second, 40, 20 + 3 * second, 15) for second in range(20)]
     assert [problem.split()[0] for problem in grown(leaking)] == ["rss_mb", "sockets"]
