@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+from confluent_kafka import KafkaException
 
 from assignors import CooperativeStickyAssignor
 from benchmarks import cluster
@@ -29,6 +30,7 @@ from consumer_coord.member_state import MemberState
 from consumer_coord.net import tcp
 from consumer_coord.runtime import cluster_client
 from tests.support.admin import log_offsets
+from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka
 
 #: (members, partitions)
@@ -160,8 +162,15 @@ def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
     full, rest = divmod(partitions, _PARTITIONS_A_TOPIC)
     sizes = [_PARTITIONS_A_TOPIC] * full + ([rest] if rest else [])
     topics = [kafka.new_topic(size) for size in sizes]
-    for topic, size in zip(topics, sizes, strict=True):
-        log_offsets(kafka.admin, topic, size)
+
+    def logs_are_there() -> bool:
+        try:
+            return all(log_offsets(kafka.admin, topic, size) for topic, size in zip(topics, sizes, strict=True))
+        except KafkaException:
+            # "Not leader", although the metadata names it: it is still at it.
+            return False
+
+    wait_until(logs_are_there, _DEADLINE_S, f"the logs of {partitions} partitions")
     return topics
 
 
