@@ -147,7 +147,7 @@ def print_trickles(rows: Sequence[tuple[int, str, Mapping[str, Any]]]) -> None:
     lines = []
     for partitions, sockets, found in rows:
         middle = {source: median(found[source]["batch_ms"]) for source in found}
-        last = {source: statistics.quantiles(found[source]["batch_ms"], n=100)[98] for source in found}
+        last = {source: last_hundredth(found[source]["batch_ms"]) for source in found}
         first = {source: median(found[source]["first_s"]) for source in found}
         lines.append(
             [
@@ -159,6 +159,11 @@ def print_trickles(rows: Sequence[tuple[int, str, Mapping[str, Any]]]) -> None:
         )
     head = ["1,000 records/s", "connector, ms (median / p99)", "kafka_group, ms", "ratio"]
     print(markdown([*head, "connector, s to the first batch", "kafka_group"], lines), end="\n\n")
+
+
+def last_hundredth(values: Sequence[float]) -> float:
+    """The 99th percentile; NaN of too few."""
+    return statistics.quantiles(values, n=100)[98] if len(values) > 1 else float("nan")
 
 
 def print_join(found: Sequence[Mapping[str, Any]]) -> None:
