@@ -35,6 +35,8 @@ from tests.support.line_process import DEFAULT_DEADLINE_S, LineProcess
 Client: TypeAlias = Literal["java", "confluent-kafka", "kafka-python", "aiokafka", "ours"]
 Setting: TypeAlias = str | int | bool
 
+_LOOK_AGAIN_S = 0.1
+
 _JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
@@ -145,7 +147,8 @@ class Member(LineProcess):
                 left_s = end_s - time.monotonic()
                 if self._ended or left_s <= 0:
                     raise self._problem(f"did not come to {what}; its last events:\n{self.story()}\nits standard error")
-                self._changed.wait(left_s)
+                # What other members tell, which a condition may be about too, does not wake this one.
+                self._changed.wait(min(left_s, _LOOK_AGAIN_S))
 
     def on_line(self, line: str) -> None:
         """Take up an event; answers go to whoever waits for them."""
