@@ -154,19 +154,16 @@ def test_racks_and_the_controller_are_in_the_metadata() -> None:
         wire.close()
 
 
+def waiting_fetch(max_wait_ms: int, max_bytes: int) -> m.FetchRequest:
+    """A fetch that waits for the first record of orders-0."""
+    partition = m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
+    return m.FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=(m.FetchTopic(topic="orders", partitions=(partition,)),))
+
+
 def test_answers_come_in_the_order_of_the_requests_and_one_waits_for_the_other(kafka: EmbeddedKafka) -> None:
     wire = Wire(kafka)
-    fetch = m.FetchRequest(
-        max_wait_ms=300,
-        min_bytes=1,
-        topics=(
-            m.FetchTopic(
-                topic="orders", partitions=(m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),)
-            ),
-        ),
-    )
     begun_s = time.monotonic()
-    wire.send(fetch, 11, 1)
+    wire.send(waiting_fetch(300, 1), 11, 1)
     wire.send(m.ApiVersionsRequest(), 0, 2)
     assert wire.receive(m.FetchResponse, 11)[0] == 1
     assert time.monotonic() - begun_s >= 0.29, "the fetch waited for records"
@@ -176,17 +173,7 @@ def test_answers_come_in_the_order_of_the_requests_and_one_waits_for_the_other(k
 
 def test_a_fetch_that_waits_is_answered_when_records_come(kafka: EmbeddedKafka) -> None:
     wire = Wire(kafka)
-    fetch = m.FetchRequest(
-        max_wait_ms=60_000,
-        min_bytes=1,
-        topics=(
-            m.FetchTopic(
-                topic="orders",
-                partitions=(m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000),),
-            ),
-        ),
-    )
-    wire.send(fetch, 11, 1)
+    wire.send(waiting_fetch(60_000, 1_000_000), 11, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", b"x", partition=0)
     assert producer.flush(20) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -40,30 +39,14 @@ from tests.client.support.fake import (
     RealCoordinator,
     commit_answer,
     fetch_answer,
+    held_until,
+    offsets_of,
 )
 from tests.client.support.member import at, member, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
-
-
-def _offsets(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic.name, row.partition_index): row.committed_offset
-        for topic in request.topics
-        for row in topic.partitions
-    }
-
-
-def _held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
-    """A request waits at the broker until the event, and is then handled as usual."""
-
-    async def wait(_: Any) -> Pass:
-        await event.wait()
-        return PASS
-
-    return wait
 
 
 @pytest.mark.behaviour(77)
@@ -114,7 +97,7 @@ async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhil
     """So the order of commits is the order of the calls, and a slow broker is not buried under requests."""
     brokers = FakeBrokers()
     go = asyncio.Event()
-    brokers.answer(OffsetCommitRequest, _held_until(go))
+    brokers.answer(OffsetCommitRequest, held_until(go))
     async with member(brokers) as one:
         await one.join()
         commits = [one.coordinator.offsets.start_commit(at("t", offset % 2, offset), timeout_ms=9_000) for offset in range(50)]
@@ -123,7 +106,7 @@ async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhil
         assert len(brokers.all(OffsetCommitRequest)) == 1
         go.set()
         await asyncio.gather(*commits)
-    assert [_offsets(request) for request in brokers.all(OffsetCommitRequest)] == [{T0: 48, T1: 49}, {T0: 89}]
+    assert [offsets_of(request) for request in brokers.all(OffsetCommitRequest)] == [{T0: 48, T1: 49}, {T0: 89}]
 
 
 @pytest.mark.behaviour(79)
@@ -159,7 +142,7 @@ async def test_an_unknown_topic_is_retried_until_it_is_known_or_time_is_up() -> 
         await one.join()
         both = {**at("t", 0, 5), **at("t", 1, 6)}
         assert await one.coordinator.commit(both) == {T0: None, T1: None}
-        asked = [_offsets(request) for request in brokers.all(OffsetCommitRequest)]
+        asked = [offsets_of(request) for request in brokers.all(OffsetCommitRequest)]
         assert asked == [{T0: 5, T1: 6}, {T0: 5}, {T0: 5}], "what was committed was sent again"
         brokers.always(OffsetCommitRequest, lambda request: commit_answer(request, unknown))
         started = now_ms()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -25,32 +24,15 @@ from tests.client.support.fake import (
     PASS,
     SILENCE,
     FakeBrokers,
-    Pass,
     RealCoordinator,
+    held_until,
+    offsets_of,
 )
 from tests.client.support.member import TestMember, at, member, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
-
-
-def _offsets(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic.name, row.partition_index): row.committed_offset
-        for topic in request.topics
-        for row in topic.partitions
-    }
-
-
-def _held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
-    """A request waits at the broker until the event, and is then handled as usual."""
-
-    async def wait(_: Any) -> Pass:
-        await event.wait()
-        return PASS
-
-    return wait
 
 
 async def _two(brokers: RealCoordinator) -> tuple[TestMember, TestMember]:
@@ -80,7 +62,7 @@ async def test_while_the_group_prepares_a_rebalance_the_old_generation_commits()
     one, two = await _two(brokers)
     generation, (first, *_) = one.coordinator.generation, sorted(one.held)
     go = asyncio.Event()
-    brokers.answer(JoinGroupRequest, PASS, _held_until(go))
+    brokers.answer(JoinGroupRequest, PASS, held_until(go))
     two.coordinator.enforce_rebalance()
     await until(lambda: brokers.state == "PreparingRebalance")
     await pause(5)
@@ -100,11 +82,11 @@ async def test_a_commit_that_meets_the_completing_rebalance_is_sent_again_after_
     one, two = await _two(brokers)
     generation, held, (first, *_) = one.coordinator.generation, one.held, sorted(one.held)
     joined, synced = asyncio.Event(), asyncio.Event()
-    brokers.always(SyncGroupRequest, _held_until(synced))
+    brokers.always(SyncGroupRequest, held_until(synced))
     commit: asyncio.Future[Any] | None = None
     if late:
         # It was sent before the rebalance, and arrives in the middle of it.
-        brokers.answer(OffsetCommitRequest, _held_until(joined))
+        brokers.answer(OffsetCommitRequest, held_until(joined))
         commit = one.coordinator.offsets.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
         await pause(2)
     one.coordinator.enforce_rebalance()
@@ -134,7 +116,7 @@ async def test_a_commit_with_an_old_generation_that_arrives_after_the_sync_is_se
     one, two = await _two(brokers)
     generation, (first, *_) = one.coordinator.generation, sorted(one.held)
     go = asyncio.Event()
-    brokers.answer(OffsetCommitRequest, _held_until(go))
+    brokers.answer(OffsetCommitRequest, held_until(go))
     commit = one.coordinator.offsets.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
     await pause(2)
     one.coordinator.enforce_rebalance()
@@ -176,7 +158,7 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
         assert result[T0] is None
         assert result[TopicPartition("t", 2)] is None, "what waits to be revoked is still held"
         assert isinstance(result[T1], CommitFailedError)
-    assert _offsets(brokers.all(OffsetCommitRequest)[1]) == {T0: 10, TopicPartition("t", 2): 12}
+    assert offsets_of(brokers.all(OffsetCommitRequest)[1]) == {T0: 10, TopicPartition("t", 2): 12}
 
 
 @pytest.mark.behaviour(84)
@@ -192,7 +174,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         one.coordinator.enforce_rebalance()
         await until(lambda: one.coordinator.assignment.to_revoke == {T1})
         go = asyncio.Event()
-        brokers.answer(OffsetCommitRequest, _held_until(go))
+        brokers.answer(OffsetCommitRequest, held_until(go))
         commit = one.coordinator.offsets.start_commit(at("t", 1, 5), timeout_ms=20_000)
         await pause(5)
         joins = len(brokers.all(JoinGroupRequest))
@@ -205,7 +187,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         # A commit for what stays holds nothing up.
         await until(lambda: one.coordinator.state.value == "stable")
         hang = asyncio.Event()
-        brokers.answer(OffsetCommitRequest, _held_until(hang))
+        brokers.answer(OffsetCommitRequest, held_until(hang))
         commit = one.coordinator.offsets.start_commit(at("t", 0, 6), timeout_ms=20_000)
         await pause(5)
         one.coordinator.enforce_rebalance()
@@ -223,7 +205,7 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
         await one.join()
         before = one.coordinator.assignment.ownerships([T0])
         go = asyncio.Event()
-        brokers.answer(OffsetCommitRequest, _held_until(go))
+        brokers.answer(OffsetCommitRequest, held_until(go))
         first = one.coordinator.offsets.start_commit(at("t", 1, 1), timeout_ms=20_000)
         await pause(5)
         queued = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=20_000)
@@ -236,7 +218,7 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
             assert isinstance(result[T0], CommitFailedError)
             assert "lost or given up" in str(result[T0])
         assert await one.coordinator.commit(at("t", 0, 2)) == {T0: None}
-    assert [_offsets(request).get(T0) for request in brokers.all(OffsetCommitRequest)] == [None, 2]
+    assert [offsets_of(request).get(T0) for request in brokers.all(OffsetCommitRequest)] == [None, 2]
 
 
 @pytest.mark.behaviour(84)

@@ -374,6 +374,25 @@ def found_at(node: int) -> m.FindCoordinatorResponse:
     )
 
 
+def offsets_of(request: m.OffsetCommitRequest) -> dict[TopicPartition, int]:
+    """What a commit asks for."""
+    return {
+        TopicPartition(topic.name, row.partition_index): row.committed_offset
+        for topic in request.topics
+        for row in topic.partitions
+    }
+
+
+def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
+    """A request waits at the broker until the event, and is then handled as usual."""
+
+    async def wait(_: Any) -> Pass:
+        await event.wait()
+        return PASS
+
+    return wait
+
+
 def commit_answer(request: m.OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
     """OffsetCommit's answer, with errors for some partitions."""
     errors = errors or {}
