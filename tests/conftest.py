@@ -67,6 +67,12 @@ def kafka_libs() -> Path:
 
 
 @pytest.fixture(scope="session")
+def tool_jars(kafka_libs: Path) -> str:
+    """The class path of Kafka's own tools."""
+    return f"{kafka_libs}/*:{fetched(kafka_jars.KAFKA_TOOLS)}/*"
+
+
+@pytest.fixture(scope="session")
 def spark_connector_jars() -> Path:
     """The directory with the jars of Spark's own Kafka connector."""
     return fetched(kafka_jars.SPARK_CONNECTOR)

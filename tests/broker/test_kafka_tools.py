@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.broker.java_hash import partition_for
-from tests.conftest import fetched
-from tests.support import kafka_jars
+from tests.support.java import run_kafka_tool
 
 pytestmark = pytest.mark.kafka
-
-_DEADLINE_S = 120
-_FORMATTERS = "org.apache.kafka.tools.consumer"
 
 
 def values(text: str) -> Iterator[Mapping[str, Any]]:
@@ -31,23 +25,21 @@ def values(text: str) -> Iterator[Mapping[str, Any]]:
         yield value
 
 
-def formatted(libs: Path, kafka: EmbeddedKafka, partition: int, formatter: str) -> list[Mapping[str, Any]]:
+def formatted(tool_jars: str, kafka: EmbeddedKafka, partition: int, formatter: str) -> list[Mapping[str, Any]]:
     """The records of one partition of ``__consumer_offsets`` as ``kafka-console-consumer.sh --formatter`` writes them."""
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody"})
     _, end_offset = reader.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=10)
     reader.close()
-    classes = f"{libs}/*:{fetched(kafka_jars.KAFKA_TOOLS)}/*"
-    jvm = [kafka_jars.java_executable(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-    jvm += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes, f"{_FORMATTERS}.ConsoleConsumer"]
     source = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "__consumer_offsets", "--partition", str(partition)]
-    extent = ["--offset", "earliest", "--max-messages", str(end_offset), "--formatter", f"{_FORMATTERS}.{formatter}"]
-    ran = subprocess.run([*jvm, *source, *extent], capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    extent = ["--offset", "earliest", "--max-messages", str(end_offset)]
+    formatting = ["--formatter", f"org.apache.kafka.tools.consumer.{formatter}"]
+    ran = run_kafka_tool(tool_jars, "consumer.ConsoleConsumer", *source, *extent, *formatting)
     assert ran.returncode == 0, ran.stderr
     assert f"Processed a total of {end_offset} messages" in ran.stderr
     return list(values(ran.stdout))
 
 
-def test_kafkas_formatters_read_groups_and_offsets(kafka_libs: Path) -> None:
+def test_kafkas_formatters_read_groups_and_offsets(tool_jars: str) -> None:
     with EmbeddedKafka({"orders": 2}) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce("orders", b"first", partition=1)
@@ -64,8 +56,8 @@ def test_kafkas_formatters_read_groups_and_offsets(kafka_libs: Path) -> None:
         member_id = consumer.memberid()
         consumer.close()
         partition = partition_for("billing", 50)
-        offsets = formatted(kafka_libs, kafka, partition, "OffsetsMessageFormatter")
-        groups = formatted(kafka_libs, kafka, partition, "GroupMetadataMessageFormatter")
+        offsets = formatted(tool_jars, kafka, partition, "OffsetsMessageFormatter")
+        groups = formatted(tool_jars, kafka, partition, "GroupMetadataMessageFormatter")
     (offset,) = offsets
     assert offset["key"] == {"type": 1, "data": {"group": "billing", "topic": "orders", "partition": 1}}
     assert offset["value"]["data"]["offset"] == 1

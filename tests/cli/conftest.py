@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from consumer_coord.cli import main
-from tests.conftest import fetched
-from tests.support import kafka_jars
-from tests.support.kafka_jars import java_executable
+from tests.support.java import run_kafka_tool
 from tests.support.real_kafka import RealKafka
-
-_DEADLINE_S = 120
 
 
 @attrs.frozen
@@ -58,27 +52,13 @@ def run(kafka: RealKafka, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-@pytest.fixture(scope="session")
-def tool_jars(kafka_libs: Path) -> str:
-    """The class path of Kafka's tools."""
-    return f"{kafka_libs}/*:{fetched(kafka_jars.KAFKA_TOOLS)}/*"
-
-
 @pytest.fixture
 def kafka_tool(kafka: RealKafka, tool_jars: str) -> Run:
     """``kafka_tool("--describe", …)``: ``kafka-consumer-groups.sh`` on the shared broker."""
 
     def run(*arguments: str) -> Ran:
-        jvm = [java_executable(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-        jvm += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", tool_jars]
-        command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-        ran = subprocess.run(
-            [*jvm, command, "--bootstrap-server", kafka.bootstrap_servers, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE_S,
-            check=False,
-        )
+        command = "consumer.group.ConsumerGroupCommand"
+        ran = run_kafka_tool(tool_jars, command, "--bootstrap-server", kafka.bootstrap_servers, *arguments)
         return Ran(ran.returncode, ran.stdout, ran.stderr)
 
     return run

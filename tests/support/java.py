@@ -79,3 +79,10 @@ class JavaProgram:
             staging.rename(classes)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def run_kafka_tool(class_path: str, main: str, *arguments: str, deadline_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's own command line tools to its end: ``main`` below ``org.apache.kafka.tools``."""
+    jvm = [java_executable(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+    jvm += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path, f"org.apache.kafka.tools.{main}"]
+    return subprocess.run([*jvm, *arguments], capture_output=True, text=True, timeout=deadline_s, check=False)
