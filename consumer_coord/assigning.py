@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from assignors.base import Assignor, Cluster, RebalanceProtocol
+import attrs
+
+from assignors.base import Assignor, Cluster
 from consumer_coord import leader
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
-from consumer_coord.errors import AssignorError, RetriableError
+from consumer_coord.errors import AssignorError, MalformedMessageError, RetriableError
 from consumer_coord.list_offsets import lags
 from consumer_coord.metadata_watch import MetadataWatch
 from consumer_coord.metrics import Metrics
@@ -19,10 +21,18 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import Offsets
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.wire.messages import JoinGroupResponse, SyncGroupRequestAssignment
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    JoinGroupResponse,
+    SyncGroupRequestAssignment,
+)
 
 #: All figures that an assignor needs are fetched within this time.
 FIGURES_TIMEOUT_MS = 1_000
+
+_STABLE = "Stable"
 
 
 class Assigning:
@@ -36,6 +46,7 @@ class Assigning:
         offsets: Offsets,
         metrics: Metrics,
         log: logging.LoggerAdapter[logging.Logger],
+        ask: Callable[[Any], Awaitable[Any]],
         on_return: Callable[[], None],
     ) -> None:
         self._config = config
@@ -44,6 +55,7 @@ class Assigning:
         self._offsets = offsets
         self._metrics = metrics
         self._log = log
+        self._ask = ask
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
 
@@ -52,9 +64,7 @@ class Assigning:
         """True while an assignor that ran out of time has still not returned."""
         return self._stuck is not None and not self._stuck.done()
 
-    async def run(
-        self, assignor: Assignor, protocol: RebalanceProtocol, joined: JoinGroupResponse
-    ) -> tuple[SyncGroupRequestAssignment, ...]:
+    async def run(self, assignor: Assignor, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """Everybody's assignment, encoded.
 
         Raises :class:`AssignorError` when the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan
@@ -72,11 +82,12 @@ class Assigning:
         view = self._watch.view()
         if joined.skip_assignment:
             # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
+            await self._resume(view)
             return ()
         lag = await self._lag_of(view) if "lag" in assignor.needs else {}
         cluster = Cluster(view.partitions, view.racks, lag=lag)
         started = now()
-        work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, protocol, cluster, group)))
+        work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, cluster, group)))
         done, _ = await asyncio.wait({work}, timeout=self._config.assignor_timeout_ms / 1000)
         if not done:
             work.add_done_callback(self._returned)
@@ -87,6 +98,31 @@ class Assigning:
             )
         self._metrics.record("assign", (now() - started) * 1000)
         return work.result()
+
+    async def _resume(self, view: leader.ClusterView) -> None:
+        """Watch over an assignment that another made: what grew while nobody led is noticed now.
+
+        (Java takes the metadata of this moment for what the assignment was made from, and then never notices.)
+        """
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+            group = answer.groups[0]
+            if codes.is_retriable(group.error_code):
+                raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
+        except RetriableError as error:
+            self._log.warning("what the group is assigned could not be read, so it is assigned anew: %s", error)
+            self._watch.resume(attrs.evolve(view, partitions={}))
+            return
+        if group.error_code != codes.NONE or group.group_state != _STABLE:
+            # Without the right to look it is as in Java; in a rebalance all is assigned anew in any case.
+            self._log.info("found the group %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
+            return
+        try:
+            assigned = leader.assigned_partitions(member.member_assignment for member in group.members)
+        except MalformedMessageError as error:
+            self._log.warning("the assignment of the group cannot be read: %s", error)
+            return
+        self._watch.resume(attrs.evolve(view, partitions={topic: assigned.get(topic, 0) for topic in view.partitions}))
 
     def _returned(self, work: asyncio.Future[Any]) -> None:
         if not work.cancelled():

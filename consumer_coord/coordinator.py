@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord import requests
 from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, step_for
-from consumer_coord.assigning import Assigning
+from consumer_coord.assigning import FIGURES_TIMEOUT_MS, Assigning
 from consumer_coord.config import CoordinatorConfig, common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import (
@@ -81,7 +82,14 @@ class ConsumerCoordinator(GroupMember):
             cluster, config.group_id, exclude_internal=config.exclude_internal_topics, on_change=self._on_metadata
         )
         self._assigning = Assigning(
-            config, cluster, self._watch, self.offsets, self._metrics, self._log, on_return=self._signal.fire
+            config,
+            cluster,
+            self._watch,
+            self.offsets,
+            self._metrics,
+            self._log,
+            ask=self._ask,
+            on_return=self._signal.fire,
         )
         self._leaving = False
         self._driver: asyncio.Task[None] | None = None
@@ -378,7 +386,14 @@ class ConsumerCoordinator(GroupMember):
         :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
         """
         assignor = next(each for each in self.assignors if each.name == joined.protocol_name)
-        return await self._assigning.run(assignor, self.protocol, joined)
+        return await self._assigning.run(assignor, joined)
+
+    async def _ask(self, message: Any) -> Any:
+        """A request to the coordinator on the way from join to sync, for a moment only."""
+        broker = await self.ensure_coordinator_ready()
+        return await self.ask_coordinator(
+            broker, message, timeout_ms=self.config.request_timeout_ms, patience_ms=FIGURES_TIMEOUT_MS
+        )
 
     async def _sync_group(
         self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]

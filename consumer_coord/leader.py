@@ -5,17 +5,18 @@ It runs where ``Environment.run_blocking`` puts it (a worker thread), since it m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
+from assignors.base import Assignor, Cluster, Member, Plan
 from assignors.verify import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError
 from consumer_coord.metadata import Metadata
 from consumer_coord.wire.membership import (
     Assignment,
     Subscription,
+    decode_assignment,
     decode_subscription,
     encode_assignment,
 )
@@ -79,9 +80,20 @@ def read_members(answered: Sequence[JoinGroupResponseMember]) -> GroupView:
     return GroupView(members)
 
 
-def assign(
-    assignor: Assignor, protocol: RebalanceProtocol, cluster: Cluster, group: GroupView
-) -> tuple[SyncGroupRequestAssignment, ...]:
+def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
+    """topic -> how many of its partitions these assignments give away.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    """
+    given: dict[str, set[int]] = {}
+    for data in assignments:
+        if data:
+            for topic, numbers in decode_assignment(data).partitions.items():
+                given.setdefault(topic, set()).update(numbers)
+    return {topic: len(numbers) for topic, numbers in given.items()}
+
+
+def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[SyncGroupRequestAssignment, ...]:
     """Call the assignor, check its plan, encode it.
 
     Raises :class:`~consumer_coord.errors.AssignorError`, which names the assignor and what was wrong.
@@ -90,16 +102,18 @@ def assign(
         plan = assignor.assign(cluster, group.members)
     except Exception as error:
         raise AssignorError(f"assignor {assignor.name!r} raised {type(error).__name__}: {error}") from error
-    check_plan(assignor, protocol, cluster, group, plan)
+    check_plan(assignor, cluster, group, plan)
     return encode_plan(plan)
 
 
-def check_plan(
-    assignor: Assignor, protocol: RebalanceProtocol, cluster: Cluster, group: GroupView, plan: Plan
-) -> None:
-    """Raise :class:`AssignorError` for a plan that no group may follow, whatever shape it has."""
+def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Plan) -> None:
+    """Raise :class:`AssignorError` for a plan that no group may follow, whatever shape it has.
+
+    What the assignor can do decides, not the protocol of this member: in a rolling upgrade an eager leader's plan goes to
+    members that are cooperative already, and leaves out what they have to let go of first.
+    """
     try:
-        verify(cluster, group.members, plan, protocol)
+        verify(cluster, group.members, plan, max(assignor.protocols))
     except InvalidPlanError as error:
         raise AssignorError(f"assignor {assignor.name!r} returned a plan that must not be sent: {error}") from error
     except Exception as error:

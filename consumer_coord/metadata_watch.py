@@ -67,6 +67,10 @@ class MetadataWatch:
         self._doubted_racks = None
         return self._assigned
 
+    def resume(self, assigned: ClusterView) -> None:
+        """Watch over an assignment that was found: ``assigned`` is what it covers."""
+        self._assigned = assigned
+
     def _view(self) -> ClusterView:
         return ClusterView.of(self._cluster.metadata, self._group_topics, with_racks=self._with_racks)
 

@@ -18,7 +18,7 @@ from assignors.base import Assignor
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.environment import Environment, RunBlocking
-from consumer_coord.errors import CoordinatorError, FencedError
+from consumer_coord.errors import AssignorError, CoordinatorError, FencedError
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.rebalance import Change
@@ -367,6 +367,8 @@ class MemberProcess:
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._world.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
+        if isinstance(error, AssignorError):
+            raise Violation("plans", f"{self.name}: {error}")
 
     def _describe(self) -> str:
         spec = self.spec

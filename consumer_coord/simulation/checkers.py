@@ -17,6 +17,7 @@ The rules, by the names under which they are reported:
 ``callbacks``     assigned only what is not held; revoked and lost only what is
 ``generations``   they only grow, and records of a generation do not change who is in it
 ``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions
+``plans``         no leader refuses what one of our assignors planned
 ``liveness``      after the last fault the group becomes quiet within a bound
 ``leaks``         after the end no task, timer, or connection is left
 ``crash``         no exception is swallowed, and no background task ends by one

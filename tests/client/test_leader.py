@@ -11,11 +11,16 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
+from assignors import RangeAssignor
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from consumer_coord.errors import AssignorError, AuthorizationError, BrokerError, CoordinatorError
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import Subscription, decode_subscription, encode_subscription
 from consumer_coord.wire.messages import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -23,7 +28,7 @@ from consumer_coord.wire.messages import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from tests.client.support.fake import FakeBrokers, assignment_of, owned_in, plan_in
+from tests.client.support.fake import SILENCE, FakeBrokers, Reply, assignment_of, owned_in, plan_in
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, pause, until
 
@@ -215,32 +220,95 @@ async def test_a_wrong_plan_is_not_sent_and_what_is_wrong_is_said(plan: Callable
     assert len(brokers.all(LeaveGroupRequest)) == 1
 
 
+def _static_leader_comes_back(brokers: FakeBrokers, described: Reply) -> None:
+    """till-1 led generation 6 of a group with zoe, and is back before its session ended."""
+    brokers.others = {"zoe": Subscription(["only-zoe"])}
+    brokers.generation = 6
+    brokers.answer(JoinGroupRequest, lambda request: brokers.joined(request, skip_assignment=True))
+    brokers.answer(SyncGroupRequest, lambda request: brokers.synced(assignment_of(t=[0, 1])))
+    brokers.always(DescribeGroupsRequest, described)
+
+
+def _described(*assignments: bytes, state: str = "Stable", code: int = codes.NONE) -> DescribeGroupsResponse:
+    members = tuple(DescribedGroupMember(member_id=f"m-{n}", member_assignment=data) for n, data in enumerate(assignments))
+    return DescribeGroupsResponse(groups=(DescribedGroup(error_code=code, group_state=state, members=members),))
+
+
+def _all_of_it(cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+    return {
+        name: {topic: range(cluster.partitions[topic]) for topic in member.topics} for name, member in members.items()
+    }
+
+
 @pytest.mark.behaviour(28, 67)
 @in_virtual_time
 async def test_a_static_leader_that_comes_back_watches_over_the_assignment_it_finds() -> None:
     brokers = FakeBrokers({"t": 4, "only-zoe": 2})
-    brokers.others = {"zoe": Subscription(["only-zoe"])}
-    brokers.generation = 6
-
-    def comes_back(request: JoinGroupRequest) -> JoinGroupResponse:
-        return brokers.joined(request, skip_assignment=True)
-
-    assignor = ScriptedAssignor(everything_to_first)
-    brokers.answer(JoinGroupRequest, comes_back)
-    brokers.answer(SyncGroupRequest, lambda request: brokers.synced(assignment_of(t=[0, 1])))
+    found = _described(assignment_of(t=[0, 1]), assignment_of(t=[2, 3]), assignment_of(**{"only-zoe": [0, 1]}), b"")
+    _static_leader_comes_back(brokers, found)
+    assignor = ScriptedAssignor(_all_of_it)
     async with member(brokers, [assignor], group_instance_id="till-1", client={"metadata_max_age_ms": 5_000}) as one:
         await one.join()
         assert one.held == parts("t", 0, 1)
         assert one.coordinator.is_leader
         assert list(brokers.last(SyncGroupRequest).assignments) == []
+        await pause(20_000)
         assert assignor.groups == [], "the group keeps its assignment"
         # Nobody else tells the group that a topic grew, not even one that this member does not read.
         brokers.topics["only-zoe"] = 3
-        assignor.plan = lambda cluster, members: {
-            name: {"t": range(4)} if name.startswith("till") else {"only-zoe": range(3)} for name in members
-        }
         await until(lambda: len(assignor.groups) == 1)
     assert dict(assignor.clusters[0].partitions) == {"t": 4, "only-zoe": 3}
+
+
+_COVERS = (assignment_of(t=[0, 1, 2, 3]), assignment_of(**{"only-zoe": [0, 1]}))
+
+
+@pytest.mark.behaviour(28, 67)
+@pytest.mark.parametrize(
+    ("described", "anew"),
+    [
+        (_described(assignment_of(t=[0, 1, 2, 3]), assignment_of(**{"only-zoe": [0]})), True),
+        (_described(assignment_of(t=[0, 1, 2, 3])), True),
+        (SILENCE, True),
+        (_described(code=codes.NOT_COORDINATOR), True),
+        (_described(*_COVERS), False),
+        (_described(state="PreparingRebalance"), False),
+        (_described(code=codes.GROUP_AUTHORIZATION_FAILED), False),
+        (_described(b"\x00\x01\xff"), False),
+    ],
+    ids=["it grew", "it is new", "no answer", "moved", "all is covered", "a rebalance", "no right to look", "garbage"],
+)
+@in_virtual_time
+async def test_what_grew_while_a_static_leader_was_away_is_assigned(described: Reply, anew: bool) -> None:
+    """Found by seed 189040286: the leader took the grown topic for what it had assigned, and the growth had no owner."""
+    brokers = FakeBrokers({"t": 4, "only-zoe": 2})
+    _static_leader_comes_back(brokers, described)
+    assignor = ScriptedAssignor(_all_of_it)
+    async with member(brokers, [assignor], group_instance_id="till-1") as one:
+        await one.join()
+        await pause(5_000)
+        assert [dict(cluster.partitions) for cluster in assignor.clusters] == [{"t": 4, "only-zoe": 2}] * anew
+
+
+@pytest.mark.behaviour(29)
+@pytest.mark.parametrize("leaves_out", [True, False], ids=["waits for it", "hands it over"])
+@in_virtual_time
+async def test_an_eager_leader_may_wait_for_what_a_cooperative_member_holds(leaves_out: bool) -> None:
+    """Found by seed 500000045: in a rolling upgrade the leader's list is still mixed, another's no longer."""
+    brokers = FakeBrokers({"t": 2})
+    brokers.others = {"zoe": Subscription(["t"], None, {"t": [0, 1]}, 3), "yan": Subscription(["t"])}
+    plan = {"member-1": {}, "zoe": {"t": [0]}, "yan": {} if leaves_out else {"t": [1]}}
+    one_day = ScriptedAssignor(lambda cluster, members: plan)
+    one_day.protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+    async with member(brokers, [one_day, RangeAssignor()]) as one:
+        assert one.coordinator.protocol is RebalanceProtocol.EAGER
+        if leaves_out:
+            await one.join()
+            assert [each.member_id for each in brokers.last(SyncGroupRequest).assignments] == ["member-1", "zoe", "yan"]
+        else:
+            one.coordinator.subscribe(["t"])
+            with pytest.raises(AssignorError, match=r"which 'zoe' has not given up"):
+                await one.coordinator.join_group_if_needed(5_000)
 
 
 def _cooperative(owned: Mapping[str, tuple[int, list[int]]]) -> FakeBrokers:

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
+from assignors.verify import InvalidPlanError, verify
+from consumer_coord import leader
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.errors import AssignorError
+from consumer_coord.leader import ClusterView, GroupView
+from consumer_coord.metadata_watch import MetadataWatch
 from consumer_coord.simulation.scenario import Scenario, from_json, play
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import JoinGroupResponse
@@ -26,6 +32,8 @@ WHAT_IT_WAS = {
     61: "a partition was let go of while a join was under way, and belonged to nobody for ever",
     132: "a request timed out on a young connection; asking whether the listener wants SASL then ended the heartbeat task",
     202: "a connection failed that nobody waited for any more: 'Task exception was never retrieved'",
+    189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
+    500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
 }
 
@@ -77,10 +85,29 @@ def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerCoordinator, "_owned", forgetful)
 
 
+def _believe_all_was_assigned(patch: pytest.MonkeyPatch) -> None:
+    def resume(self: MetadataWatch, assigned: ClusterView) -> None:
+        self.view()
+
+    patch.setattr(MetadataWatch, "resume", resume)
+
+
+def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
+    def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Plan) -> None:
+        try:
+            verify(cluster, group.members, plan, RebalanceProtocol.EAGER)
+        except InvalidPlanError as error:
+            raise AssignorError(str(error)) from error
+
+    patch.setattr(leader, "check_plan", check_plan)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     59: (_leave_the_sync_waiting, "leaks"),
     61: (_forget_what_was_named, "liveness"),
+    189040286: (_believe_all_was_assigned, "liveness"),
+    500000045: (_judge_by_the_leaders_protocol, "plans"),
 }
 
 
