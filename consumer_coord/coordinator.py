@@ -443,6 +443,7 @@ class ConsumerCoordinator(GroupMember):
         self._heartbeat.session_starts()
         self._past_hold = False
         self._set_state(MemberState.STABLE)
+        self._peers.stable(self)
         if unwanted:
             self._log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
             assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}

@@ -43,6 +43,8 @@ class Peers:
 
     def __init__(self) -> None:
         self._members: dict[Peer, None] = {}
+        #: Those that could scout; who no longer can is left out when it is come across.
+        self._settled: dict[Peer, None] = {}
         self._added = 0
         #: The generation that is known to have ended, and the one whose second round is being looked out for.
         self._ended = -1
@@ -62,6 +64,7 @@ class Peers:
     def remove(self, member: Peer) -> None:
         """A member ends."""
         self._members.pop(member, None)
+        self._settled.pop(member, None)
 
     @property
     def must_let_go(self) -> bool:
@@ -78,10 +81,16 @@ class Peers:
         if member.generation >= 0 and member.generation == self._ended:
             # It does, and everybody here knows.
             return
-        for peer in self._members:
+        while self._settled:
+            peer = next(reversed(self._settled))
             if peer is not member and peer.generation >= 0 and not peer.rebalancing:
                 peer.beat_early(AFTER_JOIN_MS)
                 return
+            del self._settled[peer]
+
+    def stable(self, member: Peer) -> None:
+        """``member`` has its assignment."""
+        self._settled[member] = None
 
     def synced(self, member: Peer) -> None:
         """``member`` has its assignment in a cooperative rebalance: does a second round begin?"""

@@ -194,6 +194,27 @@ def test_a_static_member_keeps_its_share_over_a_restart(
     assert found.generation == generation, "no rebalance"
 
 
+def test_a_static_member_that_comes_back_with_another_subscription_joins_anew(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    name, more = topic(partitions=2), topic(partitions=2)
+    settings = {"kafka.session.timeout.ms": "30000", "group.instance.id": "a"}
+    first, _ = queries.start(name, settings, checkpoint="a")
+    until(lambda: owned(first) == [0, 1], "its share", [first])
+    generation = progress(first).generation  # type: ignore[union-attr]  # it has one: it owns partitions
+    first.stop()
+    again, rows = queries.start(f"{name},{more}", settings, checkpoint="a")
+    fill(name, 0, 3)
+    fill(more, 1, 4)
+    until(lambda: len(rows.seen) == 7, "records of both topics", [again])
+    until(lambda: owned(again) == [0, 0, 1, 1], "its share of both topics", [again])
+    found = progress(again)
+    assert found is not None
+    assert found.owned == {name: [0, 1], more: [0, 1]}
+    assert found.generation == generation + 1, "one rebalance"
+    assert queries.member_count() == 1
+
+
 def test_a_second_query_with_the_same_instance_id_fences_the_first(
     queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
 ) -> None:
