@@ -126,6 +126,7 @@ class Checkers:
         self._history = history
         self._serving = serving
         self._truths: dict[TopicPartition, _PartitionTruth] = {}
+        self._deleted: set[TopicPartition] = set()
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
@@ -255,6 +256,9 @@ class Checkers:
         truth = self._truth(partition)
         stint.start = stint.position = offset
         self._history.note(stint.owner.name, f"starts {partition} at {offset}")
+        if partition in self._deleted:
+            # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
+            return
         if offset < committed_before and stint.ended is None:
             raise Violation(
                 "durability", f"{stint.owner.name} starts {partition} at {offset} although {committed_before} was committed"
@@ -321,6 +325,7 @@ class Checkers:
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition was deleted, and nothing about it counts any more."""
+        self._deleted.add(partition)
         truth = self._truths.pop(partition, None)
         if truth is not None:
             # Who still holds it gives it up without anybody waiting for it.
