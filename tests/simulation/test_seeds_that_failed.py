@@ -34,6 +34,7 @@ WHAT_IT_WAS = {
     202: "a connection failed that nobody waited for any more: 'Task exception was never retrieved'",
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
     500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
+    700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
 }
 
