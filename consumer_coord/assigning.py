@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from assignors.base import Assignor, Cluster
 from consumer_coord import leader
 from consumer_coord.config import CoordinatorConfig
@@ -31,6 +32,12 @@ from consumer_coord.wire.messages import (
 
 #: All figures that an assignor needs are fetched within this time.
 FIGURES_TIMEOUT_MS = 1_000
+
+#: Subscriptions of this size are read, and groups of so many members and partitions assigned by assignors that are known
+#: not to hang, at once: a change of threads takes longer.
+_SMALL_BYTES = 64 * 1024
+_SMALL_GROUP = 1_000
+_QUICK = frozenset({CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor})
 
 _STABLE = "Stable"
 
@@ -71,7 +78,10 @@ class Assigning:
         that must not be sent.
         """
         run_blocking = self._cluster.environment.run_blocking
-        group = await run_blocking(lambda: leader.read_members(joined.members))
+        if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
+            group = leader.read_members(joined.members)
+        else:
+            group = await run_blocking(lambda: leader.read_members(joined.members))
         self._watch.lead(group.topics, with_racks=any(member.rack for member in group.members.values()))
         if not group.topics <= self._cluster.metadata.topics.keys():
             try:
@@ -87,6 +97,10 @@ class Assigning:
         lag = await self._lag_of(view) if "lag" in assignor.needs else {}
         cluster = Cluster(view.partitions, view.racks, lag=lag)
         started = now()
+        if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
+            assignments = leader.assign(assignor, cluster, group)
+            self._metrics.record("assign", (now() - started) * 1000)
+            return assignments
         work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, cluster, group)))
         done, _ = await asyncio.wait({work}, timeout=self._config.assignor_timeout_ms / 1000)
         if not done:

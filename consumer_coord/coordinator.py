@@ -239,7 +239,7 @@ class ConsumerCoordinator(GroupMember):
             except Superseded:
                 continue
             except (RetriableError, MalformedMessageError) as error:
-                self._note_obstacle(str(error))
+                self.note_obstacle(str(error))
                 await asyncio.sleep(self.cluster.backoff.ms(retries) / 1000)
                 retries += 1
             except CoordinatorError as error:
@@ -265,17 +265,23 @@ class ConsumerCoordinator(GroupMember):
         self._rejoin_reason = None
         self._set_state(MemberState.PREPARING_REBALANCE)
         before = self._generation
+        if before.generation_id < 0:
+            self._peers.gathering.arrives(self)
         try:
             await self.ensure_coordinator_ready()
             self._check_not_superseded(before)
             topics = await self.on_join_prepare()
             joined = await self._join_group(topics, reason)
+            self._peers.gathering.gone(self)
             assignments: tuple[SyncGroupRequestAssignment, ...] = ()
-            if joined.leader == joined.member_id:
+            if self._is_leader:
                 assignments = await self.perform_assignment(joined)
+            else:
+                await self._peers.leader_first.follow(joined.generation_id, joined.leader)
             assignment = await self._sync_group(joined, assignments)
             self.on_join_complete(joined.generation_id, topics, assignment)
         except BaseException:
+            self._peers.gathering.gone(self)
             self._past_hold = False
             self._signal.fire()
             if self._state is not MemberState.UNJOINED:
@@ -340,19 +346,27 @@ class ConsumerCoordinator(GroupMember):
         linger_ms = self.config.release_linger_ms
         if self.protocol is RebalanceProtocol.COOPERATIVE and self._released and linger_ms:
             due = Deadline(self._released_at + linger_ms / 1000)
-            await self._signal.until(lambda: not self._peers.must_let_go, due)
+            self._peers.lingering.add(self)
+            try:
+                await self._signal.until(lambda: not self._peers.more_to_let_go(self.generation), due)
+            finally:
+                self._peers.lingering.discard(self)
 
     async def _join_group(self, topics: tuple[str, ...], reason: str) -> JoinGroupResponse:
         """Send JoinGroup until the group took us in (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
         while True:
             before = self._generation
+            if self._generation.has_member_id or self.config.group_instance_id is not None:
+                await self._peers.gathering.pass_gate(self)
+                self._check_not_superseded(before)
             broker = await self.ensure_coordinator_ready()
             started = now()
+            named, owned = self._named, self._owned()
             if self._generation.has_member_id:
-                self._peers.joins(self)
+                self._peers.joins(self, owns_less=self._generation.generation_id >= 0 and bool(named - self._named))
             answer: JoinGroupResponse = await self.ask_coordinator(
                 broker,
-                requests.join_group(self.config, self._generation, self.assignors, topics, self._owned(), reason),
+                requests.join_group(self.config, self._generation, self.assignors, topics, owned, reason),
                 # The coordinator answers when everybody joined or the rebalance timeout is over.
                 timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
                 waits=True,
@@ -402,6 +416,8 @@ class ConsumerCoordinator(GroupMember):
         current = self._generation
         broker = await self.ensure_coordinator_ready()
         self._check_not_superseded(current)
+        if self._is_leader:
+            self._peers.leader_first.leader_syncs(current.generation_id)
         started = now()
         answer = await self.ask_coordinator(
             broker,
@@ -456,7 +472,11 @@ class ConsumerCoordinator(GroupMember):
         self.assignment.publish(generation, flatten(assignment))
         self._log.info("assigned %s", listed(self.assignment.target.partitions))
         self._failures.went_on()
-        self._call_attention()
+        self.attention = True
+        change = self.assignment.change()
+        if change.revoked or change.added or change.lost:
+            # Who has nothing to do finds that out at the end of its slice, and does not get in the way of those who have.
+            self._call_attention()
         if unwanted:
             self.request_rejoin("the assignment has topics outside the subscription")
         if self.protocol is RebalanceProtocol.COOPERATIVE:
@@ -546,7 +566,6 @@ class ConsumerCoordinator(GroupMember):
         self._closed = True
         self._peers.remove(self)
         self._watch.close()
-        self._lookup.close()
         tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()

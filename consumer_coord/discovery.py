@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from consumer_coord.answers import fatal
 from consumer_coord.errors import CoordinatorNotAvailableError
 from consumer_coord.metadata import Broker
-from consumer_coord.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.retry import Deadline, retrying
@@ -21,21 +20,28 @@ logger = logging.getLogger(__name__)
 _GROUP = 0
 
 
-class CoordinatorLookup:
-    """Which broker coordinates one group; one look-up at a time, shared by all who wait for it."""
+class Waiter(Protocol):
+    """A member that waits for a look-up."""
 
-    def __init__(
-        self, group_id: str, cluster: ClusterClient, metrics: Metrics, obstacle: Callable[[str], None]
-    ) -> None:
+    def looked_up(self) -> None:
+        """The brokers were asked."""
+
+    def note_obstacle(self, what: str) -> None:
+        """What stands in the way."""
+
+
+class CoordinatorLookup:
+    """Which broker coordinates one group; one look-up at a time, shared by all members of the process."""
+
+    def __init__(self, group_id: str, cluster: ClusterClient) -> None:
         self.coordinator: Broker | None = None
         self._group_id = group_id
         self._cluster = cluster
-        self._metrics = metrics
-        self._obstacle = obstacle
         self._lookup: asyncio.Task[Broker] | None = None
+        self._waiting: list[Waiter] = []
         self._last = ""
 
-    async def find(self, deadline: Deadline | None) -> Broker:
+    async def find(self, deadline: Deadline | None, waiter: Waiter) -> Broker:
         """The coordinator, looked up if it is not known.
 
         Raises :class:`CoordinatorNotAvailableError` at ``deadline``, and at once what nobody can retry (authorisation).
@@ -47,7 +53,11 @@ class CoordinatorLookup:
             task = self._lookup = asyncio.create_task(self._look_up(), name=f"find coordinator of {self._group_id}")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         timeout_s = None if deadline is None else deadline.remaining_ms / 1000
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        self._waiting.append(waiter)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        finally:
+            self._waiting.remove(waiter)
         if not done:
             raise CoordinatorNotAvailableError(
                 f"the coordinator of group {self._group_id!r} was not found in time: check bootstrap.servers,"
@@ -62,7 +72,8 @@ class CoordinatorLookup:
             self.coordinator = None
 
     def close(self) -> None:
-        """End a look-up that is under way."""
+        """End a look-up that is under way, and forget what is known."""
+        self.coordinator = None
         if self._lookup is not None:
             self._lookup.cancel()
 
@@ -77,7 +88,8 @@ class CoordinatorLookup:
                 )
                 found = answer.coordinators[0] if answer.coordinators else answer
                 code = found.error_code
-                self._metrics.record("coordinator-lookup")
+                for waiter in dict.fromkeys(self._waiting):
+                    waiter.looked_up()
                 if code == codes.NONE:
                     self.coordinator = Broker(found.node_id, found.host, found.port)
                     return self.coordinator
@@ -90,7 +102,8 @@ class CoordinatorLookup:
 
     def _note(self, message: str) -> None:
         self._last = message
-        self._obstacle(message)
+        for waiter in dict.fromkeys(self._waiting):
+            waiter.note_obstacle(message)
 
 
 def _find_request(group_id: str) -> Versioned:

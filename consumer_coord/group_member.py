@@ -92,10 +92,10 @@ class GroupMember:
         self._signal = Signal()
         self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
         self._log = MemberLog(logging.getLogger(__name__), self)
-        self._lookup = CoordinatorLookup(config.group_id, cluster, self._metrics, self._note_obstacle)
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The group's members in this process; they wake each other.
-        self._peers = cluster.groups.setdefault(config.group_id, Peers())
+        self._peers = cluster.groups.setdefault(config.group_id, Peers(CoordinatorLookup(config.group_id, cluster)))
+        self._lookup = self._peers.lookup
         self._heartbeat = Heartbeat(
             self,
             self._metrics,
@@ -156,6 +156,11 @@ class GroupMember:
             MemberState.PREPARING_REBALANCE,
             MemberState.COMPLETING_REBALANCE,
         )
+
+    @property
+    def syncing(self) -> bool:
+        """True while the answer to SyncGroup is awaited."""
+        return self._state is MemberState.COMPLETING_REBALANCE
 
     @property
     def metadata(self) -> Metadata:
@@ -330,7 +335,7 @@ class GroupMember:
 
     async def find_coordinator(self, deadline: Deadline) -> Broker:
         """The coordinator, looked up if need be, until ``deadline``."""
-        return await self._lookup.find(deadline)
+        return await self._lookup.find(deadline, self)
 
     async def ask_coordinator(
         self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
@@ -353,7 +358,7 @@ class GroupMember:
 
     def coordinator_gone(self, broker: Broker, why: str) -> None:
         """Look the coordinator up again before the next request."""
-        self._note_obstacle(why)
+        self.note_obstacle(why)
         self._lookup.gone(broker, why)
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
@@ -456,7 +461,12 @@ class GroupMember:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 
-    def _note_obstacle(self, what: str) -> None:
+    def looked_up(self) -> None:
+        """The brokers were asked for the coordinator, on this member's behalf."""
+        self._metrics.record("coordinator-lookup")
+
+    def note_obstacle(self, what: str) -> None:
+        """Remember what stands in the way of joining."""
         self._failures.note_obstacle(what, wanted=bool(self._subscription))
 
     def _timeout(self, timeout_ms: float | None) -> float:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from consumer_coord.discovery import CoordinatorLookup
+from consumer_coord.gathering import Gathering, LeaderFirst
 from consumer_coord.rebalance import AssignmentState
 
 #: After a cooperative sync, in milliseconds: the second round begins when some other member has let go of its partitions,
@@ -29,7 +31,11 @@ class Peer(Protocol):
     @property
     def generation(self) -> int: ...
     @property
+    def member_id(self) -> str: ...
+    @property
     def rebalancing(self) -> bool: ...
+    @property
+    def syncing(self) -> bool: ...
     @property
     def assignment(self) -> AssignmentState: ...
 
@@ -41,11 +47,16 @@ class Peer(Protocol):
 class Peers:
     """The members of one group that share a cluster client, on its loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, lookup: CoordinatorLookup) -> None:
+        self.lookup = lookup
         self._members: dict[Peer, None] = {}
         #: Those that could scout; who no longer can is left out when it is come across.
         self._settled: dict[Peer, None] = {}
         self._added = 0
+        #: Those that let go of partitions and wait for others to do so.
+        self.lingering: set[Peer] = set()
+        self.gathering = Gathering()
+        self.leader_first = LeaderFirst(lambda member_id: any(peer.member_id == member_id for peer in self._members))
         #: The generation that is known to have ended, and the one whose second round is being looked out for.
         self._ended = -1
         self._scouted = -1
@@ -58,6 +69,7 @@ class Peers:
         one waits for the whole interval: members of different processes hear of it together, because all must.
         """
         self._members[member] = None
+        self.gathering.made(member)
         number, self._added = self._added, self._added + 1
         return 1.0 - int(number * _GOLDEN_RATIO % 1.0 * _BEATS_AN_INTERVAL) / _BEATS_AN_INTERVAL
 
@@ -65,19 +77,29 @@ class Peers:
         """A member ends."""
         self._members.pop(member, None)
         self._settled.pop(member, None)
+        self.gathering.gone(member)
+        if not self._members:
+            self.lookup.close()
 
-    @property
-    def must_let_go(self) -> bool:
-        """True while an application has partitions to let go of."""
-        return any(member.assignment.to_revoke for member in self._members)
+    def more_to_let_go(self, generation: int) -> bool:
+        """True while an application has partitions to let go of, or a member has not heard yet whether it has."""
+        return any(
+            member.assignment.to_revoke or (member.syncing and member.generation == generation) for member in self._members
+        )
 
     def released(self) -> None:
         """An application let go of partitions: a member that lingers for that need not any more."""
         for member in self._members:
             member.look_again()
 
-    def joins(self, member: Peer) -> None:
-        """``member`` sends JoinGroup: does the group rebalance?"""
+    def joins(self, member: Peer, *, owns_less: bool) -> None:
+        """``member`` sends JoinGroup: does the group rebalance?
+
+        With ``owns_less`` it will: the coordinator never takes other metadata of a member without a rebalance.
+        """
+        if owns_less:
+            self.rebalance(member.generation)
+            return
         if member.generation >= 0 and member.generation == self._ended:
             # It does, and everybody here knows.
             return
@@ -91,6 +113,8 @@ class Peers:
     def stable(self, member: Peer) -> None:
         """``member`` has its assignment."""
         self._settled[member] = None
+        for lingering in self.lingering:
+            lingering.look_again()
 
     def synced(self, member: Peer) -> None:
         """``member`` has its assignment in a cooperative rebalance: does a second round begin?"""

@@ -24,6 +24,8 @@ class Signal:
 
     async def until(self, condition: Callable[[], bool], deadline: Deadline | None = None) -> bool:
         """Wait until ``condition()`` holds; False when ``deadline`` came first."""
+        if condition():
+            return True
         try:
             async with asyncio.timeout(None if deadline is None else deadline.remaining_ms / 1000):
                 while not condition():

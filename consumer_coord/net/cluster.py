@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -26,10 +26,12 @@ from consumer_coord.errors import (
 from consumer_coord.metadata import Broker, Metadata, from_response
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.sasl import require_no_sasl
-from consumer_coord.peers import Peers
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+if TYPE_CHECKING:
+    from consumer_coord.peers import Peers
 
 logger = logging.getLogger(__name__)
 

@@ -130,7 +130,7 @@ async def test_an_assignor_that_hangs_costs_its_member_the_group_until_it_return
     async def in_a_thread(function: Callable[[], T]) -> T:
         nonlocal works
         works += 1
-        if works == 2:  # the first one decodes the subscriptions
+        if works == 1:
             await returns.wait()
         return function()
 

@@ -1,0 +1,133 @@
+"""Members of one process that join at one time join as one, and followers let their leader speak first.
+
+The coordinator answers JoinGroup when everybody whom it knows has joined.  Fifty members that start come one after the
+other: each one that it did not know ends the generation before, and everybody joins again.  So whoever is about to join
+waits a moment for those that are about to join too.  And it answers SyncGroup when the leader has sent the assignment:
+forty-nine requests of followers before that one only hold it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from consumer_coord.environment import now
+
+#: Nobody waits longer for others that join, or for the leader.
+GATHER_MS = 150
+LEADER_MS = 50
+#: Members that were made, but have not subscribed, are expected for so long after the last one that did.
+GAP_MS = 5
+
+
+class _Waiters:
+    """Tasks that wait for one moment, and go on in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Gathering:
+    """A gate before JoinGroup.  *Newcomers* are members without a generation; the others rejoin after them."""
+
+    def __init__(self) -> None:
+        #: Members that never joined yet, and those that are on their way to the gate.
+        self._made: set[object] = set()
+        self._arriving: set[object] = set()
+        self._newcomers = _Waiters()
+        self._others = _Waiters()
+        self._last_arrival = float("-inf")
+        #: The gate is shut until this time at the latest; None while it stands open.
+        self._opens_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def made(self, member: object) -> None:
+        """``member`` exists, and may subscribe."""
+        self._made.add(member)
+
+    def arrives(self, newcomer: object) -> None:
+        """``newcomer`` is about to join."""
+        self._made.discard(newcomer)
+        self._arriving.add(newcomer)
+        self._last_arrival = now()
+
+    def gone(self, newcomer: object) -> None:
+        """It joined, failed to, or ends: nobody waits for it."""
+        self._made.discard(newcomer)
+        if newcomer in self._arriving:
+            self._arriving.discard(newcomer)
+            self._look()
+
+    async def pass_gate(self, member: object) -> None:
+        """``member`` would send JoinGroup now; returns when it is to send it, within ``GATHER_MS``."""
+        newcomer = member in self._arriving
+        self._arriving.discard(member)
+        if self._opens_at is None:
+            if not self._arriving and not (newcomer and self._made):
+                return
+            self._opens_at = now() + GATHER_MS / 1000
+        asyncio.get_running_loop().call_soon(self._look)
+        await (self._newcomers if newcomer else self._others).wait()
+
+    def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._opens_at is None:
+            return
+        due = self._opens_at
+        if not self._arriving:
+            due = min(due, self._last_arrival + GAP_MS / 1000) if self._made else now()
+        if due > now():
+            self._timer = asyncio.get_running_loop().call_at(due, self._look)
+            return
+        self._opens_at = None
+        # Whoever is known to the coordinator must come last: its JoinGroup may be the one that completes the rebalance.
+        self._newcomers.wake()
+        self._others.wake()
+
+
+class LeaderFirst:
+    """Followers of a generation whose leader lives in this process send SyncGroup after it."""
+
+    def __init__(self, is_local: Callable[[str], bool]) -> None:
+        self._is_local = is_local
+        self._followers = _Waiters()
+        self._generation = -1
+        self._spoken = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    def leader_syncs(self, generation: int) -> None:
+        """The leader sends its SyncGroup."""
+        self._generation = generation
+        self._speaks(generation)
+
+    async def follow(self, generation: int, leader: str) -> None:
+        """Returns when a follower is to send its SyncGroup, within ``LEADER_MS``."""
+        if generation != self._generation:
+            self._speaks(self._generation)
+            self._generation = generation
+            self._spoken = not self._is_local(leader)
+            if not self._spoken:
+                self._timer = asyncio.get_running_loop().call_later(LEADER_MS / 1000, self._speaks, generation)
+        if not self._spoken:
+            await self._followers.wait()
+
+    def _speaks(self, generation: int) -> None:
+        if generation == self._generation:
+            self._spoken = True
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._followers.wake()
