@@ -131,6 +131,7 @@ class _Host:
         self.number = number
         self.members = members
         self.life = life
+        self.rack = f"rack-{number % group.deployment.racks}"
         self.process = Process.on(group.loop, f"host-{number}" if life == 1 else f"host-{number}.{life}")
         self.coordinators: dict[int, ConsumerCoordinator] = {}
         self.closing = False
@@ -161,7 +162,7 @@ class _Host:
         )
         for number in self.members:
             self.coordinators[number] = ConsumerCoordinator(
-                group.member_config(number), client, [copy.copy(assignor) for assignor in group.assignors]
+                group.member_config(number, self.rack), client, [copy.copy(assignor) for assignor in group.assignors]
             )
             self.coordinators[number].subscribe(deployment.topics)
         members = [self.process.create_task(self._attend(number), name=f"member-{number}") for number in self.members]
@@ -260,13 +261,13 @@ class _Group:
         self._failed: str | None = None
         self._started = 0
 
-    def member_config(self, number: int) -> CoordinatorConfig:
+    def member_config(self, number: int, rack: str) -> CoordinatorConfig:
         """The settings of one member."""
         deployment = self.deployment
         return CoordinatorConfig(
             group_id="group",
             group_instance_id=f"instance-{number}" if deployment.static else None,
-            client_rack=f"rack-{number % deployment.racks}",
+            client_rack=rack,
             session_timeout_ms=deployment.session_timeout_ms,
             heartbeat_interval_ms=deployment.heartbeat_interval_ms,
         )
@@ -346,7 +347,7 @@ class _Group:
         await self._start_members(max(1, self.deployment.members // 2))
 
     async def _rack_loss(self) -> None:
-        await self._kill([host for host in self.hosts if host.members[0] % self.deployment.racks == 0])
+        await self._kill([host for host in self.hosts if host.rack == self.hosts[0].rack])
 
     async def _loss(self) -> None:
         everybody = [(host, number) for host in self.hosts for number in host.members]
@@ -486,6 +487,8 @@ def run_deployment(args: argparse.Namespace) -> DeploymentResult:
     """The run that the flags ask for."""
     if args.members < 1 or args.members_per_process < 1 or args.racks < 1:
         raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
+    if args.churn == "rack-loss" and (args.racks < 2 or args.members <= args.members_per_process):
+        raise ConfigurationError("--churn rack-loss takes all members when there is one rack, or one process: give it more of both")
     names = tuple(name.strip() for name in args.assignor.split(","))
     load_assignors(names)
     return play_deployment(

@@ -118,6 +118,18 @@ def test_a_group_under_churn(churn: str, capsys: pytest.CaptureFixture[str], tmp
     assert "http" not in text, "the page needs nothing from elsewhere"
 
 
+def test_the_loss_of_a_rack_leaves_the_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A process stands in one rack, however many members it has."""
+    figures = tmp_path / "report.json"
+    arguments = ["simulate", "--members", "18", "--members-per-process", "3", "--churn", "rack-loss", "--json", str(figures)]
+    assert cli.main([*arguments, "--topics", "orders:36", "--session-timeout-ms", "6000"]) == 0
+    lost = json.loads(figures.read_text())["phases"][1]
+    assert (lost["least"], lost["most"], lost["moved"]) == (3, 3, 12)
+    capsys.readouterr()
+    assert cli.main(["simulate", "--members", "3", "--members-per-process", "3", "--churn", "rack-loss"]) != 0
+    assert "give it more of both" in capsys.readouterr().err
+
+
 def test_an_assignor_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["simulate", "--members", "3", "--topics", "orders:6", "--churn", "none"]
     assert cli.main([*arguments, "--assignor", f"{__name__}:_Mine"]) == 0
