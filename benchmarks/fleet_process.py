@@ -213,7 +213,11 @@ class Tasks:
     async def _close(self, number: int) -> None:
         if self._polls:
             self._polls[number].cancel()
-        await self._consumers[number].stop()
+        consumer = self._consumers[number]
+        left = [one.partition for one in consumer.assignment()]
+        await consumer.stop()
+        # Its listener does not hear of this.
+        emit("revoked", member=number, partitions=left)
 
     def generation(self) -> int:
         """What the first member says."""
