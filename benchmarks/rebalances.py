@@ -26,6 +26,7 @@ from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
+HEARTBEAT_S = 0.5
 MEASURES = ("start", "join", "leave", "death", "unowned", "generations")
 #: The same intervals for the consumer protocol, whose members take theirs from the broker.
 NEW_PROTOCOL = {
@@ -49,8 +50,14 @@ class Run:
     generations: float
 
 
-def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, *, across: bool, death: bool) -> Run:
-    """One round: start, join, leave, and perhaps a death."""
+def measure(
+    variant: Variant, kafka: RealKafka, topic: str, members: int, *, across: bool, death: bool, phase: float = 0.0
+) -> Run:
+    """One round: start, join, leave, and perhaps a death.
+
+    ``phase``: after which part of a heartbeat interval the joiner comes.  Members beat in step, and settling takes whole
+    intervals, so without it every joiner would come right after a heartbeat.
+    """
     libs = cluster.libs() if variant.client == "java" else Path()
     group = f"group-{next(_groups)}"
 
@@ -71,6 +78,7 @@ def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, *, acr
         began = min([one.subscribe() for one in first])
         start_s = (watch.settle(members) - began) / 1e9
         generation = first[0].usage()["generation"]
+        time.sleep(phase * HEARTBEAT_S)
         began = joiner.subscribe()
         join_s = (watch.settle(members + 1) - began) / 1e9
         unowned = watch.unowned_s(began)
@@ -99,10 +107,11 @@ def compare(
         topic = kafka.new_topic(PARTITIONS)
         for variant in variants[:1]:
             measure(variant, kafka, topic, 2, across=False, death=False)  # warms the broker up
-        for _ in range(rounds):
+        for round_ in range(rounds):
             for variant in variants:
                 try:
-                    run = measure(variant, kafka, topic, members, across=across, death=death)
+                    phase = (round_ + 0.5) / rounds
+                    run = measure(variant, kafka, topic, members, across=across, death=death, phase=phase)
                 except TimeoutError as error:
                     print(f"{variant.name}: {error}", file=sys.stderr, flush=True)
                     continue
