@@ -104,6 +104,7 @@ class GroupMember:
             max_poll_interval_ms=config.max_poll_interval_ms,
             retry_backoff_ms=config.retry_backoff_ms,
             first_beat=self._peers.add(self),
+            in_company=self._peers.beat_at,
         )
         self._closed = False
         #: True while it is being closed: no rebalance will complete any more.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from consumer_coord.environment import now
@@ -51,8 +51,12 @@ class Heartbeat:
         max_poll_interval_ms: int,
         retry_backoff_ms: int,
         first_beat: float = 1.0,
+        in_company: Callable[[float, float], float] = lambda due, interval_s: due,
     ) -> None:
-        """``first_beat``: the part of an interval after which a session's first beat is due."""
+        """``first_beat``: the part of an interval after which a session's first beat is due.
+
+        ``in_company``: when a beat that is due at a time is to be sent, given the interval, so that several go out together.
+        """
         self._heart = heart
         self._metrics = metrics
         self._interval_s = interval_ms / 1000
@@ -60,6 +64,7 @@ class Heartbeat:
         self._session_s = session_timeout_ms / 1000
         self._max_poll_s = max_poll_interval_ms / 1000
         self._retry_s = retry_backoff_ms / 1000
+        self._in_company = in_company
         self._woken: asyncio.Future[None] | None = None
         self._early: list[float] = []
         self._next_at = now() + self._interval_s
@@ -70,7 +75,7 @@ class Heartbeat:
     def session_starts(self) -> None:
         """The coordinator has just heard from us by a join or a sync: the session begins anew."""
         self._answered_at = now()
-        self._next_at = now() + self._first_s
+        self._next_at = self._in_company(now() + self._first_s, self._interval_s)
         self._metrics.last_heartbeat_at = self._answered_at
 
     def early(self, after_ms: Sequence[int]) -> None:
@@ -145,7 +150,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         started = now()
-        self._next_at = started + self._interval_s
+        self._next_at = self._in_company(started + self._interval_s, self._interval_s)
         try:
             await self._heart.send_heartbeat()
         except RetriableError as error:

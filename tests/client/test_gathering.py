@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 
@@ -247,3 +248,22 @@ async def test_an_assignor_of_the_users_always_runs_where_it_may_hang() -> None:
         await one.join()
         assert len(in_thread) == hops
         await one.close(1_000)
+
+
+@in_virtual_time
+async def test_heartbeats_of_a_process_go_out_at_few_moments_and_never_late() -> None:
+    brokers = RealCoordinator({"t": 60})
+    async with _fleet(brokers, 40) as members:
+        for one in members:
+            one.coordinator.subscribe(["t"])
+            one.start()
+        await _settled(members, 60)
+        await pause(3_000)
+        began_ms = now_ms()
+        await pause(9_000)
+        beats = [seen for seen in brokers.seen if isinstance(seen.message, HeartbeatRequest) and seen.at_ms >= began_ms]
+        assert len({round(seen.at_ms, 1) for seen in beats}) <= 3 * 16 + 1
+        for one in members:
+            own = [seen.at_ms for seen in beats if seen.message.member_id == one.coordinator.member_id]
+            assert [later - earlier for earlier, later in pairwise(own)] == pytest.approx([3_000] * (len(own) - 1), abs=1)
+            assert len(own) >= 3
