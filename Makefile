@@ -23,6 +23,8 @@ env:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python >= 3.11 is needed, and $(PYTHON) is not one" >&2; exit 1; }
 	@"$(PYTHON)" tools/make_env.py .venv
+	@# As pip does for what it installs: tests and Spark start hundreds of processes, and each would compile all of it.
+	@$(IN_ENV) -m compileall -q consumer_coord assignors examples benchmarks tests
 
 lint: env
 	@$(IN_ENV) -m ruff check --quiet .
