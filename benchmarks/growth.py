@@ -101,14 +101,18 @@ async def measure(kafka: RealKafka, topics: Sequence[str], members: int, partiti
     running = asyncio.create_task(application.run())
 
     async def settled(count: int) -> float:
-        ends = time.monotonic() + _DEADLINE_S
+        """When the last partition moved, or the last member got its share where none had to."""
+        since = time.monotonic()
+        ends = since + _DEADLINE_S
+        stable_at: float | None = None
         while time.monotonic() < ends:
             held = sum(len(member.assignment.held) for member in application.members)
             stable = all(member.state is MemberState.STABLE and not member.rebalancing for member in application.members)
+            stable_at = (stable_at or time.monotonic()) if stable else None
             shares = [len(member.assignment.held) for member in application.members]
             quiet = time.monotonic() - application.moved_at > _QUIET_S
-            if stable and quiet and held == partitions and min(shares) >= min(1, partitions // count):
-                return application.moved_at
+            if stable_at and quiet and held == partitions and min(shares) >= min(1, partitions // count):
+                return application.moved_at if application.moved_at >= since else stable_at
             await asyncio.sleep(0.02)
         raise TimeoutError(f"{members} members and {partitions} partitions did not settle")
 
