@@ -21,12 +21,11 @@ from pathlib import Path
 import attrs
 
 from benchmarks import cluster
-from benchmarks.fleet import VARIANTS, Fleet, Variant, Watch, start_fleet
+from benchmarks.fleet import CONFIG, VARIANTS, Fleet, Variant, Watch, start_fleet
 from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
-HEARTBEAT_S = 0.5
 MEASURES = ("start", "join", "leave", "death", "unowned", "generations")
 #: The same intervals for the consumer protocol, whose members take theirs from the broker.
 NEW_PROTOCOL = {
@@ -78,7 +77,7 @@ def measure(
         began = min([one.subscribe() for one in first])
         start_s = (watch.settle(members) - began) / 1e9
         generation = first[0].usage()["generation"]
-        time.sleep(phase * HEARTBEAT_S)
+        time.sleep(phase * CONFIG["heartbeat.interval.ms"] / 1000)
         began = joiner.subscribe()
         join_s = (watch.settle(members + 1) - began) / 1e9
         unowned = watch.unowned_s(began)

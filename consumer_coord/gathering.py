@@ -12,30 +12,13 @@ import asyncio
 from collections.abc import Callable
 
 from consumer_coord.environment import now
+from consumer_coord.signals import Signal
 
 #: Nobody waits longer for others that join, or for the leader.
 GATHER_MS = 150
 LEADER_MS = 50
 #: Members that were made, but have not subscribed, are expected for so long after the last one that did.
 GAP_MS = 5
-
-
-class _Waiters:
-    """Tasks that wait for one moment, and go on in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
-
-    async def wait(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-    def wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 class Gathering:
@@ -45,8 +28,8 @@ class Gathering:
         #: Members that never joined yet, and those that are on their way to the gate.
         self._made: set[object] = set()
         self._arriving: set[object] = set()
-        self._newcomers = _Waiters()
-        self._others = _Waiters()
+        self._newcomers = Signal()
+        self._others = Signal()
         self._last_arrival = float("-inf")
         #: The gate is shut until this time at the latest; None while it stands open.
         self._opens_at: float | None = None
@@ -94,8 +77,8 @@ class Gathering:
             return
         self._opens_at = None
         # Whoever is known to the coordinator must come last: its JoinGroup may be the one that completes the rebalance.
-        self._newcomers.wake()
-        self._others.wake()
+        self._newcomers.fire()
+        self._others.fire()
 
 
 class LeaderFirst:
@@ -103,7 +86,7 @@ class LeaderFirst:
 
     def __init__(self, is_local: Callable[[str], bool]) -> None:
         self._is_local = is_local
-        self._followers = _Waiters()
+        self._followers = Signal()
         self._generation = -1
         self._spoken = True
         self._timer: asyncio.TimerHandle | None = None
@@ -130,4 +113,4 @@ class LeaderFirst:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._followers.wake()
+            self._followers.fire()

@@ -22,6 +22,12 @@ class Signal:
             if not waiter.done():
                 waiter.set_result(None)
 
+    async def wait(self) -> None:
+        """Until the next :meth:`fire`; those who wait go on in the order in which they came."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
     async def until(self, condition: Callable[[], bool], deadline: Deadline | None = None) -> bool:
         """Wait until ``condition()`` holds; False when ``deadline`` came first."""
         if condition():
@@ -29,9 +35,7 @@ class Signal:
         try:
             async with asyncio.timeout(None if deadline is None else deadline.remaining_ms / 1000):
                 while not condition():
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    await self.wait()
         except TimeoutError as error:
             if isinstance(error, CoordinatorError):
                 raise

@@ -488,7 +488,7 @@ def run_deployment(args: argparse.Namespace) -> DeploymentResult:
     if args.members < 1 or args.members_per_process < 1 or args.racks < 1:
         raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
     if args.churn == "rack-loss" and (args.racks < 2 or args.members <= args.members_per_process):
-        raise ConfigurationError("--churn rack-loss takes all members of one rack, or one process: give it more of both")
+        raise ConfigurationError("--churn rack-loss takes everybody if there is one rack or one process: give it more of both")
     names = tuple(name.strip() for name in args.assignor.split(","))
     load_assignors(names)
     return play_deployment(

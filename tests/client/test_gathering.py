@@ -39,6 +39,14 @@ async def _settled(members: list[TestMember], partitions: int) -> None:
     await until(lambda: all(one.stable for one in members) and sum(len(one.held) for one in members) == partitions)
 
 
+async def _start(members: list[TestMember], partitions: int) -> None:
+    """All at once, until the group is settled."""
+    for one in members:
+        one.coordinator.subscribe(["t"])
+        one.start()
+    await _settled(members, partitions)
+
+
 @pytest.mark.parametrize("gap_ms", [0, 1])
 @in_virtual_time
 async def test_members_that_start_together_join_as_one(gap_ms: float) -> None:
@@ -149,10 +157,7 @@ async def test_followers_let_their_leader_speak_first() -> None:
 async def test_the_leaders_sync_group_comes_before_those_of_its_followers() -> None:
     brokers = RealCoordinator({"t": 60})
     async with _fleet(brokers, 10) as members:
-        for one in members:
-            one.coordinator.subscribe(["t"])
-            one.start()
-        await _settled(members, 60)
+        await _start(members, 60)
         last = brokers.group.generation_id
         syncs = [request for request in brokers.all(SyncGroupRequest) if request.generation_id == last]
         assert [bool(request.assignments) for request in syncs] == [True] + [False] * 9
@@ -254,10 +259,7 @@ async def test_an_assignor_of_the_users_always_runs_where_it_may_hang() -> None:
 async def test_heartbeats_of_a_process_go_out_at_few_moments_and_never_late() -> None:
     brokers = RealCoordinator({"t": 60})
     async with _fleet(brokers, 40) as members:
-        for one in members:
-            one.coordinator.subscribe(["t"])
-            one.start()
-        await _settled(members, 60)
+        await _start(members, 60)
         await pause(3_000)
         began_ms = now_ms()
         await pause(9_000)
