@@ -27,7 +27,6 @@ from kio.schema.consumer_protocol_subscription.v3.data import TopicPartition as 
 from kio.serial import entity_reader, entity_writer
 
 from benchmarks.table import markdown, median, number, ratios
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.codec import decode, encode
 from consumer_coord.wire.membership import (
     Assignment,
@@ -36,6 +35,41 @@ from consumer_coord.wire.membership import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+)
+from consumer_coord.wire.messages.cluster import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from consumer_coord.wire.messages.group import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from consumer_coord.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
 )
 from consumer_coord.wire.schema import Struct
 from tests.wire.peers import KafkaPythonMessage, KioMessage
@@ -94,59 +128,59 @@ def rows_of(group: Group) -> Sequence[Row]:
     assigned = [encode_assignment(assignment) for assignment in assignments]
     ids = [group.member_id(i) for i in members]
     mine = group.owned(0)
-    commit = m.OffsetCommitRequest(
+    commit = OffsetCommitRequest(
         "orders",
         42,
         ids[0],
         topics=[
-            m.OffsetCommitRequestTopic(t, [m.OffsetCommitRequestPartition(p, 1_000_000 + p, 7, "") for p in numbers])
+            OffsetCommitRequestTopic(t, [OffsetCommitRequestPartition(p, 1_000_000 + p, 7, "") for p in numbers])
             for t, numbers in mine.items()
         ],
     )
-    committed = m.OffsetCommitResponse(
+    committed = OffsetCommitResponse(
         topics=[
-            m.OffsetCommitResponseTopic(t, [m.OffsetCommitResponsePartition(p) for p in numbers]) for t, numbers in mine.items()
+            OffsetCommitResponseTopic(t, [OffsetCommitResponsePartition(p) for p in numbers]) for t, numbers in mine.items()
         ]
     )
-    fetch = m.OffsetFetchRequest(
+    fetch = OffsetFetchRequest(
         groups=[
-            m.OffsetFetchRequestGroup(
-                "orders", ids[0], 42, [m.OffsetFetchRequestTopics(t, numbers) for t, numbers in mine.items()]
+            OffsetFetchRequestGroup(
+                "orders", ids[0], 42, [OffsetFetchRequestTopics(t, numbers) for t, numbers in mine.items()]
             )
         ],
         require_stable=True,
     )
-    fetched = m.OffsetFetchResponse(
+    fetched = OffsetFetchResponse(
         groups=[
-            m.OffsetFetchResponseGroup(
+            OffsetFetchResponseGroup(
                 "orders",
                 [
-                    m.OffsetFetchResponseTopics(t, [m.OffsetFetchResponsePartitions(p, 1_000_000 + p, 7, "") for p in numbers])
+                    OffsetFetchResponseTopics(t, [OffsetFetchResponsePartitions(p, 1_000_000 + p, 7, "") for p in numbers])
                     for t, numbers in mine.items()
                 ],
             )
         ]
     )
     everything = {topic: range(group.members * len(numbers)) for topic, numbers in mine.items()}
-    cluster = m.MetadataResponse(
-        brokers=[m.MetadataResponseBroker(i, f"broker-{i}.example.com", 9092, f"rack-{i}") for i in range(3)],
+    cluster = MetadataResponse(
+        brokers=[MetadataResponseBroker(i, f"broker-{i}.example.com", 9092, f"rack-{i}") for i in range(3)],
         cluster_id="4L6g3nShT-eMCtK--X86sw",
         controller_id=1,
         topics=[
-            m.MetadataResponseTopic(
+            MetadataResponseTopic(
                 name=t,
                 topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, t),
                 partitions=[
-                    m.MetadataResponsePartition(0, p, p % 3, 7, (p % 3, (p + 1) % 3), (p % 3, (p + 1) % 3)) for p in numbers
+                    MetadataResponsePartition(0, p, p % 3, 7, (p % 3, (p + 1) % 3), (p % 3, (p + 1) % 3)) for p in numbers
                 ],
             )
             for t, numbers in everything.items()
         ],
     )
-    join = m.JoinGroupRequest(
-        "orders", 45_000, 300_000, ids[0], None, "consumer", [m.JoinGroupRequestProtocol("cooperative-sticky", metadata[0])]
+    join = JoinGroupRequest(
+        "orders", 45_000, 300_000, ids[0], None, "consumer", [JoinGroupRequestProtocol("cooperative-sticky", metadata[0])]
     )
-    joined = m.JoinGroupResponse(
+    joined = JoinGroupResponse(
         0,
         0,
         42,
@@ -155,23 +189,23 @@ def rows_of(group: Group) -> Sequence[Row]:
         ids[0],
         False,
         ids[0],
-        [m.JoinGroupResponseMember(i, None, data) for i, data in zip(ids, metadata, strict=True)],
+        [JoinGroupResponseMember(i, None, data) for i, data in zip(ids, metadata, strict=True)],
     )
-    sync = m.SyncGroupRequest(
+    sync = SyncGroupRequest(
         "orders",
         42,
         ids[0],
         None,
         "consumer",
         "cooperative-sticky",
-        [m.SyncGroupRequestAssignment(i, data) for i, data in zip(ids, assigned, strict=True)],
+        [SyncGroupRequestAssignment(i, data) for i, data in zip(ids, assigned, strict=True)],
     )
     once = 1
     return [
-        _row("FindCoordinatorRequest", m.FindCoordinatorRequest(coordinator_keys=["orders"]), 4, group.members),
+        _row("FindCoordinatorRequest", FindCoordinatorRequest(coordinator_keys=["orders"]), 4, group.members),
         _row(
             "FindCoordinatorResponse",
-            m.FindCoordinatorResponse(coordinators=[m.Coordinator("orders", 1, "broker-1.example.com", 9092)]),
+            FindCoordinatorResponse(coordinators=[Coordinator("orders", 1, "broker-1.example.com", 9092)]),
             4,
             group.members,
         ),
@@ -185,7 +219,7 @@ def rows_of(group: Group) -> Sequence[Row]:
         _row("SyncGroupRequest (others)", attrs.evolve(sync, assignments=()), 5, group.members),
         _row(
             "SyncGroupResponse",
-            m.SyncGroupResponse(0, 0, "consumer", "cooperative-sticky", assigned[0]),
+            SyncGroupResponse(0, 0, "consumer", "cooperative-sticky", assigned[0]),
             5,
             group.members,
         ),
@@ -193,8 +227,8 @@ def rows_of(group: Group) -> Sequence[Row]:
         _row("OffsetFetchResponse", fetched, 9, group.members),
         _row("OffsetCommitRequest", commit, 9, group.members),
         _row("OffsetCommitResponse", committed, 9, group.members),
-        _row("HeartbeatRequest", m.HeartbeatRequest("orders", 42, ids[0]), 4, group.members),
-        _row("HeartbeatResponse", m.HeartbeatResponse(), 4, group.members),
+        _row("HeartbeatRequest", HeartbeatRequest("orders", 42, ids[0]), 4, group.members),
+        _row("HeartbeatResponse", HeartbeatResponse(), 4, group.members),
     ]
 
 

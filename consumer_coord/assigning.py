@@ -23,7 +23,7 @@ from consumer_coord.offsets import Offsets
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     JoinGroupResponse,

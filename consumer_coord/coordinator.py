@@ -49,10 +49,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
-from consumer_coord.wire.messages import (
-    JoinGroupResponse,
-    SyncGroupRequestAssignment,
-)
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000

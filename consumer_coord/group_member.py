@@ -45,9 +45,7 @@ from consumer_coord.signals import Signal
 from consumer_coord.subscription import NOTHING
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
-    JoinGroupRequest,
-)
+from consumer_coord.wire.messages.group import JoinGroupRequest
 
 #: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
 LEAVE_LOOKUP_MS = 3_000

@@ -20,7 +20,7 @@ from consumer_coord.wire.membership import (
     decode_subscription,
     encode_assignment,
 )
-from consumer_coord.wire.messages import JoinGroupResponseMember, SyncGroupRequestAssignment
+from consumer_coord.wire.messages.group import JoinGroupResponseMember, SyncGroupRequestAssignment
 
 #: What travels in SyncGroup: v1 is what Java sends; v0 to v3 have the same bytes after the version.
 _ASSIGNMENT_VERSION = 3

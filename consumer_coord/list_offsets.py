@@ -15,7 +15,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from consumer_coord.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 logger = logging.getLogger(__name__)
 

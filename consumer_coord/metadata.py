@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import MetadataResponse, MetadataResponseTopic
+from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataResponseTopic
 
 NO_TOPIC_ID = uuid.UUID(int=0)
 

@@ -40,7 +40,7 @@ from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

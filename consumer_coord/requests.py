@@ -10,7 +10,7 @@ from consumer_coord.errors import AssignorError
 from consumer_coord.member_state import Generation
 from consumer_coord.net.connection import Versioned
 from consumer_coord.wire.membership import Subscription, encode_subscription
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,

@@ -18,7 +18,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import FindCoordinatorRequest
+from consumer_coord.wire.messages.group import FindCoordinatorRequest
 
 T = TypeVar("T")
 

@@ -17,9 +17,8 @@ from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from consumer_coord.wire.messages import (
-    ConsumerGroupDescribeGroup,
-    ConsumerGroupDescribeRequest,
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup, ConsumerGroupDescribeRequest
+from consumer_coord.wire.messages.group import (
     DeleteGroupsRequest,
     DescribedGroup,
     DescribedGroupMember,

@@ -16,7 +16,7 @@ from consumer_coord.net.connection import Versioned
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -20,7 +20,7 @@ from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.broker.offsets import GroupOffsets
 from consumer_coord.broker.purgatory import DelayedOperation, settle
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     JoinGroupResponseMember,

@@ -20,7 +20,7 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, settle
 from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     DeletableGroupResult,
     DescribedGroup,
     DescribedGroupMember,

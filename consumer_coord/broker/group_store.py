@@ -21,7 +21,7 @@ from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import error_codes, offsets_topic
-from consumer_coord.wire.messages import JoinGroupRequestProtocol
+from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 
 logger = logging.getLogger(__name__)
 

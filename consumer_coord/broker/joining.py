@@ -23,7 +23,7 @@ from consumer_coord.broker.group_store import GroupStore, Shard, response_error
 from consumer_coord.broker.purgatory import Purgatory, settle
 from consumer_coord.broker.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalance
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,

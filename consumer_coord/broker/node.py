@@ -20,7 +20,7 @@ from consumer_coord.broker.requests import SERVED, error_response
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import Request, decode_request, decode_request_header, encode_response
-from consumer_coord.wire.messages import ApiVersion, ApiVersionsResponse
+from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from consumer_coord.broker.cluster import BrokerCluster

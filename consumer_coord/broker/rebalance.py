@@ -15,7 +15,7 @@ from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState, 
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import JoinGroupResponse, SyncGroupResponse
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 if TYPE_CHECKING:
     from consumer_coord.peers import Peers

@@ -25,7 +25,7 @@ from consumer_coord.errors import (
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request, peek_correlation_id
-from consumer_coord.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from consumer_coord.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from consumer_coord.errors import AuthenticationError, ConfigurationError, Coord
 from consumer_coord.net.connection import Connection
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
-from consumer_coord.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
+from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
 logger = logging.getLogger(__name__)
 

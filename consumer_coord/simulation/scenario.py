@@ -28,7 +28,7 @@ from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.topic_partition import flatten, listed
 from consumer_coord.wire.codec import decode_request_header, decode_response
 from consumer_coord.wire.membership import decode_assignment, decode_subscription
-from consumer_coord.wire.messages import JoinGroupResponse
+from consumer_coord.wire.messages.group import JoinGroupResponse
 
 _JOIN_GROUP = 11
 

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
 
 import attrs
 
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.schema import Struct, message_spec
+
+#: API key -> the module of :mod:`consumer_coord.wire.messages` with its table, and its name.
+_TABLES = {
+    0: ("log", "Produce"),
+    1: ("log", "Fetch"),
+    2: ("offsets", "ListOffsets"),
+    3: ("cluster", "Metadata"),
+    8: ("offsets", "OffsetCommit"),
+    9: ("offsets", "OffsetFetch"),
+    10: ("group", "FindCoordinator"),
+    11: ("group", "JoinGroup"),
+    12: ("group", "Heartbeat"),
+    13: ("group", "LeaveGroup"),
+    14: ("group", "SyncGroup"),
+    15: ("group", "DescribeGroups"),
+    16: ("group", "ListGroups"),
+    17: ("security", "SaslHandshake"),
+    18: ("cluster", "ApiVersions"),
+    19: ("admin", "CreateTopics"),
+    20: ("admin", "DeleteTopics"),
+    21: ("log", "DeleteRecords"),
+    22: ("log", "InitProducerId"),
+    23: ("log", "OffsetForLeaderEpoch"),
+    32: ("admin", "DescribeConfigs"),
+    36: ("security", "SaslAuthenticate"),
+    37: ("admin", "CreatePartitions"),
+    42: ("group", "DeleteGroups"),
+    47: ("offsets", "OffsetDelete"),
+    60: ("cluster", "DescribeCluster"),
+    68: ("group", "ConsumerGroupHeartbeat"),
+    69: ("consumer_group", "ConsumerGroupDescribe"),
+}
+
+_KEYS = {name: key for key, (_, name) in _TABLES.items()}
 
 
 @attrs.frozen
@@ -27,51 +62,34 @@ class Api:
         return self.flexible_from is not None and version >= self.flexible_from
 
 
-def _api(key: int, request: type[Struct], response: type[Struct]) -> Api:
+@cache
+def _api(key: int) -> Api:
+    module, name = _TABLES[key]
+    tables = import_module(f"consumer_coord.wire.messages.{module}")
+    request, response = getattr(tables, f"{name}Request"), getattr(tables, f"{name}Response")
     spec = message_spec(request)
     assert message_spec(response) == spec, response
     flexible_from = spec.flexible.first if spec.flexible.first <= spec.flexible.last else None
-    name = request.__name__.removesuffix("Request")
     return Api(key, name, request, response, spec.versions.first, spec.versions.last, flexible_from)
 
 
-_ALL = (
-    _api(0, m.ProduceRequest, m.ProduceResponse),
-    _api(1, m.FetchRequest, m.FetchResponse),
-    _api(2, m.ListOffsetsRequest, m.ListOffsetsResponse),
-    _api(3, m.MetadataRequest, m.MetadataResponse),
-    _api(8, m.OffsetCommitRequest, m.OffsetCommitResponse),
-    _api(9, m.OffsetFetchRequest, m.OffsetFetchResponse),
-    _api(10, m.FindCoordinatorRequest, m.FindCoordinatorResponse),
-    _api(11, m.JoinGroupRequest, m.JoinGroupResponse),
-    _api(12, m.HeartbeatRequest, m.HeartbeatResponse),
-    _api(13, m.LeaveGroupRequest, m.LeaveGroupResponse),
-    _api(14, m.SyncGroupRequest, m.SyncGroupResponse),
-    _api(15, m.DescribeGroupsRequest, m.DescribeGroupsResponse),
-    _api(16, m.ListGroupsRequest, m.ListGroupsResponse),
-    _api(17, m.SaslHandshakeRequest, m.SaslHandshakeResponse),
-    _api(18, m.ApiVersionsRequest, m.ApiVersionsResponse),
-    _api(19, m.CreateTopicsRequest, m.CreateTopicsResponse),
-    _api(20, m.DeleteTopicsRequest, m.DeleteTopicsResponse),
-    _api(21, m.DeleteRecordsRequest, m.DeleteRecordsResponse),
-    _api(22, m.InitProducerIdRequest, m.InitProducerIdResponse),
-    _api(23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
-    _api(32, m.DescribeConfigsRequest, m.DescribeConfigsResponse),
-    _api(36, m.SaslAuthenticateRequest, m.SaslAuthenticateResponse),
-    _api(37, m.CreatePartitionsRequest, m.CreatePartitionsResponse),
-    _api(42, m.DeleteGroupsRequest, m.DeleteGroupsResponse),
-    _api(47, m.OffsetDeleteRequest, m.OffsetDeleteResponse),
-    _api(60, m.DescribeClusterRequest, m.DescribeClusterResponse),
-    _api(68, m.ConsumerGroupHeartbeatRequest, m.ConsumerGroupHeartbeatResponse),
-    _api(69, m.ConsumerGroupDescribeRequest, m.ConsumerGroupDescribeResponse),
-)
+class _Apis(Mapping[int, Api]):
+    """Imports a table when it is asked for."""
+
+    def __getitem__(self, key: int) -> Api:
+        return _api(key)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(_TABLES)
+
+    def __len__(self) -> int:
+        return len(_TABLES)
+
 
 #: API key -> API.
-APIS: Mapping[int, Api] = {api.key: api for api in _ALL}
-
-_BY_REQUEST: Mapping[type[Struct], Api] = {api.request: api for api in _ALL}
+APIS: Mapping[int, Api] = _Apis()
 
 
 def api_for(request: type[Struct]) -> Api:
     """The API that a request's class belongs to; :class:`KeyError` for a class that is no request."""
-    return _BY_REQUEST[request]
+    return APIS[_KEYS[request.__name__.removesuffix("Request")]]

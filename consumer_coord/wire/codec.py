@@ -17,7 +17,7 @@ from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.decoder import LOW_LEVEL_ERRORS, Decoder, compile_decoder
 from consumer_coord.wire.encoder import Encoder, compile_encoder
 from consumer_coord.wire.error_codes import UNSUPPORTED_VERSION
-from consumer_coord.wire.messages import ApiVersionsResponse
+from consumer_coord.wire.messages.cluster import ApiVersionsResponse
 from consumer_coord.wire.schema import Struct, message_spec
 from consumer_coord.wire.varint import skip_tagged_fields
 

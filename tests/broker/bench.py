@@ -23,7 +23,7 @@ from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes, membership
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,

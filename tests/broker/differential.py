@@ -29,9 +29,18 @@ from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request
+from consumer_coord.wire.messages.group import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
+from consumer_coord.wire.messages.offsets import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from consumer_coord.wire.schema import Struct
 from tests.broker.sequences import Player
 
@@ -157,10 +166,10 @@ async def _await_coordinator(broker: RealBroker, group_id: str) -> None:
     """A fresh cluster has no coordinators for a moment."""
     for _ in range(300):
         found = await broker.call(
-            f"{group_id}-lookup", m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
+            f"{group_id}-lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
         )
         heartbeat = await broker.call(
-            f"{group_id}-lookup", m.HeartbeatRequest(group_id=group_id, generation_id=1, member_id="x"), 4
+            f"{group_id}-lookup", HeartbeatRequest(group_id=group_id, generation_id=1, member_id="x"), 4
         )
         if found.coordinators[0].error_code == 0 and heartbeat.error_code == error_codes.UNKNOWN_MEMBER_ID:  # type: ignore[attr-defined]
             return
@@ -171,10 +180,10 @@ async def _await_coordinator(broker: RealBroker, group_id: str) -> None:
 def _note_new_ids(steps: Sequence[Step], probe: Struct, known: set[str]) -> None:
     """Find out which request was given which id: in its own answer, or as a member that was not there before."""
     for step in steps:
-        if step.new_id is None and isinstance(step.response, m.JoinGroupResponse) and _is_fresh_join(step.message):
+        if step.new_id is None and isinstance(step.response, JoinGroupResponse) and _is_fresh_join(step.message):
             step.new_id = step.response.member_id or None
             known.update([step.new_id] if step.new_id else [])
-    assert isinstance(probe, m.DescribeGroupsResponse)
+    assert isinstance(probe, DescribeGroupsResponse)
     unseen = [one.member_id for one in probe.groups[0].members if one.member_id not in known]
     for member_id in unseen:
         known.add(member_id)
@@ -183,11 +192,11 @@ def _note_new_ids(steps: Sequence[Step], probe: Struct, known: set[str]) -> None
 
 
 def _is_fresh_join(message: Struct) -> bool:
-    return isinstance(message, m.JoinGroupRequest) and not message.member_id
+    return isinstance(message, JoinGroupRequest) and not message.member_id
 
 
-def _probe(group_id: str) -> m.DescribeGroupsRequest:
-    return m.DescribeGroupsRequest(groups=(group_id,))
+def _probe(group_id: str) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=(group_id,))
 
 
 # -- ours
@@ -280,7 +289,7 @@ async def _replay(recording: Recording, late_ms: int) -> Recording:
 
 def state_of(probe: Struct) -> Any:
     """What a DescribeGroups says, without the order of members."""
-    assert isinstance(probe, m.DescribeGroupsResponse)
+    assert isinstance(probe, DescribeGroupsResponse)
     group = probe.groups[0]
     members = sorted(
         (one.member_id, one.group_instance_id, one.client_id, one.client_host, one.member_metadata, one.member_assignment)
@@ -293,19 +302,19 @@ def comparable(response: Struct | None) -> Any:
     """An answer without what may differ: the order of members and topics, and throttling."""
     if response is None:
         return None
-    if isinstance(response, m.JoinGroupResponse):
+    if isinstance(response, JoinGroupResponse):
         return attrs.evolve(response, members=tuple(sorted(response.members, key=lambda one: one.member_id)))
-    if isinstance(response, m.OffsetCommitResponse):
+    if isinstance(response, OffsetCommitResponse):
         results = [
             (topic.name, one.partition_index, one.error_code) for topic in response.topics for one in topic.partitions
         ]
         return sorted(results)
-    if isinstance(response, m.OffsetDeleteResponse):
+    if isinstance(response, OffsetDeleteResponse):
         return (
             response.error_code,
             sorted((t.name, one.partition_index, one.error_code) for t in response.topics for one in t.partitions),
         )
-    if isinstance(response, m.OffsetFetchResponse):
+    if isinstance(response, OffsetFetchResponse):
         return [
             (
                 group.error_code,
@@ -350,7 +359,7 @@ def forgotten(ours: Recording, theirs: Step, mine: Step) -> bool:
     by = ours.steps[mine.answered_in]
     if error_code == error_codes.REBALANCE_IN_PROGRESS:
         return type(by.message) is type(mine.message) and getattr(by.message, "member_id", "") == member_id
-    if error_code == error_codes.UNKNOWN_MEMBER_ID and isinstance(mine.message, m.SyncGroupRequest):
+    if error_code == error_codes.UNKNOWN_MEMBER_ID and isinstance(mine.message, SyncGroupRequest):
         return member_id not in {member[0] for member in by.state[4]}
     return False
 

@@ -11,8 +11,25 @@ import attrs
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.codec import decode_response, encode_request
+from consumer_coord.wire.messages.group import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from consumer_coord.wire.messages.log import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from consumer_coord.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
 from consumer_coord.wire.schema import Struct
 from tests.broker.bench import Bench, Members, subscription
 from tests.broker.differential import RealBroker
@@ -36,7 +53,7 @@ class Written:
         """The real coordinator must know the group as we left it, and go on with it."""
         generation_id = self.members.generation_id
         for index, member_id in enumerate(self.members.ids):
-            sync = m.SyncGroupRequest(
+            sync = SyncGroupRequest(
                 group_id=self.group_id,
                 generation_id=generation_id,
                 member_id=member_id,
@@ -44,29 +61,29 @@ class Written:
                 protocol_name="range",
             )
             synced = await _answered_without_error(broker, sync, 5)
-            assert isinstance(synced, m.SyncGroupResponse)
+            assert isinstance(synced, SyncGroupResponse)
             assert synced.assignment == b"%d" % index
-            heartbeat = m.HeartbeatRequest(group_id=self.group_id, generation_id=generation_id, member_id=member_id)
-            assert await broker.call("probe", heartbeat, 4) == m.HeartbeatResponse(error_code=0)
-        wanted = m.OffsetFetchRequestTopics(name="orders", partition_indexes=(1,))
-        request = m.OffsetFetchRequest(
-            groups=(m.OffsetFetchRequestGroup(group_id=self.group_id, topics=(wanted,)),), require_stable=True
+            heartbeat = HeartbeatRequest(group_id=self.group_id, generation_id=generation_id, member_id=member_id)
+            assert await broker.call("probe", heartbeat, 4) == HeartbeatResponse(error_code=0)
+        wanted = OffsetFetchRequestTopics(name="orders", partition_indexes=(1,))
+        request = OffsetFetchRequest(
+            groups=(OffsetFetchRequestGroup(group_id=self.group_id, topics=(wanted,)),), require_stable=True
         )
         fetched = await broker.call("probe", request, 8)
-        assert isinstance(fetched, m.OffsetFetchResponse)
+        assert isinstance(fetched, OffsetFetchResponse)
         offset = fetched.groups[0].topics[0].partitions[0]
         assert (offset.committed_offset, offset.metadata) == (self.offset, "written by us")
-        rejoin = m.JoinGroupRequest(
+        rejoin = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=_LONG_MS,
             rebalance_timeout_ms=_LONG_MS,
             member_id=self.members.leader,
             protocol_type="consumer",
-            protocols=(m.JoinGroupRequestProtocol(name="range", metadata=subscription("orders")),),
+            protocols=(JoinGroupRequestProtocol(name="range", metadata=subscription("orders")),),
         )
         if len(self.members.ids) == 1:
             joined = await broker.call("join", rejoin, 9)
-            assert isinstance(joined, m.JoinGroupResponse)
+            assert isinstance(joined, JoinGroupResponse)
             assert (joined.error_code, joined.generation_id) == (0, generation_id + 1), "generations go on from ours"
 
 
@@ -127,14 +144,14 @@ async def write_internal(broker: RealBroker, groups: Sequence[Written], client_i
     for group in groups:
         for number, batch in enumerate(group.batches):
             unplaced = bytes(8) + batch[8:]  # a producer's batches start at offset 0
-            data = m.PartitionProduceData(index=group.partition, records=unplaced)
-            topic = m.TopicProduceData(name="__consumer_offsets", partition_data=(data,))
-            request = m.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(topic,))
+            data = PartitionProduceData(index=group.partition, records=unplaced)
+            topic = TopicProduceData(name="__consumer_offsets", partition_data=(data,))
+            request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(topic,))
             frame = encode_request(request, 9, number, client_id)
             for _ in range(100):
                 writer.write(struct.pack(">i", len(frame)) + frame)
                 (length,) = struct.unpack(">i", await reader.readexactly(4))
-                _, response = decode_response(m.ProduceResponse, 9, await reader.readexactly(length))
+                _, response = decode_response(ProduceResponse, 9, await reader.readexactly(length))
                 error_code = response.responses[0].partition_responses[0].error_code
                 if error_code not in _NOT_YET:
                     break
@@ -147,9 +164,9 @@ async def write_internal(broker: RealBroker, groups: Sequence[Written], client_i
 async def _coordinated(broker: RealBroker, group_id: str) -> None:
     for _ in range(300):
         found = await broker.call(
-            "lookup", m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
+            "lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
         )
-        assert isinstance(found, m.FindCoordinatorResponse)
+        assert isinstance(found, FindCoordinatorResponse)
         if found.coordinators[0].error_code == 0:
             return
         await asyncio.sleep(0.1)

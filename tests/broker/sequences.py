@@ -7,7 +7,28 @@ from random import Random
 
 import attrs
 
-from consumer_coord.wire import messages as m
+from consumer_coord.wire.messages.group import (
+    DeleteGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from consumer_coord.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from consumer_coord.wire.schema import Struct
 from tests.broker.bench import subscription
 
@@ -77,7 +98,7 @@ class Player:
         """A move was sent, and its answer is or is not there yet."""
         if waits and move.slot >= 0:
             self._slots[move.slot].waits_for = step
-        if isinstance(move.message, m.SyncGroupRequest) and move.slot >= 0:
+        if isinstance(move.message, SyncGroupRequest) and move.slot >= 0:
             self._slots[move.slot].synced = True
 
     def heard(self, step: int, message: Struct, version: int, response: Struct) -> None:
@@ -85,12 +106,12 @@ class Player:
         for slot in self._slots:
             if slot.waits_for == step:
                 slot.waits_for = None
-        if isinstance(response, m.JoinGroupResponse) and isinstance(message, m.JoinGroupRequest):
+        if isinstance(response, JoinGroupResponse) and isinstance(message, JoinGroupRequest):
             for slot in self._slots:
                 if message.reason == f"slot {slot.number}":
                     self._joined(slot, response)
 
-    def _joined(self, slot: _Slot, response: m.JoinGroupResponse) -> None:
+    def _joined(self, slot: _Slot, response: JoinGroupResponse) -> None:
         if response.member_id:
             slot.member_id = response.member_id
         if response.error_code == 25:
@@ -110,7 +131,7 @@ class Player:
             if one.waits_for is None and not one.synced:
                 return self._well_formed_sync(one)
         if slot.waits_for is None and slot.generation_id >= 0 and self._rng.random() < 0.4:
-            return self._send(slot, m.HeartbeatRequest(
+            return self._send(slot, HeartbeatRequest(
                 group_id=self._group_id, generation_id=slot.generation_id, member_id=slot.member_id,
                 group_instance_id=slot.instance_id), 4, shared=True)
         return self._join(slot)
@@ -131,14 +152,14 @@ class Player:
         # The slot's number travels as the reason, where the version has one; the broker only logs it.
         return self._send(
             slot,
-            m.JoinGroupRequest(
+            JoinGroupRequest(
                 group_id=rng.choices((self._group_id, ""), (60, 1))[0],
                 session_timeout_ms=rng.choices((_LONG_MS, _SHORT_MS, 10), (20, 3, 0.3))[0],
                 rebalance_timeout_ms=rng.choices((_LONG_MS, _SHORT_MS), (5, 2))[0],
                 member_id=member_id,
                 group_instance_id=slot.instance_id,
                 protocol_type=rng.choices(("consumer", "connect", ""), (40, 1, 0.5))[0],
-                protocols=tuple(m.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in names),
+                protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=metadata) for name in names),
                 reason=f"slot {slot.number}",
             ),
             version,
@@ -147,12 +168,12 @@ class Player:
     def _well_formed_sync(self, slot: _Slot) -> Move:
         leads = slot.leader == slot.member_id
         assignments = tuple(
-            m.SyncGroupRequestAssignment(member_id=member_id, assignment=b"%d" % index)
+            SyncGroupRequestAssignment(member_id=member_id, assignment=b"%d" % index)
             for index, member_id in enumerate(slot.members if leads else ())
         )
         return self._send(
             slot,
-            m.SyncGroupRequest(
+            SyncGroupRequest(
                 group_id=self._group_id,
                 generation_id=slot.generation_id,
                 member_id=slot.member_id,
@@ -169,7 +190,7 @@ class Player:
             return self._commit(slot)
         rng = self._rng
         good = self._well_formed_sync(slot).message
-        assert isinstance(good, m.SyncGroupRequest)
+        assert isinstance(good, SyncGroupRequest)
         assignments = good.assignments[: rng.randrange(3)] if rng.random() < 0.2 else good.assignments
         return self._send(
             slot,
@@ -189,7 +210,7 @@ class Player:
         rng = self._rng
         return self._send(
             slot,
-            m.HeartbeatRequest(
+            HeartbeatRequest(
                 group_id=self._group_id,
                 generation_id=slot.generation_id + rng.choices((0, -1, 1), (8, 1, 1))[0],
                 member_id=rng.choices((slot.member_id, "nobody", ""), (8, 1, 1))[0],
@@ -203,17 +224,17 @@ class Player:
         rng = self._rng
         if rng.random() < 0.2:
             return self._send(
-                slot, m.LeaveGroupRequest(group_id=self._group_id, member_id=slot.member_id), rng.randrange(3), shared=True
+                slot, LeaveGroupRequest(group_id=self._group_id, member_id=slot.member_id), rng.randrange(3), shared=True
             )
         leaving = [slot, rng.choice(self._slots)][: rng.choice((1, 1, 2))]
         identities = tuple(
-            m.MemberIdentity(
+            MemberIdentity(
                 member_id=rng.choices((one.member_id, "", "nobody"), (6, 2, 1))[0],
                 group_instance_id=rng.choices((one.instance_id, None), (8, 1))[0],
             )
             for one in leaving
         )
-        request = m.LeaveGroupRequest(group_id=self._group_id, members=identities)
+        request = LeaveGroupRequest(group_id=self._group_id, members=identities)
         return self._send(slot, request, rng.choice((3, 4, 5)), shared=True)
 
     def _commit(self, slot: _Slot) -> Move:
@@ -226,7 +247,7 @@ class Player:
         # write to its log: not worth following.
         too_large = "note" if generation_id < 0 else "x" * 4097
         partitions = tuple(
-            m.OffsetCommitRequestPartition(
+            OffsetCommitRequestPartition(
                 partition_index=partition,
                 committed_offset=self._commits,
                 committed_metadata=rng.choices((None, "note", too_large), (8, 2, 1))[0],
@@ -236,34 +257,34 @@ class Player:
         version = rng.choice((9, 8, 7, 9))
         return self._send(
             slot,
-            m.OffsetCommitRequest(
+            OffsetCommitRequest(
                 group_id=self._group_id,
                 generation_id_or_member_epoch=generation_id,
                 member_id="" if simple else slot.member_id,
                 group_instance_id=None if simple else rng.choices((slot.instance_id, None, "i0"), (8, 1, 1))[0],
-                topics=(m.OffsetCommitRequestTopic(name=topic, partitions=partitions),),
+                topics=(OffsetCommitRequestTopic(name=topic, partitions=partitions),),
             ),
             version,
             shared=True,
         )
 
     def _fetch_offsets(self, slot: _Slot) -> Move:
-        wanted = m.OffsetFetchRequestTopics(name=self._topic, partition_indexes=(0, 1))
-        group = m.OffsetFetchRequestGroup(
+        wanted = OffsetFetchRequestTopics(name=self._topic, partition_indexes=(0, 1))
+        group = OffsetFetchRequestGroup(
             group_id=self._group_id, topics=None if self._rng.random() < 0.5 else (wanted,)
         )
-        return self._send(slot, m.OffsetFetchRequest(groups=(group,), require_stable=self._rng.random() < 0.5), 8, shared=True)
+        return self._send(slot, OffsetFetchRequest(groups=(group,), require_stable=self._rng.random() < 0.5), 8, shared=True)
 
     def _delete_offsets(self, slot: _Slot) -> Move:
         topic = self._rng.choice((self._topic, self._topic, "unknown"))
-        partitions = tuple(m.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 1))
-        request = m.OffsetDeleteRequest(
-            group_id=self._group_id, topics=(m.OffsetDeleteRequestTopic(name=topic, partitions=partitions),)
+        partitions = tuple(OffsetDeleteRequestPartition(partition_index=index) for index in (0, 1))
+        request = OffsetDeleteRequest(
+            group_id=self._group_id, topics=(OffsetDeleteRequestTopic(name=topic, partitions=partitions),)
         )
         return self._send(slot, request, 0, shared=True)
 
     def _delete_group(self, slot: _Slot) -> Move:
-        return self._send(slot, m.DeleteGroupsRequest(groups_names=(self._group_id,)), 2, shared=True)
+        return self._send(slot, DeleteGroupsRequest(groups_names=(self._group_id,)), 2, shared=True)
 
     def _wait(self, slot: _Slot) -> Move:
         """Long enough for short sessions and short join phases to end."""

@@ -22,7 +22,15 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes, offsets_topic
-from consumer_coord.wire import messages as m
+from consumer_coord.wire.messages.group import DeleteGroupsResponse, DescribeGroupsRequest, LeaveGroupResponse
+from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from consumer_coord.wire.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 from tests.broker.differential import RealBroker, differences, record, state_of
 from tests.broker.ours_to_kafka import groups_written_by_us, write_internal
 from tests.support.real_kafka import NewTopicFactory, RealKafka
@@ -115,12 +123,12 @@ def test_random_sequences_come_upon_every_error_there_is(kafka: RealKafka, topic
 
 def codes_of(response: Any) -> list[int]:
     """Every error code in an answer."""
-    if isinstance(response, (m.OffsetCommitResponse, m.OffsetDeleteResponse)):
+    if isinstance(response, (OffsetCommitResponse, OffsetDeleteResponse)):
         codes = [partition.error_code for topic in response.topics for partition in topic.partitions]
-        return codes + ([response.error_code] if isinstance(response, m.OffsetDeleteResponse) else [])
-    if isinstance(response, m.DeleteGroupsResponse):
+        return codes + ([response.error_code] if isinstance(response, OffsetDeleteResponse) else [])
+    if isinstance(response, DeleteGroupsResponse):
         return [result.error_code for result in response.results]
-    if isinstance(response, m.LeaveGroupResponse):
+    if isinstance(response, LeaveGroupResponse):
         return [response.error_code, *(member.error_code for member in response.members)]
     return [response.error_code] if hasattr(response, "error_code") else []
 
@@ -152,15 +160,15 @@ async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
     """A partition of the real broker's ``__consumer_offsets``, batch by batch as it is."""
     log = PartitionLog()
     while True:
-        request = m.FetchRequest(
+        request = FetchRequest(
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=10_000_000,
             topics=(
-                m.FetchTopic(
+                FetchTopic(
                     topic="__consumer_offsets",
                     partitions=(
-                        m.FetchPartition(
+                        FetchPartition(
                             partition=partition, fetch_offset=log.end_offset, partition_max_bytes=10_000_000
                         ),
                     ),
@@ -168,7 +176,7 @@ async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
             ),
         )
         response = await broker.call("fetch", request, 11)
-        assert isinstance(response, m.FetchResponse)
+        assert isinstance(response, FetchResponse)
         data = response.responses[0].partitions[0]
         assert data.error_code == 0
         if not data.records:
@@ -189,11 +197,11 @@ def test_groups_that_kafka_wrote_are_read_back_right(kafka: RealKafka, topic: Ne
         for log in logs:
             assert_no_bad_records(log)
         for recording in recordings:
-            described = await broker.call("probe", m.DescribeGroupsRequest(groups=(recording.group_id,)), 5)
+            described = await broker.call("probe", DescribeGroupsRequest(groups=(recording.group_id,)), 5)
             theirs = state_of(described)
-            wanted = m.OffsetFetchRequest(groups=(m.OffsetFetchRequestGroup(group_id=recording.group_id, topics=None),))
+            wanted = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=recording.group_id, topics=None),))
             fetched = await broker.call("probe", wanted, 8)
-            assert isinstance(fetched, m.OffsetFetchResponse)
+            assert isinstance(fetched, OffsetFetchResponse)
             offsets = {
                 (one.name, partition.partition_index): (partition.committed_offset, partition.metadata)
                 for one in fetched.groups[0].topics

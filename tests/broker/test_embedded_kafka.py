@@ -20,9 +20,18 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.broker import EmbeddedKafka, Fault
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.wire import error_codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request
+from consumer_coord.wire.messages.admin import CreatableTopic, CreateTopicsRequest
+from consumer_coord.wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from consumer_coord.wire.schema import Struct
 
 pytest_plugins = ["pytester"]
@@ -77,15 +86,15 @@ class Wire:
         return data
 
 
-def join(group: str, member_id: str = "", rebalance_ms: int = 60_000) -> m.JoinGroupRequest:
+def join(group: str, member_id: str = "", rebalance_ms: int = 60_000) -> JoinGroupRequest:
     """A JoinGroup."""
-    return m.JoinGroupRequest(
+    return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=30_000,
         rebalance_timeout_ms=rebalance_ms,
         member_id=member_id,
         protocol_type="consumer",
-        protocols=(m.JoinGroupRequestProtocol(name="range", metadata=b""),),
+        protocols=(JoinGroupRequestProtocol(name="range", metadata=b""),),
     )
 
 
@@ -109,10 +118,10 @@ def test_it_is_an_async_context_manager() -> None:
     async def main() -> None:
         async with EmbeddedKafka({"a": 1}) as kafka:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(kafka.bootstrap_servers.split(":")[1]))
-            frame = encode_request(m.ApiVersionsRequest(), 0, 5, None)
+            frame = encode_request(ApiVersionsRequest(), 0, 5, None)
             writer.write(struct.pack(">i", len(frame)) + frame)
             (length,) = struct.unpack(">i", await reader.readexactly(4))
-            assert decode_response(m.ApiVersionsResponse, 0, await reader.readexactly(length))[0] == 5
+            assert decode_response(ApiVersionsResponse, 0, await reader.readexactly(length))[0] == 5
             writer.close()
             await writer.wait_closed()
 
@@ -123,7 +132,7 @@ def test_settings_have_kafkas_names_and_a_wrong_one_is_named() -> None:
     with EmbeddedKafka(config={"num.partitions": "7", "auto.create.topics.enable": "true"}) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "allow.auto.create.topics": True})
         wire = Wire(kafka)
-        wire.call(m.MetadataRequest(topics=(m.MetadataRequestTopic(name="made"),)), 12)
+        wire.call(MetadataRequest(topics=(MetadataRequestTopic(name="made"),)), 12)
         assert len(admin.list_topics("made", timeout=10).topics["made"].partitions) == 7
         wire.close()
     for settings in ({"no.such.setting": 1}, {"num.partitions": "many"}, {"num.partitions": 0}):
@@ -144,8 +153,8 @@ def test_an_address_that_is_taken_is_an_error_of_start(kafka: EmbeddedKafka) -> 
 def test_racks_and_the_controller_are_in_the_metadata() -> None:
     with EmbeddedKafka({"a": 3}, brokers=3, racks=["x", "y", None]) as kafka:
         wire = Wire(kafka)
-        metadata = wire.call(m.MetadataRequest(topics=None), 12)
-        assert isinstance(metadata, m.MetadataResponse)
+        metadata = wire.call(MetadataRequest(topics=None), 12)
+        assert isinstance(metadata, MetadataResponse)
         assert [broker.rack for broker in metadata.brokers] == ["x", "y", None]
         assert metadata.controller_id == 0
         (topic,) = (topic for topic in metadata.topics if topic.name == "a")
@@ -154,20 +163,20 @@ def test_racks_and_the_controller_are_in_the_metadata() -> None:
         wire.close()
 
 
-def waiting_fetch(max_wait_ms: int, max_bytes: int) -> m.FetchRequest:
+def waiting_fetch(max_wait_ms: int, max_bytes: int) -> FetchRequest:
     """A fetch that waits for the first record of orders-0."""
-    partition = m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
-    return m.FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=(m.FetchTopic(topic="orders", partitions=(partition,)),))
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=(FetchTopic(topic="orders", partitions=(partition,)),))
 
 
 def test_answers_come_in_the_order_of_the_requests_and_one_waits_for_the_other(kafka: EmbeddedKafka) -> None:
     wire = Wire(kafka)
     begun_s = time.monotonic()
     wire.send(waiting_fetch(300, 1), 11, 1)
-    wire.send(m.ApiVersionsRequest(), 0, 2)
-    assert wire.receive(m.FetchResponse, 11)[0] == 1
+    wire.send(ApiVersionsRequest(), 0, 2)
+    assert wire.receive(FetchResponse, 11)[0] == 1
     assert time.monotonic() - begun_s >= 0.29, "the fetch waited for records"
-    assert wire.receive(m.ApiVersionsResponse, 0)[0] == 2
+    assert wire.receive(ApiVersionsResponse, 0)[0] == 2
     wire.close()
 
 
@@ -177,8 +186,8 @@ def test_a_fetch_that_waits_is_answered_when_records_come(kafka: EmbeddedKafka) 
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", b"x", partition=0)
     assert producer.flush(20) == 0
-    _, response = wire.receive(m.FetchResponse, 11)
-    assert isinstance(response, m.FetchResponse)
+    _, response = wire.receive(FetchResponse, 11)
+    assert isinstance(response, FetchResponse)
     assert response.responses[0].partitions[0].high_watermark == 1
     wire.close()
 
@@ -188,7 +197,7 @@ def test_a_fetch_that_waits_is_answered_when_records_come(kafka: EmbeddedKafka) 
 
 def test_the_nth_request_can_be_failed_delayed_or_dropped(kafka: EmbeddedKafka) -> None:
     wire = Wire(kafka)
-    heartbeat = m.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     kafka.add_fault("Heartbeat", Fault(error_code=error_codes.COORDINATOR_NOT_AVAILABLE), nth=2, times=2)
     codes = [getattr(wire.call(heartbeat, 4), "error_code", None) for _ in range(4)]
     assert codes == [25, 15, 15, 25]
@@ -207,8 +216,8 @@ def test_the_nth_request_can_be_failed_delayed_or_dropped(kafka: EmbeddedKafka) 
 def test_a_dropped_response_comes_after_the_deed(kafka: EmbeddedKafka) -> None:
     wire = Wire(kafka)
     kafka.add_fault("CreateTopics", Fault(drop="response"))
-    topic = m.CreatableTopic(name="made", num_partitions=1, replication_factor=1, assignments=(), configs=())
-    wire.send(m.CreateTopicsRequest(topics=(topic,)), 5, 1)
+    topic = CreatableTopic(name="made", num_partitions=1, replication_factor=1, assignments=(), configs=())
+    wire.send(CreateTopicsRequest(topics=(topic,)), 5, 1)
     assert wire.ended()
     assert "made" in kafka.topics()
     wire.close()
@@ -242,15 +251,15 @@ def test_a_stopped_broker_answers_nobody_and_comes_back_at_its_address() -> None
         wire.close()
         with pytest.raises(OSError, match="refused"):
             Wire(kafka, 1)
-        metadata = other.call(m.MetadataRequest(topics=(m.MetadataRequestTopic(name="orders"),)), 12)
-        assert isinstance(metadata, m.MetadataResponse)
+        metadata = other.call(MetadataRequest(topics=(MetadataRequestTopic(name="orders"),)), 12)
+        assert isinstance(metadata, MetadataResponse)
         assert [broker.node_id for broker in metadata.brokers] == [0, 2]
         assert all(partition.leader_id in (0, 2) for partition in metadata.topics[0].partitions)
         assert all(partition.offline_replicas == (1,) for partition in metadata.topics[0].partitions)
         kafka.start_broker(1)
         assert kafka.bootstrap_servers == servers
         back = Wire(kafka, 1)
-        assert isinstance(back.call(m.ApiVersionsRequest(), 0), m.ApiVersionsResponse)
+        assert isinstance(back.call(ApiVersionsRequest(), 0), ApiVersionsResponse)
         back.close()
         other.close()
 
@@ -278,17 +287,17 @@ def test_garbage_ends_its_own_connection_with_a_log_line(
         offender.socket.sendall(bytes_sent)
         assert offender.ended()
     assert any("closes the connection" in record.getMessage() for record in caplog.records)
-    assert isinstance(bystander.call(m.ApiVersionsRequest(), 0), m.ApiVersionsResponse)
+    assert isinstance(bystander.call(ApiVersionsRequest(), 0), ApiVersionsResponse)
     bystander.close()
     offender.close()
 
 
 def test_a_request_may_come_byte_by_byte(kafka: EmbeddedKafka) -> None:
     wire = Wire(kafka)
-    frame = encode_request(m.MetadataRequest(topics=None), 12, 9, "slow")
+    frame = encode_request(MetadataRequest(topics=None), 12, 9, "slow")
     for byte in struct.pack(">i", len(frame)) + frame:
         wire.socket.sendall(bytes([byte]))
-    assert wire.receive(m.MetadataResponse, 12)[0] == 9
+    assert wire.receive(MetadataResponse, 12)[0] == 9
     wire.close()
 
 
@@ -302,7 +311,7 @@ def test_large_and_small_requests_in_one_stream(kafka: EmbeddedKafka) -> None:
     sender = threading.Thread(target=wire.socket.sendall, args=(frames,))
     sender.start()
     for number in range(60):
-        correlation_id, response = wire.receive(m.JoinGroupResponse, 9)
+        correlation_id, response = wire.receive(JoinGroupResponse, 9)
         assert correlation_id == number
         assert getattr(response, "error_code", None) == error_codes.UNKNOWN_MEMBER_ID
     sender.join()
@@ -315,7 +324,7 @@ def test_many_connections_are_bounded_and_half_open_ones_do_no_harm() -> None:
         for wire in wires[:100]:
             wire.socket.sendall(b"\0\0\0\x30half a request")
         for wire in wires[100:120]:
-            assert isinstance(wire.call(m.ApiVersionsRequest(), 0), m.ApiVersionsResponse)
+            assert isinstance(wire.call(ApiVersionsRequest(), 0), ApiVersionsResponse)
         one_too_many = Wire(kafka)
         assert one_too_many.ended()
         one_too_many.close()
@@ -324,7 +333,7 @@ def test_many_connections_are_bounded_and_half_open_ones_do_no_harm() -> None:
         while True:
             wire = Wire(kafka)
             try:
-                wire.call(m.ApiVersionsRequest(), 0)
+                wire.call(ApiVersionsRequest(), 0)
                 break
             except (AssertionError, OSError):
                 assert time.monotonic() < deadline_s, "the place that became free was not given to anybody"
@@ -338,7 +347,7 @@ def test_members_that_hang_up_do_not_keep_the_broker_from_ending(kafka: Embedded
     wires = [Wire(kafka) for _ in range(3)]
     for wire in wires:
         first = wire.call(join("group"), 9)
-        assert isinstance(first, m.JoinGroupResponse)
+        assert isinstance(first, JoinGroupResponse)
         wire.send(join("group", first.member_id), 9, 2)
     wires[0].close()
     for wire in wires[1:]:

@@ -14,9 +14,68 @@ from consumer_coord.broker.requests import SERVED
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import decode_response, encode_request
+from consumer_coord.wire.messages.admin import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from consumer_coord.wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from consumer_coord.wire.messages.group import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
+from consumer_coord.wire.messages.log import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    InitProducerIdRequest,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from consumer_coord.wire.schema import Struct
 from tests.broker.bench import subscription
 
@@ -26,62 +85,62 @@ def batch() -> bytes:
     return build_batch([(b"k", b"v")], base_offset=0, timestamp_ms=5, leader_epoch=-1)
 
 
-def _protocols() -> tuple[m.JoinGroupRequestProtocol, ...]:
-    return (m.JoinGroupRequestProtocol(name="range", metadata=subscription("orders")),)
+def _protocols() -> tuple[JoinGroupRequestProtocol, ...]:
+    return (JoinGroupRequestProtocol(name="range", metadata=subscription("orders")),)
 
 
 #: API key -> makes a request for a version; topic "orders" exists.
 REQUESTS: Mapping[int, Callable[[int], Struct]] = {
-    0: lambda version: m.ProduceRequest(
+    0: lambda version: ProduceRequest(
         acks=-1,
         timeout_ms=1_000,
         topic_data=(
-            m.TopicProduceData(name="orders", partition_data=(m.PartitionProduceData(index=0, records=batch()),)),
+            TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=batch()),)),
         ),
     ),
-    1: lambda version: m.FetchRequest(
+    1: lambda version: FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         topics=(
-            m.FetchTopic(
+            FetchTopic(
                 topic="orders",
-                partitions=(m.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000),),
+                partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000),),
             ),
         ),
     ),
-    2: lambda version: m.ListOffsetsRequest(
+    2: lambda version: ListOffsetsRequest(
         replica_id=-1,
         topics=(
-            m.ListOffsetsTopic(name="orders", partitions=(m.ListOffsetsPartition(partition_index=0, timestamp=0),)),
+            ListOffsetsTopic(name="orders", partitions=(ListOffsetsPartition(partition_index=0, timestamp=0),)),
         ),
     ),
-    3: lambda version: m.MetadataRequest(topics=(m.MetadataRequestTopic(name="orders"),)),
-    8: lambda version: m.OffsetCommitRequest(
+    3: lambda version: MetadataRequest(topics=(MetadataRequestTopic(name="orders"),)),
+    8: lambda version: OffsetCommitRequest(
         group_id="simple",
         topics=(
-            m.OffsetCommitRequestTopic(
+            OffsetCommitRequestTopic(
                 name="orders",
                 partitions=(
-                    m.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None),
+                    OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None),
                 ),
             ),
         ),
     ),
-    9: lambda version: m.OffsetFetchRequest(
+    9: lambda version: OffsetFetchRequest(
         groups=(
-            m.OffsetFetchRequestGroup(
-                group_id="simple", topics=(m.OffsetFetchRequestTopics(name="orders", partition_indexes=(0,)),)
+            OffsetFetchRequestGroup(
+                group_id="simple", topics=(OffsetFetchRequestTopics(name="orders", partition_indexes=(0,)),)
             ),
         )
     )
     if version >= 8
-    else m.OffsetFetchRequest(
-        group_id="simple", topics=(m.OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
+    else OffsetFetchRequest(
+        group_id="simple", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
     ),
-    10: lambda version: m.FindCoordinatorRequest(key_type=0, coordinator_keys=("group",))
+    10: lambda version: FindCoordinatorRequest(key_type=0, coordinator_keys=("group",))
     if version >= 4
-    else m.FindCoordinatorRequest(key="group"),
-    11: lambda version: m.JoinGroupRequest(
+    else FindCoordinatorRequest(key="group"),
+    11: lambda version: JoinGroupRequest(
         group_id=f"join-{version}",
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
@@ -90,57 +149,57 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         protocol_type="consumer",
         protocols=_protocols(),
     ),
-    12: lambda version: m.HeartbeatRequest(group_id="group", generation_id=1, member_id="m"),
-    13: lambda version: m.LeaveGroupRequest(group_id="group", members=(m.MemberIdentity(member_id="m"),))
+    12: lambda version: HeartbeatRequest(group_id="group", generation_id=1, member_id="m"),
+    13: lambda version: LeaveGroupRequest(group_id="group", members=(MemberIdentity(member_id="m"),))
     if version >= 3
-    else m.LeaveGroupRequest(group_id="group", member_id="m"),
-    14: lambda version: m.SyncGroupRequest(
+    else LeaveGroupRequest(group_id="group", member_id="m"),
+    14: lambda version: SyncGroupRequest(
         group_id="group", generation_id=1, member_id="m", protocol_type="consumer", protocol_name="range"
     ),
-    15: lambda version: m.DescribeGroupsRequest(groups=("group", "simple")),
-    16: lambda version: m.ListGroupsRequest(),
-    18: lambda version: m.ApiVersionsRequest(client_software_name="n", client_software_version="v"),
-    19: lambda version: m.CreateTopicsRequest(
-        topics=(m.CreatableTopic(name=f"new-{version}", num_partitions=1, replication_factor=1, assignments=(), configs=()),)
+    15: lambda version: DescribeGroupsRequest(groups=("group", "simple")),
+    16: lambda version: ListGroupsRequest(),
+    18: lambda version: ApiVersionsRequest(client_software_name="n", client_software_version="v"),
+    19: lambda version: CreateTopicsRequest(
+        topics=(CreatableTopic(name=f"new-{version}", num_partitions=1, replication_factor=1, assignments=(), configs=()),)
     ),
-    20: lambda version: m.DeleteTopicsRequest(topics=(m.DeleteTopicState(name="absent"),), timeout_ms=1_000)
+    20: lambda version: DeleteTopicsRequest(topics=(DeleteTopicState(name="absent"),), timeout_ms=1_000)
     if version >= 6
-    else m.DeleteTopicsRequest(topic_names=("absent",), timeout_ms=1_000),
-    21: lambda version: m.DeleteRecordsRequest(
+    else DeleteTopicsRequest(topic_names=("absent",), timeout_ms=1_000),
+    21: lambda version: DeleteRecordsRequest(
         topics=(
-            m.DeleteRecordsTopic(
-                name="orders", partitions=(m.DeleteRecordsPartition(partition_index=0, offset=0),)
+            DeleteRecordsTopic(
+                name="orders", partitions=(DeleteRecordsPartition(partition_index=0, offset=0),)
             ),
         ),
         timeout_ms=1_000,
     ),
-    22: lambda version: m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000),
-    23: lambda version: m.OffsetForLeaderEpochRequest(
+    22: lambda version: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000),
+    23: lambda version: OffsetForLeaderEpochRequest(
         topics=(
-            m.OffsetForLeaderTopic(
-                topic="orders", partitions=(m.OffsetForLeaderPartition(partition=0, leader_epoch=0),)
+            OffsetForLeaderTopic(
+                topic="orders", partitions=(OffsetForLeaderPartition(partition=0, leader_epoch=0),)
             ),
         )
     ),
-    32: lambda version: m.DescribeConfigsRequest(
+    32: lambda version: DescribeConfigsRequest(
         resources=(
-            m.DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=None),
-            m.DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=None),
+            DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=None),
+            DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=None),
         )
     ),
-    37: lambda version: m.CreatePartitionsRequest(
-        topics=(m.CreatePartitionsTopic(name="orders", count=1, assignments=None),), timeout_ms=1_000
+    37: lambda version: CreatePartitionsRequest(
+        topics=(CreatePartitionsTopic(name="orders", count=1, assignments=None),), timeout_ms=1_000
     ),
-    42: lambda version: m.DeleteGroupsRequest(groups_names=("absent",)),
-    47: lambda version: m.OffsetDeleteRequest(
+    42: lambda version: DeleteGroupsRequest(groups_names=("absent",)),
+    47: lambda version: OffsetDeleteRequest(
         group_id="simple",
         topics=(
-            m.OffsetDeleteRequestTopic(
-                name="orders", partitions=(m.OffsetDeleteRequestPartition(partition_index=0),)
+            OffsetDeleteRequestTopic(
+                name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)
             ),
         ),
     ),
-    60: lambda version: m.DescribeClusterRequest(),
+    60: lambda version: DescribeClusterRequest(),
 }
 CASES = [(key, version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)]
 
@@ -194,7 +253,7 @@ def test_records_come_back_in_every_version_of_fetch() -> None:
         await _ask(cluster, 0, 9)
         for version in range(SERVED[1].min_version, SERVED[1].max_version + 1):
             response = await _ask(cluster, 1, version)
-            assert isinstance(response, m.FetchResponse)
+            assert isinstance(response, FetchResponse)
             data = response.responses[0].partitions[0]
             assert data.records is not None
             assert data.records[16:] == batch()[16:]
@@ -206,11 +265,11 @@ def test_records_come_back_in_every_version_of_fetch() -> None:
 def test_an_unknown_version_of_api_versions_is_told_which_there_are() -> None:
     async def main() -> None:
         cluster = await _cluster()
-        frame = bytearray(encode_request(m.ApiVersionsRequest(), 0, 7, "client"))
+        frame = bytearray(encode_request(ApiVersionsRequest(), 0, 7, "client"))
         frame[2:4] = (99).to_bytes(2, "big")
         answer = await cluster.nodes[0].handle(bytes(frame), ClientConnection())
         assert answer is not None
-        _, response = decode_response(m.ApiVersionsResponse, 0, answer)
+        _, response = decode_response(ApiVersionsResponse, 0, answer)
         assert response.error_code == error_codes.UNSUPPORTED_VERSION
         assert [(one.api_key, one.max_version) for one in response.api_keys] == [(18, SERVED[18].max_version)]
         cluster.close()
@@ -255,7 +314,7 @@ def test_random_bytes_end_nothing_but_their_connection() -> None:
                         await cluster.nodes[0].handle(cut, ClientConnection())
                 except (MalformedMessageError, UnsupportedVersionError, TimeoutError):
                     continue
-        assert isinstance(await _ask(cluster, 18, 3), m.ApiVersionsResponse)
+        assert isinstance(await _ask(cluster, 18, 3), ApiVersionsResponse)
         cluster.close()
 
     virtual.run(main())

@@ -16,7 +16,7 @@ from consumer_coord.broker.group import (
     IllegalTransitionError,
     generate_member_id,
 )
-from consumer_coord.wire.messages import JoinGroupRequestProtocol
+from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 from tests.broker.bench import subscription
 
 #: Kafka's table, by hand: state -> the states it may be entered from (``ClassicGroupState.validPreviousStates``).

@@ -13,7 +13,7 @@ from consumer_coord.broker.group_store import LoadReport, StoreHooks
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.wire import error_codes, offsets_topic
-from consumer_coord.wire.messages import HeartbeatRequest
+from consumer_coord.wire.messages.group import HeartbeatRequest
 from tests.broker.bench import GROUP, SESSION_MS, Bench, on_bench, pause
 
 

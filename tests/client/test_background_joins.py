@@ -14,14 +14,14 @@ from consumer_coord.member_state import MemberState
 from consumer_coord.rebalance import AssignmentState
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
-    OffsetCommitRequest,
     SyncGroupRequest,
 )
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, Reply, asked_for, owned_in
 from tests.client.support.member import EAGER, at, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until

@@ -9,13 +9,8 @@ import pytest
 
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberResponse,
-    OffsetCommitRequest,
-)
+from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply
 from tests.client.support.member import at, member, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until

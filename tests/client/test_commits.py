@@ -21,15 +21,9 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import api_for
-from consumer_coord.wire.messages import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FindCoordinatorRequest,
-    JoinGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
+from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from consumer_coord.wire.messages.group import FindCoordinatorRequest, JoinGroupRequest
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.client.support.fake import (
     DROP,
     PASS,

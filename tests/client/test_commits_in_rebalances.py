@@ -15,11 +15,8 @@ from consumer_coord.errors import (
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
-    JoinGroupRequest,
-    OffsetCommitRequest,
-    SyncGroupRequest,
-)
+from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import (
     PASS,
     SILENCE,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from consumer_coord.wire.apis import api_for
-from consumer_coord.wire.messages import ApiVersionsRequest, JoinGroupRequest
+from consumer_coord.wire.messages.cluster import ApiVersionsRequest
+from consumer_coord.wire.messages.group import JoinGroupRequest
 from tests.client.support.fake import DROP, FakeBrokers
 from tests.client.support.member import new_member
 from tests.client.support.virtual import in_virtual_time, until

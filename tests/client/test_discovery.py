@@ -17,14 +17,9 @@ from consumer_coord.errors import (
 )
 from consumer_coord.retry import Backoff, Deadline
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    ListOffsetsRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-)
+from consumer_coord.wire.messages.cluster import MetadataRequest
+from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest
+from consumer_coord.wire.messages.offsets import ListOffsetsRequest, OffsetCommitRequest
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply
 from tests.client.support.member import at, member, new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until

@@ -14,7 +14,7 @@ from assignors.base import RebalanceProtocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorNotAvailableError
 from consumer_coord.gathering import GAP_MS, GATHER_MS, LEADER_MS, Gathering, LeaderFirst
-from consumer_coord.wire.messages import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, RealCoordinator, Reply
 from tests.client.support.member import ScriptedAssignor, TestMember, everything_to_first, new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until

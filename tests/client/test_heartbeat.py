@@ -11,7 +11,7 @@ import pytest
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,

@@ -13,7 +13,7 @@ import pytest
 
 from consumer_coord.errors import ClosedError
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.wire.messages import JoinGroupRequest, LeaveGroupRequest
+from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import TestMember, at, new_member, parts
 from tests.client.support.virtual import now_ms, pause, until

@@ -19,9 +19,14 @@ from consumer_coord.errors import (
     RequestTimedOutError,
 )
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.membership import decode_subscription
-from consumer_coord.wire.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from consumer_coord.wire.messages.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, asked_for, owned_in
 from tests.client.support.member import COOPERATIVE, EAGER, member, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
@@ -113,10 +118,10 @@ async def test_a_joins_answer_for_a_membership_that_was_left_is_ignored() -> Non
         await one.join()
         slow = asyncio.Event()
 
-        async def late(request: JoinGroupRequest) -> m.JoinGroupResponse:
+        async def late(request: JoinGroupRequest) -> JoinGroupResponse:
             await slow.wait()
             answer = brokers.usual(request)
-            assert isinstance(answer, m.JoinGroupResponse)
+            assert isinstance(answer, JoinGroupResponse)
             return answer
 
         brokers.answer(JoinGroupRequest, late)

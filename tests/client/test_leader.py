@@ -16,7 +16,7 @@ from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from consumer_coord.errors import AssignorError, AuthorizationError, BrokerError, CoordinatorError
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import Subscription, decode_subscription, encode_subscription
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages import HeartbeatRequest, JoinGroupRequest
+from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import at, member
 from tests.client.support.virtual import in_virtual_time, pause, until

@@ -10,7 +10,8 @@ from assignors.base import RebalanceProtocol
 from consumer_coord.errors import AuthorizationError, ConfigurationError, UnknownTopicError
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import Subscription
-from consumer_coord.wire.messages import JoinGroupRequest, MetadataRequest, SyncGroupRequest
+from consumer_coord.wire.messages.cluster import MetadataRequest
+from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import FakeBrokers, asked_for, plan_in
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until

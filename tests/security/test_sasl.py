@@ -16,7 +16,7 @@ from consumer_coord.net.connection import Connection
 from consumer_coord.net.sasl import OAuthBearer, Plain, SaslAuthenticator, Scram, TokenSource, require_no_sasl
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

@@ -16,7 +16,7 @@ from consumer_coord.net.sasl import SaslAuthenticator
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.retry import Deadline
 from consumer_coord.runtime import real_environment
-from consumer_coord.wire.messages import MetadataRequest, MetadataResponse
+from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataResponse
 from tests.security.planes import DEADLINE_MS, with_cluster
 from tests.security.secured import SESSION_MS, SecuredKafka, unsecured_token
 from tests.support.secrets import made_up

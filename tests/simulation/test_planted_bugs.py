@@ -19,7 +19,8 @@ from consumer_coord.rebalance import AssignmentState
 from consumer_coord.simulation.scenario import Outcome, draw_scenario, play
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import OffsetCommitRequest, SyncGroupRequestAssignment
+from consumer_coord.wire.messages.group import SyncGroupRequestAssignment
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 
 SEEDS = range(60)
 

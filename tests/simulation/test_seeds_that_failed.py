@@ -22,7 +22,7 @@ from consumer_coord.leader import ClusterView, GroupView
 from consumer_coord.metadata_watch import MetadataWatch
 from consumer_coord.simulation.scenario import Scenario, from_json, play
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import JoinGroupResponse
+from consumer_coord.wire.messages.group import JoinGroupResponse
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 

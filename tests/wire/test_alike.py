@@ -10,9 +10,17 @@ import attrs
 import pytest
 
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.alike import FEWEST, is_eligible
 from consumer_coord.wire.codec import decode, encode
+from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartition,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchResponsePartitions,
+)
 from consumer_coord.wire.schema import BOOL, BYTES, RECORDS, STRING, UUID, ZERO_UUID, Kind, Struct, fields_of
 from tests.wire.fuzzing import decode_one
 from tests.wire.test_malformed import mutated
@@ -80,11 +88,11 @@ def _value(kind: Kind[Any], number: int, inner: int) -> Any:
 def test_partitions_are_among_the_short_cuts() -> None:
     found = {struct for _, _, _, struct in _CASES}
     assert {
-        m.MetadataResponsePartition,
-        m.OffsetFetchResponsePartitions,
-        m.OffsetCommitRequestPartition,
-        m.OffsetCommitResponsePartition,
-        m.ListOffsetsPartition,
+        MetadataResponsePartition,
+        OffsetFetchResponsePartitions,
+        OffsetCommitRequestPartition,
+        OffsetCommitResponsePartition,
+        ListOffsetsPartition,
     } <= found
 
 
@@ -126,8 +134,8 @@ def _changes(struct: type[Struct], version: int) -> Iterator[dict[str, Any]]:
 
 
 def test_tagged_fields_in_one_element() -> None:
-    response = m.OffsetCommitResponse(
-        topics=[m.OffsetCommitResponseTopic("t", [m.OffsetCommitResponsePartition(p) for p in range(_COUNT)])]
+    response = OffsetCommitResponse(
+        topics=[OffsetCommitResponseTopic("t", [OffsetCommitResponsePartition(p) for p in range(_COUNT)])]
     )
     body = encode(response, 9)
     first = body.index(b"\x02t") + 3
@@ -135,7 +143,7 @@ def test_tagged_fields_in_one_element() -> None:
         tag_buffer = first + place * 7 + 6
         assert body[tag_buffer] == 0
         tagged = body[:tag_buffer] + b"\x01\x09\x02zz" + body[tag_buffer + 1 :]
-        assert decode(m.OffsetCommitResponse, 9, tagged).topics[0].partitions == tuple(response.topics[0].partitions)
+        assert decode(OffsetCommitResponse, 9, tagged).topics[0].partitions == tuple(response.topics[0].partitions)
 
 
 def test_truncated_and_mutated() -> None:
@@ -152,22 +160,22 @@ def test_truncated_and_mutated() -> None:
 
 
 def test_null_in_an_array_that_must_not_have_it_is_malformed_in_all_elements_alike() -> None:
-    partitions = [m.MetadataResponsePartition(partition_index=p) for p in range(_COUNT)]
+    partitions = [MetadataResponsePartition(partition_index=p) for p in range(_COUNT)]
     for version in (8, 9):
-        body = encode(m.MetadataResponse(topics=[m.MetadataResponseTopic(name="t", partitions=partitions)]), version)
-        lengths = b"\x01\x01\x01\x00" if is_flexible(m.MetadataResponse, version) else b"\0" * 12
-        nulls = b"\x00\x00\x00\x00" if is_flexible(m.MetadataResponse, version) else b"\xff" * 12
+        body = encode(MetadataResponse(topics=[MetadataResponseTopic(name="t", partitions=partitions)]), version)
+        lengths = b"\x01\x01\x01\x00" if is_flexible(MetadataResponse, version) else b"\0" * 12
+        nulls = b"\x00\x00\x00\x00" if is_flexible(MetadataResponse, version) else b"\xff" * 12
         assert body.count(lengths) >= _COUNT
         with pytest.raises(MalformedMessageError, match="null"):
-            decode(m.MetadataResponse, version, body.replace(lengths, nulls))
+            decode(MetadataResponse, version, body.replace(lengths, nulls))
 
 
 def test_more_shapes_than_are_kept() -> None:
     for inner in range(9):
         for isr in range(9):
-            partition = m.MetadataResponsePartition(replica_nodes=(1,) * inner, isr_nodes=(2,) * isr)
-            value = m.MetadataResponse(topics=(m.MetadataResponseTopic(name="t", partitions=(partition,) * _COUNT),))
-            assert decode(m.MetadataResponse, 9, encode(value, 9)) == value
+            partition = MetadataResponsePartition(replica_nodes=(1,) * inner, isr_nodes=(2,) * isr)
+            value = MetadataResponse(topics=(MetadataResponseTopic(name="t", partitions=(partition,) * _COUNT),))
+            assert decode(MetadataResponse, 9, encode(value, 9)) == value
 
 
 def _at(value: Any, path: Sequence[str]) -> Any:

@@ -9,9 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.codec import decode, encode
+from consumer_coord.wire.messages.cluster import (
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    SupportedFeatureKey,
+)
+from consumer_coord.wire.messages.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    MemberIdentity,
+)
+from consumer_coord.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 from consumer_coord.wire.schema import Struct, fields_of
 from tests.wire.values import FEW, MESSAGES, is_flexible, values_of, versions_of
 
@@ -29,62 +46,62 @@ def test_what_is_encoded_is_decoded(message: type[Struct], data: st.DataObject, 
 
 
 def test_a_decoded_message_is_frozen_and_like_a_constructed_one() -> None:
-    value = m.HeartbeatResponse(throttle_time_ms=1, error_code=27)
-    decoded = decode(m.HeartbeatResponse, 4, encode(value, 4))
-    assert type(decoded) is m.HeartbeatResponse
+    value = HeartbeatResponse(throttle_time_ms=1, error_code=27)
+    decoded = decode(HeartbeatResponse, 4, encode(value, 4))
+    assert type(decoded) is HeartbeatResponse
     assert hash(decoded) == hash(value)
     with pytest.raises(AttributeError):
         decoded.error_code = 0  # type: ignore[misc]  # that it is frozen is the point
 
 
 def test_fields_a_version_does_not_have_get_kafkas_defaults() -> None:
-    body = encode(m.JoinGroupRequest(group_id="g", session_timeout_ms=10_000, protocol_type="consumer"), 0)
-    decoded = decode(m.JoinGroupRequest, 0, body)
+    body = encode(JoinGroupRequest(group_id="g", session_timeout_ms=10_000, protocol_type="consumer"), 0)
+    decoded = decode(JoinGroupRequest, 0, body)
     assert decoded.rebalance_timeout_ms == -1
     assert decoded.group_instance_id is None
     partition = decode(
-        m.MetadataResponse,
+        MetadataResponse,
         4,
-        encode(m.MetadataResponse(topics=(m.MetadataResponseTopic(partitions=(m.MetadataResponsePartition(),)),)), 4),
+        encode(MetadataResponse(topics=(MetadataResponseTopic(partitions=(MetadataResponsePartition(),)),)), 4),
     )
     assert partition.topics[0].partitions[0].leader_epoch == -1
     assert partition.topics[0].topic_id == uuid.UUID(int=0)
 
 
 def test_a_value_with_no_place_in_the_version_is_refused_unless_it_is_ignorable() -> None:
-    static = m.JoinGroupRequest(group_id="g", group_instance_id="i", rebalance_timeout_ms=1)
+    static = JoinGroupRequest(group_id="g", group_instance_id="i", rebalance_timeout_ms=1)
     with pytest.raises(UnsupportedVersionError, match=r"version 4 has no JoinGroupRequest\.group_instance_id"):
         encode(static, 4)
-    assert decode(m.JoinGroupRequest, 5, encode(static, 5)) == static
-    assert decode(m.JoinGroupRequest, 0, encode(m.JoinGroupRequest(rebalance_timeout_ms=1, reason="r"), 0)).reason is None
+    assert decode(JoinGroupRequest, 5, encode(static, 5)) == static
+    assert decode(JoinGroupRequest, 0, encode(JoinGroupRequest(rebalance_timeout_ms=1, reason="r"), 0)).reason is None
     with pytest.raises(UnsupportedVersionError, match="members"):
-        encode(m.LeaveGroupRequest(members=(m.MemberIdentity("a"),)), 2)
+        encode(LeaveGroupRequest(members=(MemberIdentity("a"),)), 2)
     with pytest.raises(UnsupportedVersionError, match="member_id"):
-        encode(m.LeaveGroupRequest(member_id="a"), 3)
+        encode(LeaveGroupRequest(member_id="a"), 3)
 
 
 def test_null_is_refused_where_the_version_has_none() -> None:
     with pytest.raises(UnsupportedVersionError, match=r"MetadataRequest\.topics may not be null in version 0"):
-        encode(m.MetadataRequest(topics=None), 0)
-    assert decode(m.MetadataRequest, 1, encode(m.MetadataRequest(topics=None), 1)).topics is None
+        encode(MetadataRequest(topics=None), 0)
+    assert decode(MetadataRequest, 1, encode(MetadataRequest(topics=None), 1)).topics is None
     with pytest.raises(MalformedMessageError, match="topics is null"):
-        decode(m.MetadataRequest, 0, b"\xff\xff\xff\xff")
+        decode(MetadataRequest, 0, b"\xff\xff\xff\xff")
 
 
 @pytest.mark.parametrize("version", [-1, 10, 32767])
 def test_a_version_outside_the_table_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersionError, match="0 to 9 are"):
-        encode(m.JoinGroupRequest(), version)
+        encode(JoinGroupRequest(), version)
     with pytest.raises(UnsupportedVersionError, match="0 to 9 are"):
-        decode(m.JoinGroupRequest, version, b"")
+        decode(JoinGroupRequest, version, b"")
 
 
 @pytest.mark.parametrize(
     ("message", "version"),
     [
-        (m.HeartbeatRequest(generation_id=1 << 31), 0),
-        (m.HeartbeatRequest(group_id="g" * 32768), 0),
-        (m.HeartbeatRequest(group_id="g" * 32768), 4),
+        (HeartbeatRequest(generation_id=1 << 31), 0),
+        (HeartbeatRequest(group_id="g" * 32768), 0),
+        (HeartbeatRequest(group_id="g" * 32768), 4),
     ],
 )
 def test_numbers_and_strings_beyond_kafkas_ranges_are_value_errors(message: Struct, version: int) -> None:
@@ -94,48 +111,48 @@ def test_numbers_and_strings_beyond_kafkas_ranges_are_value_errors(message: Stru
 
 def test_the_longest_string_and_long_arrays() -> None:
     for version in (0, 4):
-        value = m.HeartbeatRequest(group_id="g" * 32767)
-        assert decode(m.HeartbeatRequest, version, encode(value, version)) == value
+        value = HeartbeatRequest(group_id="g" * 32767)
+        assert decode(HeartbeatRequest, version, encode(value, version)) == value
     for count in (126, 127, 128, 16383, 16384):
-        topic = m.OffsetFetchRequestTopic("t", tuple(range(count)))
-        request = m.OffsetFetchRequest(group_id="g", topics=(topic, topic))
+        topic = OffsetFetchRequestTopic("t", tuple(range(count)))
+        request = OffsetFetchRequest(group_id="g", topics=(topic, topic))
         for version in (5, 7):
-            assert decode(m.OffsetFetchRequest, version, encode(request, version)) == request
+            assert decode(OffsetFetchRequest, version, encode(request, version)) == request
 
 
 def test_any_sequence_can_be_encoded_and_comes_back_as_a_tuple() -> None:
-    value = m.OffsetFetchRequestTopic("t", range(3))
-    decoded = decode(m.OffsetFetchRequest, 1, encode(m.OffsetFetchRequest(group_id="g", topics=[value]), 1))
-    assert decoded.topics == (m.OffsetFetchRequestTopic("t", (0, 1, 2)),)
+    value = OffsetFetchRequestTopic("t", range(3))
+    decoded = decode(OffsetFetchRequest, 1, encode(OffsetFetchRequest(group_id="g", topics=[value]), 1))
+    assert decoded.topics == (OffsetFetchRequestTopic("t", (0, 1, 2)),)
 
 
 def test_unknown_tagged_fields_are_skipped_wherever_they_stand() -> None:
     member = b"\x02m" + b"\x00" + b"\x03ab" + b"\x02\x07\x01z\x90\x4e\x02zz"  # tags 7 and 10000
     body = b"\0\0\0\1" + b"\0\0" + b"\0\0\0\2" + b"\x02p" + b"\x02l" + b"\x02m" + b"\x02" + member
     tail = b"\x01\x00\x00"  # tag 0, of no bytes
-    decoded = decode(m.JoinGroupResponse, 6, body + tail)
-    assert decoded.members == (m.JoinGroupResponseMember("m", None, b"ab"),)
+    decoded = decode(JoinGroupResponse, 6, body + tail)
+    assert decoded.members == (JoinGroupResponseMember("m", None, b"ab"),)
     assert (decoded.generation_id, decoded.leader) == (2, "l")
     with pytest.raises(MalformedMessageError):
-        decode(m.JoinGroupResponse, 6, body + tail[:2])
+        decode(JoinGroupResponse, 6, body + tail[:2])
 
 
 def test_known_tagged_fields_are_written_only_when_they_say_something() -> None:
-    plain = encode(m.ApiVersionsResponse(), 3)
+    plain = encode(ApiVersionsResponse(), 3)
     assert plain.endswith(b"\0")
-    value = m.ApiVersionsResponse(
-        finalized_features_epoch=7, supported_features=(m.SupportedFeatureKey("group.version", 0, 1),)
+    value = ApiVersionsResponse(
+        finalized_features_epoch=7, supported_features=(SupportedFeatureKey("group.version", 0, 1),)
     )
-    assert decode(m.ApiVersionsResponse, 3, encode(value, 3)) == value
+    assert decode(ApiVersionsResponse, 3, encode(value, 3)) == value
     # An unknown tag among them, and the order reversed, as no Kafka writes it but any may send it.
     reordered = plain[:-1] + b"\x03" + b"\x63\x02hi" + b"\x01\x08" + (7).to_bytes(8, "big") + b"\x00\x01\x01"
-    assert decode(m.ApiVersionsResponse, 3, reordered).finalized_features_epoch == 7
+    assert decode(ApiVersionsResponse, 3, reordered).finalized_features_epoch == 7
 
 
 def test_a_tagged_field_longer_than_announced_is_malformed() -> None:
-    body = encode(m.ApiVersionsResponse(), 3)[:-1] + b"\x01" + b"\x01\x04" + (7).to_bytes(8, "big")
+    body = encode(ApiVersionsResponse(), 3)[:-1] + b"\x01" + b"\x01\x04" + (7).to_bytes(8, "big")
     with pytest.raises(MalformedMessageError, match="tagged field 1 of ApiVersionsResponse"):
-        decode(m.ApiVersionsResponse, 3, body)
+        decode(ApiVersionsResponse, 3, body)
 
 
 def test_requests_and_responses_have_tables_of_the_same_versions() -> None:
@@ -146,7 +163,7 @@ def test_requests_and_responses_have_tables_of_the_same_versions() -> None:
         for version in versions_of(api.request):
             assert api.is_flexible(version) == is_flexible(api.request, version) == is_flexible(api.response, version)
     with pytest.raises(KeyError):
-        api_for(m.JoinGroupResponse)
+        api_for(JoinGroupResponse)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)

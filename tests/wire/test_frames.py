@@ -6,7 +6,6 @@ import pytest
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import error_codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import (
     Request,
@@ -19,6 +18,8 @@ from consumer_coord.wire.codec import (
     encode_response,
     peek_correlation_id,
 )
+from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsResponse
+from consumer_coord.wire.messages.group import HeartbeatRequest, HeartbeatResponse
 
 _EVERY_VERSION = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 
@@ -32,7 +33,7 @@ def test_every_request_and_response_survives_its_frame() -> None:
 
 
 def test_request_headers_of_version_1_and_2() -> None:
-    beat = m.HeartbeatRequest("g", 1, "m")
+    beat = HeartbeatRequest("g", 1, "m")
     classic = encode_request(beat, 3, 5, "id")
     assert classic == b"\0\x0c" + b"\0\3" + b"\0\0\0\5" + b"\0\2id" + encode(beat, 3)
     flexible = encode_request(beat, 4, 5, None)
@@ -53,7 +54,7 @@ def test_the_header_of_an_unknown_request_can_be_read() -> None:
 
 @pytest.mark.parametrize("length", range(13))
 def test_a_truncated_header_is_malformed(length: int) -> None:
-    frame = encode_request(m.HeartbeatRequest("g", 1, "m"), 4, 5, "me")
+    frame = encode_request(HeartbeatRequest("g", 1, "m"), 4, 5, "me")
     with pytest.raises(MalformedMessageError):
         decode_request(frame[:length])
 
@@ -65,35 +66,35 @@ def test_a_client_id_that_is_not_utf_8_is_malformed() -> None:
 
 def test_a_client_id_that_is_too_long_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="no request header can hold"):
-        encode_request(m.HeartbeatRequest(), 4, 1, "x" * 32768)
+        encode_request(HeartbeatRequest(), 4, 1, "x" * 32768)
 
 
 def test_response_headers_of_version_0_and_1() -> None:
-    response = m.HeartbeatResponse(0, 27)
+    response = HeartbeatResponse(0, 27)
     assert encode_response(response, 3, 9) == b"\0\0\0\x09" + encode(response, 3)
     flexible = encode_response(response, 4, 9)
     assert flexible == b"\0\0\0\x09" + b"\0" + encode(response, 4)
-    assert decode_response(m.HeartbeatResponse, 4, flexible[:4] + b"\x01\x63\x01z" + flexible[5:]) == (9, response)
+    assert decode_response(HeartbeatResponse, 4, flexible[:4] + b"\x01\x63\x01z" + flexible[5:]) == (9, response)
     assert peek_correlation_id(flexible) == 9
     for length in range(4):
         with pytest.raises(MalformedMessageError):
             peek_correlation_id(flexible[:length])
     with pytest.raises(MalformedMessageError, match="header"):
-        decode_response(m.HeartbeatResponse, 4, flexible[:4])
+        decode_response(HeartbeatResponse, 4, flexible[:4])
 
 
 def test_api_versions_responses_always_have_header_version_0() -> None:
-    response = m.ApiVersionsResponse(api_keys=(m.ApiVersion(18, 0, 4),), throttle_time_ms=3)
+    response = ApiVersionsResponse(api_keys=(ApiVersion(18, 0, 4),), throttle_time_ms=3)
     assert encode_response(response, 4, 9) == b"\0\0\0\x09" + encode(response, 4)
 
 
 def test_a_version_of_api_versions_that_the_broker_does_not_know() -> None:
     """Kafka answers with version 0 and what it knows of ApiVersions; librdkafka's mock with a body of no version."""
-    kafkas = m.ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION, api_keys=(m.ApiVersion(18, 0, 3),))
-    assert decode_response(m.ApiVersionsResponse, 4, encode_response(kafkas, 0, 1)) == (1, kafkas)
+    kafkas = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION, api_keys=(ApiVersion(18, 0, 3),))
+    assert decode_response(ApiVersionsResponse, 4, encode_response(kafkas, 0, 1)) == (1, kafkas)
     mocks = b"\0\0\0\1" + b"\0\x23" + b"\0"
-    alone = m.ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION)
-    assert decode_response(m.ApiVersionsResponse, 4, mocks) == (1, alone)
+    alone = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION)
+    assert decode_response(ApiVersionsResponse, 4, mocks) == (1, alone)
 
 
 def test_error_codes_have_kafkas_names() -> None:

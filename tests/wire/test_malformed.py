@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.codec import decode, encode
 from consumer_coord.wire.membership import (
     Assignment,
@@ -21,6 +20,7 @@ from consumer_coord.wire.membership import (
     encode_assignment,
     encode_subscription,
 )
+from consumer_coord.wire.messages.group import HeartbeatRequest
 from consumer_coord.wire.schema import Struct, fields_of
 from tests.wire.fuzzing import TARGETS, decode_anything, decode_one
 from tests.wire.values import MESSAGES, full_value, is_flexible, versions_of
@@ -141,16 +141,16 @@ def test_many_of_the_smallest_elements_cost_a_small_multiple(message: type[Struc
 def test_a_long_string_is_cut_off_where_the_data_ends() -> None:
     for version, body in ((0, b"\x7f\xff" + b"g" * 10), (4, b"\xff\xff\x01" + b"g" * 10), (4, b"\xff\xff\x7f" + b"g")):
         with pytest.raises(MalformedMessageError):
-            decode(m.HeartbeatRequest, version, body)
+            decode(HeartbeatRequest, version, body)
 
 
 @pytest.mark.parametrize("bad", [b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
 def test_strings_that_are_not_utf_8(bad: bytes) -> None:
     rest = b"\0\0\0\1" + b"\0\0"
     with pytest.raises(MalformedMessageError, match="HeartbeatRequest of version 0"):
-        decode(m.HeartbeatRequest, 0, struct.pack(">h", len(bad)) + bad + rest)
+        decode(HeartbeatRequest, 0, struct.pack(">h", len(bad)) + bad + rest)
     with pytest.raises(MalformedMessageError):
-        decode(m.HeartbeatRequest, 4, bytes((len(bad) + 1,)) + bad + b"\0\0\0\1" + b"\1\0\0")
+        decode(HeartbeatRequest, 4, bytes((len(bad) + 1,)) + bad + b"\0\0\0\1" + b"\1\0\0")
     with pytest.raises(MalformedMessageError):
         decode_subscription(b"\0\0" + b"\0\0\0\1" + struct.pack(">h", len(bad)) + bad + b"\xff\xff\xff\xff")
 

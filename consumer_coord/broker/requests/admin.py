@@ -9,7 +9,7 @@ from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import TOPIC_CONFIGS, Topic, check_topic_configs, name_problem
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

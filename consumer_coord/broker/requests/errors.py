@@ -5,7 +5,87 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from consumer_coord.wire import messages as m
+from consumer_coord.wire.messages.admin import (
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from consumer_coord.wire.messages.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from consumer_coord.wire.messages.group import (
+    Coordinator,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from consumer_coord.wire.messages.log import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+    PartitionData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 from consumer_coord.wire.schema import Struct
 
 
@@ -14,13 +94,13 @@ def error_response(request: Struct, version: int, error_code: int) -> Struct:
     return _RESPONSES[type(request)](request, version, error_code)
 
 
-def _produce(request: m.ProduceRequest, version: int, code: int) -> Struct:
-    return m.ProduceResponse(
+def _produce(request: ProduceRequest, version: int, code: int) -> Struct:
+    return ProduceResponse(
         responses=tuple(
-            m.TopicProduceResponse(
+            TopicProduceResponse(
                 name=topic.name,
                 partition_responses=tuple(
-                    m.PartitionProduceResponse(index=partition.index, error_code=code, base_offset=-1)
+                    PartitionProduceResponse(index=partition.index, error_code=code, base_offset=-1)
                     for partition in topic.partition_data
                 ),
             )
@@ -29,13 +109,13 @@ def _produce(request: m.ProduceRequest, version: int, code: int) -> Struct:
     )
 
 
-def _fetch(request: m.FetchRequest, version: int, code: int) -> Struct:
-    return m.FetchResponse(
+def _fetch(request: FetchRequest, version: int, code: int) -> Struct:
+    return FetchResponse(
         responses=tuple(
-            m.FetchableTopicResponse(
+            FetchableTopicResponse(
                 topic=topic.topic,
                 partitions=tuple(
-                    m.PartitionData(
+                    PartitionData(
                         partition_index=partition.partition, error_code=code, high_watermark=-1, records=b""
                     )
                     for partition in topic.partitions
@@ -46,13 +126,13 @@ def _fetch(request: m.FetchRequest, version: int, code: int) -> Struct:
     )
 
 
-def _list_offsets(request: m.ListOffsetsRequest, version: int, code: int) -> Struct:
-    return m.ListOffsetsResponse(
+def _list_offsets(request: ListOffsetsRequest, version: int, code: int) -> Struct:
+    return ListOffsetsResponse(
         topics=tuple(
-            m.ListOffsetsTopicResponse(
+            ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    m.ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
+                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
                     for partition in topic.partitions
                 ),
             )
@@ -61,23 +141,23 @@ def _list_offsets(request: m.ListOffsetsRequest, version: int, code: int) -> Str
     )
 
 
-def _metadata(request: m.MetadataRequest, version: int, code: int) -> Struct:
-    return m.MetadataResponse(
+def _metadata(request: MetadataRequest, version: int, code: int) -> Struct:
+    return MetadataResponse(
         topics=tuple(
-            m.MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
             for topic in request.topics or ()
         ),
         error_code=code,
     )
 
 
-def _offset_commit(request: m.OffsetCommitRequest, version: int, code: int) -> Struct:
-    return m.OffsetCommitResponse(
+def _offset_commit(request: OffsetCommitRequest, version: int, code: int) -> Struct:
+    return OffsetCommitResponse(
         topics=tuple(
-            m.OffsetCommitResponseTopic(
+            OffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=tuple(
-                    m.OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
                     for partition in topic.partitions
                 ),
             )
@@ -86,18 +166,18 @@ def _offset_commit(request: m.OffsetCommitRequest, version: int, code: int) -> S
     )
 
 
-def _offset_fetch(request: m.OffsetFetchRequest, version: int, code: int) -> Struct:
+def _offset_fetch(request: OffsetFetchRequest, version: int, code: int) -> Struct:
     if version >= 8:
-        return m.OffsetFetchResponse(
+        return OffsetFetchResponse(
             groups=tuple(
-                m.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
+                OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
             )
         )
     partitions = tuple(
-        m.OffsetFetchResponseTopic(
+        OffsetFetchResponseTopic(
             name=topic.name,
             partitions=tuple(
-                m.OffsetFetchResponsePartition(
+                OffsetFetchResponsePartition(
                     partition_index=index, committed_offset=-1, metadata="", error_code=code
                 )
                 for index in topic.partition_indexes
@@ -105,65 +185,65 @@ def _offset_fetch(request: m.OffsetFetchRequest, version: int, code: int) -> Str
         )
         for topic in request.topics or ()
     )
-    return m.OffsetFetchResponse(topics=partitions, error_code=code)
+    return OffsetFetchResponse(topics=partitions, error_code=code)
 
 
-def _find_coordinator(request: m.FindCoordinatorRequest, version: int, code: int) -> Struct:
+def _find_coordinator(request: FindCoordinatorRequest, version: int, code: int) -> Struct:
     if version >= 4:
-        return m.FindCoordinatorResponse(
+        return FindCoordinatorResponse(
             coordinators=tuple(
-                m.Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
+                Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
                 for key in request.coordinator_keys
             )
         )
-    return m.FindCoordinatorResponse(error_code=code, error_message=None, node_id=-1, host="", port=-1)
+    return FindCoordinatorResponse(error_code=code, error_message=None, node_id=-1, host="", port=-1)
 
 
-def _join_group(request: m.JoinGroupRequest, version: int, code: int) -> Struct:
-    return m.JoinGroupResponse(
+def _join_group(request: JoinGroupRequest, version: int, code: int) -> Struct:
+    return JoinGroupResponse(
         error_code=code, member_id=request.member_id, protocol_name=None if version >= 7 else ""
     )
 
 
-def _leave_group(request: m.LeaveGroupRequest, version: int, code: int) -> Struct:
-    return m.LeaveGroupResponse(error_code=code)
+def _leave_group(request: LeaveGroupRequest, version: int, code: int) -> Struct:
+    return LeaveGroupResponse(error_code=code)
 
 
-def _describe_groups(request: m.DescribeGroupsRequest, version: int, code: int) -> Struct:
-    return m.DescribeGroupsResponse(
-        groups=tuple(m.DescribedGroup(error_code=code, group_id=group_id) for group_id in request.groups)
+def _describe_groups(request: DescribeGroupsRequest, version: int, code: int) -> Struct:
+    return DescribeGroupsResponse(
+        groups=tuple(DescribedGroup(error_code=code, group_id=group_id) for group_id in request.groups)
     )
 
 
-def _create_topics(request: m.CreateTopicsRequest, version: int, code: int) -> Struct:
-    return m.CreateTopicsResponse(
+def _create_topics(request: CreateTopicsRequest, version: int, code: int) -> Struct:
+    return CreateTopicsResponse(
         topics=tuple(
-            m.CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=())
+            CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=())
             for topic in request.topics
         )
     )
 
 
-def _delete_topics(request: m.DeleteTopicsRequest, version: int, code: int) -> Struct:
+def _delete_topics(request: DeleteTopicsRequest, version: int, code: int) -> Struct:
     if version >= 6:
-        return m.DeleteTopicsResponse(
+        return DeleteTopicsResponse(
             responses=tuple(
-                m.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
+                DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
                 for topic in request.topics
             )
         )
-    return m.DeleteTopicsResponse(
-        responses=tuple(m.DeletableTopicResult(name=name, error_code=code) for name in request.topic_names)
+    return DeleteTopicsResponse(
+        responses=tuple(DeletableTopicResult(name=name, error_code=code) for name in request.topic_names)
     )
 
 
-def _delete_records(request: m.DeleteRecordsRequest, version: int, code: int) -> Struct:
-    return m.DeleteRecordsResponse(
+def _delete_records(request: DeleteRecordsRequest, version: int, code: int) -> Struct:
+    return DeleteRecordsResponse(
         topics=tuple(
-            m.DeleteRecordsTopicResult(
+            DeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=tuple(
-                    m.DeleteRecordsPartitionResult(
+                    DeleteRecordsPartitionResult(
                         partition_index=partition.partition_index, low_watermark=-1, error_code=code
                     )
                     for partition in topic.partitions
@@ -174,13 +254,13 @@ def _delete_records(request: m.DeleteRecordsRequest, version: int, code: int) ->
     )
 
 
-def _offset_for_leader_epoch(request: m.OffsetForLeaderEpochRequest, version: int, code: int) -> Struct:
-    return m.OffsetForLeaderEpochResponse(
+def _offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, version: int, code: int) -> Struct:
+    return OffsetForLeaderEpochResponse(
         topics=tuple(
-            m.OffsetForLeaderTopicResult(
+            OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
-                    m.EpochEndOffset(error_code=code, partition=partition.partition) for partition in topic.partitions
+                    EpochEndOffset(error_code=code, partition=partition.partition) for partition in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -188,10 +268,10 @@ def _offset_for_leader_epoch(request: m.OffsetForLeaderEpochRequest, version: in
     )
 
 
-def _describe_configs(request: m.DescribeConfigsRequest, version: int, code: int) -> Struct:
-    return m.DescribeConfigsResponse(
+def _describe_configs(request: DescribeConfigsRequest, version: int, code: int) -> Struct:
+    return DescribeConfigsResponse(
         results=tuple(
-            m.DescribeConfigsResult(
+            DescribeConfigsResult(
                 error_code=code,
                 error_message=None,
                 resource_type=resource.resource_type,
@@ -202,45 +282,45 @@ def _describe_configs(request: m.DescribeConfigsRequest, version: int, code: int
     )
 
 
-def _create_partitions(request: m.CreatePartitionsRequest, version: int, code: int) -> Struct:
-    return m.CreatePartitionsResponse(
-        results=tuple(m.CreatePartitionsTopicResult(name=topic.name, error_code=code) for topic in request.topics)
+def _create_partitions(request: CreatePartitionsRequest, version: int, code: int) -> Struct:
+    return CreatePartitionsResponse(
+        results=tuple(CreatePartitionsTopicResult(name=topic.name, error_code=code) for topic in request.topics)
     )
 
 
-def _delete_groups(request: m.DeleteGroupsRequest, version: int, code: int) -> Struct:
-    return m.DeleteGroupsResponse(
-        results=tuple(m.DeletableGroupResult(group_id=group_id, error_code=code) for group_id in request.groups_names)
+def _delete_groups(request: DeleteGroupsRequest, version: int, code: int) -> Struct:
+    return DeleteGroupsResponse(
+        results=tuple(DeletableGroupResult(group_id=group_id, error_code=code) for group_id in request.groups_names)
     )
 
 
 _RESPONSES: Mapping[type[Struct], Callable[[Any, int, int], Struct]] = {
-    m.ProduceRequest: _produce,
-    m.FetchRequest: _fetch,
-    m.ListOffsetsRequest: _list_offsets,
-    m.MetadataRequest: _metadata,
-    m.OffsetCommitRequest: _offset_commit,
-    m.OffsetFetchRequest: _offset_fetch,
-    m.FindCoordinatorRequest: _find_coordinator,
-    m.JoinGroupRequest: _join_group,
-    m.HeartbeatRequest: lambda request, version, code: m.HeartbeatResponse(error_code=code),
-    m.LeaveGroupRequest: _leave_group,
-    m.SyncGroupRequest: lambda request, version, code: m.SyncGroupResponse(error_code=code),
-    m.DescribeGroupsRequest: _describe_groups,
-    m.ListGroupsRequest: lambda request, version, code: m.ListGroupsResponse(error_code=code),
-    m.ApiVersionsRequest: lambda request, version, code: m.ApiVersionsResponse(error_code=code),
-    m.CreateTopicsRequest: _create_topics,
-    m.DeleteTopicsRequest: _delete_topics,
-    m.DeleteRecordsRequest: _delete_records,
-    m.InitProducerIdRequest: lambda request, version, code: m.InitProducerIdResponse(
+    ProduceRequest: _produce,
+    FetchRequest: _fetch,
+    ListOffsetsRequest: _list_offsets,
+    MetadataRequest: _metadata,
+    OffsetCommitRequest: _offset_commit,
+    OffsetFetchRequest: _offset_fetch,
+    FindCoordinatorRequest: _find_coordinator,
+    JoinGroupRequest: _join_group,
+    HeartbeatRequest: lambda request, version, code: HeartbeatResponse(error_code=code),
+    LeaveGroupRequest: _leave_group,
+    SyncGroupRequest: lambda request, version, code: SyncGroupResponse(error_code=code),
+    DescribeGroupsRequest: _describe_groups,
+    ListGroupsRequest: lambda request, version, code: ListGroupsResponse(error_code=code),
+    ApiVersionsRequest: lambda request, version, code: ApiVersionsResponse(error_code=code),
+    CreateTopicsRequest: _create_topics,
+    DeleteTopicsRequest: _delete_topics,
+    DeleteRecordsRequest: _delete_records,
+    InitProducerIdRequest: lambda request, version, code: InitProducerIdResponse(
         error_code=code, producer_id=-1, producer_epoch=-1
     ),
-    m.OffsetForLeaderEpochRequest: _offset_for_leader_epoch,
-    m.DescribeConfigsRequest: _describe_configs,
-    m.CreatePartitionsRequest: _create_partitions,
-    m.DeleteGroupsRequest: _delete_groups,
-    m.OffsetDeleteRequest: lambda request, version, code: m.OffsetDeleteResponse(error_code=code),
-    m.DescribeClusterRequest: lambda request, version, code: m.DescribeClusterResponse(
+    OffsetForLeaderEpochRequest: _offset_for_leader_epoch,
+    DescribeConfigsRequest: _describe_configs,
+    CreatePartitionsRequest: _create_partitions,
+    DeleteGroupsRequest: _delete_groups,
+    OffsetDeleteRequest: lambda request, version, code: OffsetDeleteResponse(error_code=code),
+    DescribeClusterRequest: lambda request, version, code: DescribeClusterResponse(
         error_code=code, cluster_id="", endpoint_type=1
     ),
 }

@@ -8,7 +8,7 @@ import attrs
 
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.group import (
     Coordinator,
     DeleteGroupsRequest,
     DeleteGroupsResponse,

@@ -10,7 +10,7 @@ from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import Partition
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.log import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -22,11 +22,6 @@ from consumer_coord.wire.messages import (
     FetchResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -37,6 +32,13 @@ from consumer_coord.wire.messages import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
+)
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, name_problem
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

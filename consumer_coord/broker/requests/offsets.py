@@ -10,7 +10,7 @@ from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages import (
+from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,

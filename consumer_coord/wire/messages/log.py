@@ -209,62 +209,6 @@ class FetchResponse(Struct):
 
 
 @attrs.frozen
-class ListOffsetsPartition(Struct):
-    """One of ``ListOffsetsTopic.partitions``."""
-
-    partition_index: int = field(INT32)
-    current_leader_epoch: int = field(INT32, "4+", default=-1, ignorable=True)
-    timestamp: int = field(INT64)
-
-
-@attrs.frozen
-class ListOffsetsTopic(Struct):
-    """One of ``ListOffsetsRequest.topics``."""
-
-    name: str = field(STRING)
-    partitions: Sequence[ListOffsetsPartition] = field(array(ListOffsetsPartition))
-
-
-@message("1-10", flexible="6+")
-@attrs.frozen
-class ListOffsetsRequest(Struct):
-    """Asks for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
-
-    replica_id: int = field(INT32)
-    isolation_level: int = field(INT8, "2+")
-    topics: Sequence[ListOffsetsTopic] = field(array(ListOffsetsTopic))
-    timeout_ms: int = field(INT32, "10+", ignorable=True)
-
-
-@attrs.frozen
-class ListOffsetsPartitionResponse(Struct):
-    """One of ``ListOffsetsTopicResponse.partitions``."""
-
-    partition_index: int = field(INT32)
-    error_code: int = field(INT16)
-    timestamp: int = field(INT64, default=-1)
-    offset: int = field(INT64, default=-1)
-    leader_epoch: int = field(INT32, "4+", default=-1)
-
-
-@attrs.frozen
-class ListOffsetsTopicResponse(Struct):
-    """One of ``ListOffsetsResponse.topics``."""
-
-    name: str = field(STRING)
-    partitions: Sequence[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))
-
-
-@message("1-10", flexible="6+")
-@attrs.frozen
-class ListOffsetsResponse(Struct):
-    """An offset per partition."""
-
-    throttle_time_ms: int = field(INT32, "2+", ignorable=True)
-    topics: Sequence[ListOffsetsTopicResponse] = field(array(ListOffsetsTopicResponse))
-
-
-@attrs.frozen
 class OffsetForLeaderPartition(Struct):
     """One of ``OffsetForLeaderTopic.partitions``."""
 

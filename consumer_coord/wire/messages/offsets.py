@@ -1,4 +1,4 @@
-"""Messages that commit, fetch and delete a group's offsets."""
+"""Messages about offsets: those a group commits, and those a partition has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, Struct, array, field, message
 
 
 @attrs.frozen
@@ -208,3 +208,59 @@ class OffsetDeleteResponse(Struct):
     error_code: int = field(INT16)
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[OffsetDeleteResponseTopic] = field(array(OffsetDeleteResponseTopic))
+
+
+@attrs.frozen
+class ListOffsetsPartition(Struct):
+    """One of ``ListOffsetsTopic.partitions``."""
+
+    partition_index: int = field(INT32)
+    current_leader_epoch: int = field(INT32, "4+", default=-1, ignorable=True)
+    timestamp: int = field(INT64)
+
+
+@attrs.frozen
+class ListOffsetsTopic(Struct):
+    """One of ``ListOffsetsRequest.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[ListOffsetsPartition] = field(array(ListOffsetsPartition))
+
+
+@message("1-10", flexible="6+")
+@attrs.frozen
+class ListOffsetsRequest(Struct):
+    """Asks for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
+
+    replica_id: int = field(INT32)
+    isolation_level: int = field(INT8, "2+")
+    topics: Sequence[ListOffsetsTopic] = field(array(ListOffsetsTopic))
+    timeout_ms: int = field(INT32, "10+", ignorable=True)
+
+
+@attrs.frozen
+class ListOffsetsPartitionResponse(Struct):
+    """One of ``ListOffsetsTopicResponse.partitions``."""
+
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    timestamp: int = field(INT64, default=-1)
+    offset: int = field(INT64, default=-1)
+    leader_epoch: int = field(INT32, "4+", default=-1)
+
+
+@attrs.frozen
+class ListOffsetsTopicResponse(Struct):
+    """One of ``ListOffsetsResponse.topics``."""
+
+    name: str = field(STRING)
+    partitions: Sequence[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))
+
+
+@message("1-10", flexible="6+")
+@attrs.frozen
+class ListOffsetsResponse(Struct):
+    """An offset per partition."""
+
+    throttle_time_ms: int = field(INT32, "2+", ignorable=True)
+    topics: Sequence[ListOffsetsTopicResponse] = field(array(ListOffsetsTopicResponse))

@@ -23,7 +23,6 @@ from consumer_coord.broker.requests.errors import error_response
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire import messages as m
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import Request, decode_request, encode_response
 from consumer_coord.wire.membership import (
@@ -34,6 +33,47 @@ from consumer_coord.wire.membership import (
     encode_assignment,
     encode_subscription,
 )
+from consumer_coord.wire.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from consumer_coord.wire.messages.group import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from consumer_coord.wire.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 from consumer_coord.wire.schema import Struct
 
 R = TypeVar("R")
@@ -130,7 +170,7 @@ class FakeBrokers:
 
     def kinds(self) -> list[str]:
         """The names of all requests of the group's protocol, in order."""
-        left_out = (m.ApiVersionsRequest, m.MetadataRequest, m.HeartbeatRequest)
+        left_out = (ApiVersionsRequest, MetadataRequest, HeartbeatRequest)
         return [
             type(seen.message).__name__.removesuffix("Request")
             for seen in self.seen
@@ -182,9 +222,9 @@ class FakeBrokers:
             return reply
         if isinstance(reply, Pass):
             return await self.serve(node, request, frame)
-        if isinstance(reply, m.FindCoordinatorResponse) and request.version < 4:
+        if isinstance(reply, FindCoordinatorResponse) and request.version < 4:
             found = reply.coordinators[0]
-            reply = m.FindCoordinatorResponse(
+            reply = FindCoordinatorResponse(
                 error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
             )
         return encode_response(reply, request.version, request.correlation_id)
@@ -204,10 +244,10 @@ class FakeBrokers:
         """What would be answered without a script."""
         return self._usual(request)
 
-    def _api_versions(self, request: m.ApiVersionsRequest) -> Struct:
-        return m.ApiVersionsResponse(
+    def _api_versions(self, request: ApiVersionsRequest) -> Struct:
+        return ApiVersionsResponse(
             api_keys=tuple(
-                m.ApiVersion(
+                ApiVersion(
                     api_key=api.key,
                     min_version=api.min_version,
                     max_version=self.newest.get(api.key, api.max_version),
@@ -216,14 +256,14 @@ class FakeBrokers:
             )
         )
 
-    def _metadata(self, request: m.MetadataRequest) -> Struct:
+    def _metadata(self, request: MetadataRequest) -> Struct:
         if request.topics is None:
             wanted = sorted(self.topics)
         else:
             wanted = [topic.name for topic in request.topics if topic.name is not None]
-        return m.MetadataResponse(
+        return MetadataResponse(
             brokers=tuple(
-                m.MetadataResponseBroker(node_id=node, host=f"broker-{node}", port=9092, rack=self.racks.get(node))
+                MetadataResponseBroker(node_id=node, host=f"broker-{node}", port=9092, rack=self.racks.get(node))
                 for node in self.nodes
                 if node not in self.down
             ),
@@ -232,16 +272,16 @@ class FakeBrokers:
             topics=tuple(self._topic(name) for name in wanted),
         )
 
-    def _topic(self, name: str) -> m.MetadataResponseTopic:
+    def _topic(self, name: str) -> MetadataResponseTopic:
         code = self.topic_errors.get(name, codes.NONE if name in self.topics else codes.UNKNOWN_TOPIC_OR_PARTITION)
         numbers = range(self.topics.get(name, 0)) if code == codes.NONE else range(0)
-        return m.MetadataResponseTopic(
+        return MetadataResponseTopic(
             error_code=code,
             name=name,
             topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name),
             is_internal=name in self.internal,
             partitions=tuple(
-                m.MetadataResponsePartition(
+                MetadataResponsePartition(
                     error_code=codes.NONE,
                     partition_index=number,
                     leader_id=number % len(self.nodes),
@@ -253,27 +293,27 @@ class FakeBrokers:
             ),
         )
 
-    def _find_coordinator(self, request: m.FindCoordinatorRequest) -> Struct:
+    def _find_coordinator(self, request: FindCoordinatorRequest) -> Struct:
         return found_at(self.coordinator)
 
-    def _join_group(self, request: m.JoinGroupRequest) -> Struct:
+    def _join_group(self, request: JoinGroupRequest) -> Struct:
         if not request.member_id and request.group_instance_id is None:
             self._members += 1
-            return m.JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED, member_id=f"member-{self._members}")
+            return JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED, member_id=f"member-{self._members}")
         self.generation += 1
         return self.joined(request)
 
-    def joined(self, request: m.JoinGroupRequest, **changes: Any) -> m.JoinGroupResponse:
+    def joined(self, request: JoinGroupRequest, **changes: Any) -> JoinGroupResponse:
         """A JoinGroup's good answer, with some fields changed."""
         member_id = request.member_id or f"{request.group_instance_id}-1"
         leader = self.leader or member_id
         protocol = next((each for each in request.protocols if each.name == self.protocol), request.protocols[0])
-        rows = [m.JoinGroupResponseMember(member_id, request.group_instance_id, protocol.metadata)]
+        rows = [JoinGroupResponseMember(member_id, request.group_instance_id, protocol.metadata)]
         rows += [
-            m.JoinGroupResponseMember(other, None, encode_subscription(subscription))
+            JoinGroupResponseMember(other, None, encode_subscription(subscription))
             for other, subscription in self.others.items()
         ]
-        answer = m.JoinGroupResponse(
+        answer = JoinGroupResponse(
             generation_id=self.generation,
             protocol_type="consumer",
             protocol_name=protocol.name,
@@ -283,43 +323,43 @@ class FakeBrokers:
         )
         return attrs.evolve(answer, **changes)
 
-    def _sync_group(self, request: m.SyncGroupRequest) -> Struct:
+    def _sync_group(self, request: SyncGroupRequest) -> Struct:
         ours = [each.assignment for each in request.assignments if each.member_id == request.member_id]
         return self.synced(ours[0] if ours else encode_assignment(Assignment(self.assignment)))
 
     @staticmethod
-    def synced(assignment: bytes, **changes: Any) -> m.SyncGroupResponse:
+    def synced(assignment: bytes, **changes: Any) -> SyncGroupResponse:
         """A SyncGroup's good answer, with some fields changed."""
-        return attrs.evolve(m.SyncGroupResponse(assignment=assignment), **changes)
+        return attrs.evolve(SyncGroupResponse(assignment=assignment), **changes)
 
-    def _sasl_handshake(self, request: m.SaslHandshakeRequest) -> Struct:
+    def _sasl_handshake(self, request: SaslHandshakeRequest) -> Struct:
         # A listener without SASL.
-        return m.SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
+        return SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
 
-    def _heartbeat(self, request: m.HeartbeatRequest) -> Struct:
-        return m.HeartbeatResponse()
+    def _heartbeat(self, request: HeartbeatRequest) -> Struct:
+        return HeartbeatResponse()
 
-    def _leave_group(self, request: m.LeaveGroupRequest) -> Struct:
-        return m.LeaveGroupResponse(
-            members=tuple(m.MemberResponse(each.member_id, each.group_instance_id, codes.NONE) for each in request.members)
+    def _leave_group(self, request: LeaveGroupRequest) -> Struct:
+        return LeaveGroupResponse(
+            members=tuple(MemberResponse(each.member_id, each.group_instance_id, codes.NONE) for each in request.members)
         )
 
-    def _offset_commit(self, request: m.OffsetCommitRequest) -> Struct:
+    def _offset_commit(self, request: OffsetCommitRequest) -> Struct:
         for topic in request.topics:
             for row in topic.partitions:
                 self.committed[TopicPartition(topic.name, row.partition_index)] = row.committed_offset
         return commit_answer(request)
 
-    def _offset_fetch(self, request: m.OffsetFetchRequest) -> Struct:
+    def _offset_fetch(self, request: OffsetFetchRequest) -> Struct:
         return fetch_answer(request, self.committed)
 
-    def _list_offsets(self, request: m.ListOffsetsRequest) -> Struct:
-        return m.ListOffsetsResponse(
+    def _list_offsets(self, request: ListOffsetsRequest) -> Struct:
+        return ListOffsetsResponse(
             topics=tuple(
-                m.ListOffsetsTopicResponse(
+                ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=tuple(
-                        m.ListOffsetsPartitionResponse(
+                        ListOffsetsPartitionResponse(
                             partition_index=row.partition_index,
                             error_code=codes.NONE,
                             offset=0 if row.timestamp == -2 else 100,
@@ -367,14 +407,14 @@ class RealCoordinator(FakeBrokers):
         return self.group.state.value
 
 
-def found_at(node: int) -> m.FindCoordinatorResponse:
+def found_at(node: int) -> FindCoordinatorResponse:
     """FindCoordinator's answer."""
-    return m.FindCoordinatorResponse(
-        coordinators=(m.Coordinator(key=GROUP, node_id=node, host=f"broker-{node}", port=9092, error_code=codes.NONE),)
+    return FindCoordinatorResponse(
+        coordinators=(Coordinator(key=GROUP, node_id=node, host=f"broker-{node}", port=9092, error_code=codes.NONE),)
     )
 
 
-def offsets_of(request: m.OffsetCommitRequest) -> dict[TopicPartition, int]:
+def offsets_of(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
     """What a commit asks for."""
     return {
         TopicPartition(topic.name, row.partition_index): row.committed_offset
@@ -393,15 +433,15 @@ def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
     return wait
 
 
-def commit_answer(request: m.OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
+def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
     """OffsetCommit's answer, with errors for some partitions."""
     errors = errors or {}
-    return m.OffsetCommitResponse(
+    return OffsetCommitResponse(
         topics=tuple(
-            m.OffsetCommitResponseTopic(
+            OffsetCommitResponseTopic(
                 topic.name,
                 tuple(
-                    m.OffsetCommitResponsePartition(
+                    OffsetCommitResponsePartition(
                         row.partition_index, errors.get(TopicPartition(topic.name, row.partition_index), codes.NONE)
                     )
                     for row in topic.partitions
@@ -413,22 +453,22 @@ def commit_answer(request: m.OffsetCommitRequest, errors: Mapping[TopicPartition
 
 
 def fetch_answer(
-    request: m.OffsetFetchRequest,
+    request: OffsetFetchRequest,
     committed: Mapping[TopicPartition, int],
     errors: Mapping[TopicPartition, int] | None = None,
 ) -> Struct:
     """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
     errors = errors or {}
     group = request.groups[0]
-    return m.OffsetFetchResponse(
+    return OffsetFetchResponse(
         groups=(
-            m.OffsetFetchResponseGroup(
+            OffsetFetchResponseGroup(
                 group_id=group.group_id,
                 topics=tuple(
-                    m.OffsetFetchResponseTopics(
+                    OffsetFetchResponseTopics(
                         topic.name,
                         tuple(
-                            m.OffsetFetchResponsePartitions(
+                            OffsetFetchResponsePartitions(
                                 partition_index=number,
                                 committed_offset=committed.get(TopicPartition(topic.name, number), -1),
                                 metadata="",
@@ -444,18 +484,18 @@ def fetch_answer(
     )
 
 
-def owned_in(request: m.JoinGroupRequest) -> set[TopicPartition]:
+def owned_in(request: JoinGroupRequest) -> set[TopicPartition]:
     """What a JoinGroup names as owned."""
     subscription = decode_subscription(request.protocols[0].metadata)
     return {TopicPartition(topic, number) for topic, row in subscription.owned_partitions.items() for number in row}
 
 
-def asked_for(request: m.JoinGroupRequest) -> list[str]:
+def asked_for(request: JoinGroupRequest) -> list[str]:
     """The topics of a JoinGroup."""
     return list(decode_subscription(request.protocols[0].metadata).topics)
 
 
-def plan_in(request: m.SyncGroupRequest) -> dict[str, dict[str, list[int]]]:
+def plan_in(request: SyncGroupRequest) -> dict[str, dict[str, list[int]]]:
     """The assignments of a SyncGroup."""
     return {
         each.member_id: {topic: list(row) for topic, row in decode_assignment(each.assignment).partitions.items()}
