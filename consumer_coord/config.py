@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -315,8 +314,8 @@ def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
 
 
 def _load(name: str) -> Assignor:
-    offered = {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
     built_in = _BUILT_IN.get(name)
+    offered = {} if built_in is not None else _entry_points()
     load: Callable[[], Any]
     if built_in is not None:
         load = lambda: getattr(importlib.import_module("assignors"), built_in)  # noqa: E731
@@ -338,6 +337,13 @@ def _load(name: str) -> Assignor:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {error}") from error
     return as_assignor(found)
+
+
+def _entry_points() -> Mapping[str, Any]:
+    # Imported here: it looks into every installed package, and Kafka's own assignors need none of them.
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 _BUILT_IN = {

@@ -1,19 +1,7 @@
-"""The columns of the source, those of Spark's own Kafka source, and Arrow batches made of librdkafka's messages.
-
-No Python object is made for a cell where a buffer can be filled instead: keys and values are joined into one buffer, the
-topic is repeated, offsets and partitions are numpy arrays.  A column that the query did not ask for is not built.
-"""
+"""The columns of the source: those of Spark's own Kafka source."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
-from typing import Any
-
-import attrs
-import numpy as np
-import pyarrow as pa
-from confluent_kafka import Message
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -68,75 +56,3 @@ def check_schema(schema: StructType, include_headers: bool) -> None:
             )
         if not field.nullable:
             raise ConfigurationError(f"schema(): {field.name} must be nullable: Kafka promises no key and no value")
-
-
-@attrs.frozen
-class Run:
-    """So many messages of one partition, one after the other."""
-
-    topic: str
-    partition: int
-    count: int
-
-
-def to_batch(messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema) -> pa.RecordBatch:
-    """One Arrow batch of messages without errors; ``runs`` tell whose they are, in order."""
-    cells = {"timestamp", "timestampType"} & set(schema.names) and list(map(Message.timestamp, messages))
-    arrays = []
-    for field in schema:
-        if field.name in ("key", "value"):
-            accessor = Message.key if field.name == "key" else Message.value
-            array = _binary(list(map(accessor, messages)))
-        elif field.name == "topic":
-            array = _topics(runs)
-        elif field.name == "partition":
-            array = pa.array(np.repeat([run.partition for run in runs], [run.count for run in runs]).astype(np.int32))
-        elif field.name == "offset":
-            array = pa.array(_offsets(messages, runs))
-        elif field.name == "timestamp":
-            millis = np.fromiter(map(itemgetter(1), cells), np.int64, len(messages))
-            array = pa.array(millis * 1000).cast(field.type)
-        elif field.name == "timestampType":
-            # librdkafka counts from 0 (none), Java from -1.
-            array = pa.array(np.fromiter(map(itemgetter(0), cells), np.int32, len(messages)) - np.int32(1))
-        else:
-            array = pa.array([_header_cell(message) for message in messages], type=field.type)
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _binary(cells: list[bytes | None]) -> pa.Array:
-    try:
-        joined = b"".join(cells)  # type: ignore[arg-type]  # a None among them raises, and is dealt with
-    except TypeError:
-        return pa.array(cells, type=pa.binary())
-    ends = np.zeros(len(cells) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, cells), np.int64, len(cells)), out=ends[1:])  # type: ignore[arg-type]
-    if ends[-1] > np.iinfo(np.int32).max:
-        return pa.array(cells, type=pa.binary())
-    return pa.Array.from_buffers(pa.binary(), len(cells), [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(joined)])
-
-
-def _topics(runs: Sequence[Run]) -> pa.Array:
-    if len({run.topic for run in runs}) == 1:
-        return pa.repeat(runs[0].topic, sum(run.count for run in runs))
-    return pa.concat_arrays([pa.repeat(run.topic, run.count) for run in runs])
-
-
-def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> Any:
-    parts = []
-    at = 0
-    for run in runs:
-        first, last = messages[at].offset(), messages[at + run.count - 1].offset()
-        if last - first + 1 == run.count:  # without a gap, and they only ever grow
-            parts.append(np.arange(first, last + 1, dtype=np.int64))
-        else:
-            part = messages[at : at + run.count]
-            parts.append(np.fromiter(map(Message.offset, part), np.int64, run.count))
-        at += run.count
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _header_cell(message: Message) -> list[dict[str, Any]] | None:
-    headers = message.headers()
-    return [{"key": key, "value": value} for key, value in headers] if headers else None

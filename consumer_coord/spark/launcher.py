@@ -19,6 +19,10 @@ for entry in $PYTHONPATH; do
         *) kept=${{kept:+$kept:}}$entry ;;
     esac
 done
+case "$*" in
+    # A planner computes nothing, and numpy would start a thread for each core that waits busily for work.
+    *streaming_source_runner*) export OPENBLAS_NUM_THREADS="${{OPENBLAS_NUM_THREADS:-1}}" ;;
+esac
 PYTHONPATH=$kept exec "{python}" "$@"
 """
 

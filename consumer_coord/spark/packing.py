@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -44,6 +44,15 @@ class Range:
 
 
 Task: TypeAlias = tuple[Range, ...]
+
+
+@attrs.frozen
+class ReadSpec:
+    """What every task of a query needs to know; it travels to the executors once a query."""
+
+    config: Mapping[str, Any] = attrs.field(repr=False)
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
 
 
 @attrs.frozen

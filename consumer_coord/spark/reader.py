@@ -9,15 +9,14 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
 
-from consumer_coord.spark.columns import Run, to_batch
+from consumer_coord.spark.batches import Run, to_batch
 from consumer_coord.spark.consumers import CachedConsumer, Chunk, cached_consumer
-from consumer_coord.spark.packing import Range
+from consumer_coord.spark.packing import Range, ReadSpec
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +26,6 @@ BATCH_BYTES = 16 << 20
 
 #: After so many tasks what was frozen is looked through for garbage.
 _COLLECT_EVERY = 64
-
-
-@attrs.frozen
-class ReadSpec:
-    """What every task of a query needs to know; it travels to the executors once a query."""
-
-    config: Mapping[str, Any] = attrs.field(repr=False)
-    fail_on_data_loss: bool
-    poll_timeout_ms: int
 
 
 def read_ranges(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

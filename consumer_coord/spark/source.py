@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -28,8 +27,7 @@ from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.hooks import OAUTH_CB, load_packer
 from consumer_coord.spark.offsets import Offsets, from_json
 from consumer_coord.spark.options import Options, parse_options
-from consumer_coord.spark.packing import Packing, Range, Task, pack_with
-from consumer_coord.spark.reader import ReadSpec, read_ranges
+from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
 
 if TYPE_CHECKING:
     from consumer_coord.spark.member import Membership
@@ -87,6 +85,8 @@ def _spark_files_on_path() -> Sequence[str]:
 
 def check_data_plane(options: Options) -> None:
     """Let librdkafka look at the settings that are its own: an unknown ``kafka.*`` key is an error at ``load()``."""
+    from confluent_kafka import Consumer, KafkaException
+
     settings = options.data_plane()
     # It was loaded already, and to make a consumer with it would ask for a token.
     settings.pop(OAUTH_CB, None)
@@ -211,6 +211,9 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's records."""
+        # Imported here, as the coordinator above: a planner has no use for librdkafka.
+        from consumer_coord.spark.reader import read_ranges
+
         assert isinstance(partition, GroupInputPartition)
         return read_ranges(partition.ranges, self._spec, self._schema)
 

@@ -18,8 +18,8 @@ from consumer_coord.spark import consumers
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.options import parse_options
-from consumer_coord.spark.packing import Range
-from consumer_coord.spark.reader import ReadSpec, read_ranges
+from consumer_coord.spark.packing import Range, ReadSpec
+from consumer_coord.spark.reader import read_ranges
 from tests.spark.conftest import produce
 from tests.support.real_kafka import NewTopicFactory, RealKafka
 
