@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_POLL_INTERVAL_MS = 3_600_000
 #: How long the group waits for this query in a rebalance; it answers in the background, so this needs no batch.
 REBALANCE_TIMEOUT_MS = 60_000
+#: A query that joins waits until the others hear of it, in both rounds of a rebalance.
+HEARTBEAT_INTERVAL_MS = 1_000
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
 
@@ -123,7 +125,8 @@ class Options:
             "queued.max.messages.kbytes": 32_768,
             # A full queue pauses fetching, by default for a second: most of a batch's time.
             "fetch.queue.backoff.ms": 5,
-            "fetch.message.max.bytes": 4_194_304,
+            # Of each partition at once.  librdkafka unpacks it as a whole, so compressed records may take many times as much.
+            "fetch.message.max.bytes": 2_097_152,
             "fetch.wait.max.ms": 100,
             **self.config().librdkafka,
             "enable.partition.eof": True,
@@ -211,6 +214,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
     settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
     settings.setdefault("rebalance.timeout.ms", REBALANCE_TIMEOUT_MS)
+    settings.setdefault("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)
     return settings
 
 
