@@ -60,8 +60,9 @@ class Process(asyncio.AbstractEventLoop):
         if self.dead:
             return
         self.dead = self.halted = True
-        self._put_off = []
         self._remains = self.loop.tasks_of(self)
+        # After that: a task that has not begun lives by its first step alone.
+        self._put_off = []
         for task in self._remains:
             # asyncio would warn that they were destroyed while pending; a killed process does just that.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
