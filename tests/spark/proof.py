@@ -321,6 +321,21 @@ PLAY: Sequence[tuple[str, str]] = (
 )
 
 
+STEPS = ("start", "stop", "remove", "jvm", "driver", "planner", "executor")
+
+
+def wrong_step(steps: Sequence[tuple[str, str]]) -> str | None:
+    """What is wrong with the steps of a play, which begins with the queries ``a`` and ``b``; None if nothing is."""
+    running = {"a", "b"}
+    for what, name in steps:
+        if what not in STEPS:
+            return f"{what}:{name} is no step, those are {', '.join(STEPS)}"
+        if (what == "start") is (name in running):
+            return f"{what}:{name}: {name} {'runs already' if name in running else f'does not run, start:{name} first'}"
+        running = running - {name} if what == "remove" else running | {name}
+    return None
+
+
 def play(scene: Scene, members: Members, records: int, rate: float, steps: Sequence[tuple[str, str]] = PLAY) -> Verdict:
     """The whole proof; returns the verdict, of which nothing was checked yet.  Records flow until the last step at least."""
     scene.create()
@@ -394,6 +409,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     steps: Sequence[tuple[str, str]] = PLAY
     if given.steps:
         steps = [(what, name) for what, _, name in (step.partition(":") for step in given.steps)]
+        problem = wrong_step(steps)
+        if problem is not None:
+            parser.error(f"--steps: {problem}")
     directory = Path(tempfile.mkdtemp(prefix="spark-proof-"))
     began = time.monotonic()
 
