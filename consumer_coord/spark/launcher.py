@@ -2,7 +2,8 @@
 
 Spark puts ``pyspark.zip`` first on the path of each Python process it starts.  That archive holds no compiled modules, so each
 process compiles a second's worth of PySpark again, and on a busy machine a planner misses Spark's ten seconds to connect
-back.  Where PySpark is installed with pip, the installed package does as well.
+back.  It puts one of its jars there, too, of which Python reads the whole directory.  Where PySpark is installed with pip,
+the installed package does as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ kept=
 IFS=:
 for entry in $PYTHONPATH; do
     case $entry in
-        */pyspark.zip | */py4j-*-src.zip) ;;
+        */pyspark.zip | */py4j-*-src.zip | */spark-core_*.jar) ;;
         *) kept=${{kept:+$kept:}}$entry ;;
     esac
 done

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from consumer_coord.spark.launcher import fast_python
 
 PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
 WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader")
@@ -38,3 +42,22 @@ def test_a_process_imports_what_it_needs_and_no_more(imported: tuple[str, ...], 
     modules = set(listed.splitlines())
     assert modules.issuperset(imported)
     assert not modules & unwanted
+
+
+def run_with_launcher(tmp_path: Path, path: str, *arguments: str, **more: str) -> list[str]:
+    code = "import os; print(os.environ['PYTHONPATH'], os.environ.get('OPENBLAS_NUM_THREADS'), sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": path, **more}
+    command = [fast_python(tmp_path), "-c", code, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+
+
+def test_the_launcher_takes_sparks_archives_off_the_path_and_nothing_else(tmp_path: Path) -> None:
+    archives = "/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10.9.9-src.zip:/spark/jars/spark-core_2.13-4.2.0.jar"
+    assert run_with_launcher(tmp_path, f"{archives}:/of/the/user.zip:/of/the user")[0] == "/of/the/user.zip:/of/the user"
+
+
+def test_a_planner_starts_no_threads_for_arithmetic(tmp_path: Path) -> None:
+    planner = "pyspark.sql.streaming.python_streaming_source_runner"
+    assert run_with_launcher(tmp_path, "/a", planner) == ["/a", "1"]
+    assert run_with_launcher(tmp_path, "/a", planner, OPENBLAS_NUM_THREADS="4") == ["/a", "4"]
+    assert run_with_launcher(tmp_path, "/a", "pyspark.daemon") == ["/a", "None"]
