@@ -56,7 +56,7 @@ class Assignment:
     user_data: bytes | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerProtocolTopicPartition(Struct):
     """One topic of either schema."""
 
@@ -65,7 +65,7 @@ class ConsumerProtocolTopicPartition(Struct):
 
 
 @message("0-3")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerProtocolSubscription(Struct):
     """Kafka's schema of that name, behind the version."""
 
@@ -79,7 +79,7 @@ class ConsumerProtocolSubscription(Struct):
 
 
 @message("0-3")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerProtocolAssignment(Struct):
     """Kafka's schema of that name, behind the version."""
 

@@ -28,10 +28,23 @@ MAX_STRING_BYTES = 0x7FFF
 class Struct:
     """Base of all messages and of the structures inside them.
 
-    It holds the weak reference slot, so that a class and the mutable twin the decoder fills have the same layout.
+    It holds the weak reference slot, so that a class and the mutable twin the decoder fills have the same layout.  It
+    compares and shows them, too: made by attrs, those methods would be half of the time that each of 140 classes takes.
     """
 
     __slots__ = ("__weakref__",)
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash((self.__class__, _values(self)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(_names(self), _values(self), strict=True))
+        return f"{self.__class__.__name__}({shown})"
 
 
 @attrs.frozen
@@ -159,6 +172,14 @@ def field(
         assert the_kind.struct is not None
         return attrs.field(factory=the_kind.struct, metadata={_SPEC: spec})
     return attrs.field(default=default, metadata={_SPEC: spec})
+
+
+def _names(struct: object) -> Sequence[str]:
+    return [attribute.name for attribute in attrs.fields(cast("type[attrs.AttrsInstance]", struct.__class__))]
+
+
+def _values(struct: object) -> tuple[Any, ...]:
+    return tuple(getattr(struct, name) for name in _names(struct))
 
 
 def fields_of(struct: type[Struct]) -> Sequence[FieldSpec]:

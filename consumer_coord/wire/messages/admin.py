@@ -10,7 +10,7 @@ import attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, Struct, array, field, message
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatableReplicaAssignment(Struct):
     """One of ``CreatableTopic.assignments``."""
 
@@ -18,7 +18,7 @@ class CreatableReplicaAssignment(Struct):
     broker_ids: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatableTopicConfig(Struct):
     """One of ``CreatableTopic.configs``."""
 
@@ -26,7 +26,7 @@ class CreatableTopicConfig(Struct):
     value: str | None = field(STRING, nullable="0+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatableTopic(Struct):
     """One of ``CreateTopicsRequest.topics``."""
 
@@ -38,7 +38,7 @@ class CreatableTopic(Struct):
 
 
 @message("2-7", flexible="5+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreateTopicsRequest(Struct):
     """Creates topics."""
 
@@ -47,7 +47,7 @@ class CreateTopicsRequest(Struct):
     validate_only: bool = field(BOOL)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatableTopicConfigs(Struct):
     """One of ``CreatableTopicResult.configs``."""
 
@@ -58,7 +58,7 @@ class CreatableTopicConfigs(Struct):
     is_sensitive: bool = field(BOOL, "5+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatableTopicResult(Struct):
     """One of ``CreateTopicsResponse.topics``."""
 
@@ -73,7 +73,7 @@ class CreatableTopicResult(Struct):
 
 
 @message("2-7", flexible="5+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreateTopicsResponse(Struct):
     """What became of each topic."""
 
@@ -81,7 +81,7 @@ class CreateTopicsResponse(Struct):
     topics: Sequence[CreatableTopicResult] = field(array(CreatableTopicResult))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteTopicState(Struct):
     """One of ``DeleteTopicsRequest.topics``."""
 
@@ -90,7 +90,7 @@ class DeleteTopicState(Struct):
 
 
 @message("1-6", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteTopicsRequest(Struct):
     """Deletes topics, by name, and from version 6 on by name or id."""
 
@@ -99,7 +99,7 @@ class DeleteTopicsRequest(Struct):
     timeout_ms: int = field(INT32)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeletableTopicResult(Struct):
     """One of ``DeleteTopicsResponse.responses``."""
 
@@ -110,7 +110,7 @@ class DeletableTopicResult(Struct):
 
 
 @message("1-6", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteTopicsResponse(Struct):
     """What became of each topic."""
 
@@ -118,14 +118,14 @@ class DeleteTopicsResponse(Struct):
     responses: Sequence[DeletableTopicResult] = field(array(DeletableTopicResult))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatePartitionsAssignment(Struct):
     """One of ``CreatePartitionsTopic.assignments``."""
 
     broker_ids: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatePartitionsTopic(Struct):
     """One of ``CreatePartitionsRequest.topics``."""
 
@@ -135,7 +135,7 @@ class CreatePartitionsTopic(Struct):
 
 
 @message("0-3", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatePartitionsRequest(Struct):
     """Raises the number of partitions of topics."""
 
@@ -144,7 +144,7 @@ class CreatePartitionsRequest(Struct):
     validate_only: bool = field(BOOL)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatePartitionsTopicResult(Struct):
     """One of ``CreatePartitionsResponse.results``."""
 
@@ -154,7 +154,7 @@ class CreatePartitionsTopicResult(Struct):
 
 
 @message("0-3", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CreatePartitionsResponse(Struct):
     """What became of each topic."""
 
@@ -162,7 +162,7 @@ class CreatePartitionsResponse(Struct):
     results: Sequence[CreatePartitionsTopicResult] = field(array(CreatePartitionsTopicResult))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResource(Struct):
     """One of ``DescribeConfigsRequest.resources``."""
 
@@ -172,7 +172,7 @@ class DescribeConfigsResource(Struct):
 
 
 @message("1-4", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeConfigsRequest(Struct):
     """Asks for the configuration of topics, brokers or groups."""
 
@@ -181,7 +181,7 @@ class DescribeConfigsRequest(Struct):
     include_documentation: bool = field(BOOL, "3+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeConfigsSynonym(Struct):
     """One of ``DescribeConfigsResourceResult.synonyms``."""
 
@@ -190,7 +190,7 @@ class DescribeConfigsSynonym(Struct):
     source: int = field(INT8)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResourceResult(Struct):
     """One of ``DescribeConfigsResult.configs``."""
 
@@ -204,7 +204,7 @@ class DescribeConfigsResourceResult(Struct):
     documentation: str | None = field(STRING, "3+", nullable="0+", ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResult(Struct):
     """One of ``DescribeConfigsResponse.results``."""
 
@@ -216,7 +216,7 @@ class DescribeConfigsResult(Struct):
 
 
 @message("1-4", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResponse(Struct):
     """The configuration of each resource."""
 

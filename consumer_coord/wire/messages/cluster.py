@@ -11,7 +11,7 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 
 
 @message("0-4", flexible="3+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ApiVersionsRequest(Struct):
     """Asks which versions of which requests a broker serves, and says who asks (KIP-511)."""
 
@@ -19,7 +19,7 @@ class ApiVersionsRequest(Struct):
     client_software_version: str = field(STRING, "3+", ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ApiVersion(Struct):
     """One of ``ApiVersionsResponse.api_keys``."""
 
@@ -28,7 +28,7 @@ class ApiVersion(Struct):
     max_version: int = field(INT16)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SupportedFeatureKey(Struct):
     """One of ``ApiVersionsResponse.supported_features``."""
 
@@ -37,7 +37,7 @@ class SupportedFeatureKey(Struct):
     max_version: int = field(INT16, "3+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FinalizedFeatureKey(Struct):
     """One of ``ApiVersionsResponse.finalized_features``."""
 
@@ -47,7 +47,7 @@ class FinalizedFeatureKey(Struct):
 
 
 @message("0-4", flexible="3+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ApiVersionsResponse(Struct):
     """The versions that a broker serves.  Its header is always version 0."""
 
@@ -60,7 +60,7 @@ class ApiVersionsResponse(Struct):
     zk_migration_ready: bool = field(BOOL, "3+", tag=3, ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MetadataRequestTopic(Struct):
     """One of ``MetadataRequest.topics``."""
 
@@ -69,7 +69,7 @@ class MetadataRequestTopic(Struct):
 
 
 @message("0-13", flexible="9+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MetadataRequest(Struct):
     """Asks for brokers and topics.  ``topics`` None: all of them; empty: none (version 0: all)."""
 
@@ -79,7 +79,7 @@ class MetadataRequest(Struct):
     include_topic_authorized_operations: bool = field(BOOL, "8+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MetadataResponseBroker(Struct):
     """One of ``MetadataResponse.brokers``."""
 
@@ -89,7 +89,7 @@ class MetadataResponseBroker(Struct):
     rack: str | None = field(STRING, "1+", nullable="1+", default=None, ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MetadataResponsePartition(Struct):
     """One of ``MetadataResponseTopic.partitions``."""
 
@@ -102,7 +102,7 @@ class MetadataResponsePartition(Struct):
     offline_replicas: Sequence[int] = field(array(INT32), "5+", ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MetadataResponseTopic(Struct):
     """One of ``MetadataResponse.topics``."""
 
@@ -115,7 +115,7 @@ class MetadataResponseTopic(Struct):
 
 
 @message("0-13", flexible="9+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MetadataResponse(Struct):
     """Brokers, controller and topics of the cluster."""
 
@@ -129,7 +129,7 @@ class MetadataResponse(Struct):
 
 
 @message("0-2", flexible="0+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeClusterRequest(Struct):
     """Asks for the brokers or controllers of the cluster (KIP-700, KIP-919)."""
 
@@ -138,7 +138,7 @@ class DescribeClusterRequest(Struct):
     include_fenced_brokers: bool = field(BOOL, "2+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeClusterBroker(Struct):
     """One of ``DescribeClusterResponse.brokers``."""
 
@@ -150,7 +150,7 @@ class DescribeClusterBroker(Struct):
 
 
 @message("0-2", flexible="0+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeClusterResponse(Struct):
     """The nodes of the cluster."""
 

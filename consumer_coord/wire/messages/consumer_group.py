@@ -11,7 +11,7 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, S
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeRequest(Struct):
     """Asks for the state and the members of groups of the new protocol."""
 
@@ -19,7 +19,7 @@ class ConsumerGroupDescribeRequest(Struct):
     include_authorized_operations: bool = field(BOOL)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeTopicPartitions(Struct):
     """One of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
 
@@ -28,14 +28,14 @@ class ConsumerGroupDescribeTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeAssignment(Struct):
     """``ConsumerGroupDescribeMember.assignment`` and ``target_assignment``."""
 
     topic_partitions: Sequence[ConsumerGroupDescribeTopicPartitions] = field(array(ConsumerGroupDescribeTopicPartitions))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeMember(Struct):
     """One of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 a new one."""
 
@@ -56,7 +56,7 @@ class ConsumerGroupDescribeMember(Struct):
     member_type: int = field(INT8, "1+", default=-1, ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeGroup(Struct):
     """One of ``ConsumerGroupDescribeResponse.groups``."""
 
@@ -72,7 +72,7 @@ class ConsumerGroupDescribeGroup(Struct):
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeResponse(Struct):
     """One :class:`ConsumerGroupDescribeGroup` per group that was asked for."""
 

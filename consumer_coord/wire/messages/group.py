@@ -11,7 +11,7 @@ from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, 
 
 
 @message("0-6", flexible="3+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FindCoordinatorRequest(Struct):
     """Asks which broker coordinates a group or a transactional id; from version 4 on, several at once (KIP-699)."""
 
@@ -20,7 +20,7 @@ class FindCoordinatorRequest(Struct):
     coordinator_keys: Sequence[str] = field(array(STRING), "4+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Coordinator(Struct):
     """One of ``FindCoordinatorResponse.coordinators``."""
 
@@ -33,7 +33,7 @@ class Coordinator(Struct):
 
 
 @message("0-6", flexible="3+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FindCoordinatorResponse(Struct):
     """Up to version 3 one coordinator in the message itself, from version 4 on ``coordinators``."""
 
@@ -46,7 +46,7 @@ class FindCoordinatorResponse(Struct):
     coordinators: Sequence[Coordinator] = field(array(Coordinator), "4+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class JoinGroupRequestProtocol(Struct):
     """One of ``JoinGroupRequest.protocols``."""
 
@@ -55,7 +55,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 @message("0-9", flexible="6+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class JoinGroupRequest(Struct):
     """Asks to be a member of the group's next generation.  ``reason`` is for the broker's log (KIP-800)."""
 
@@ -69,7 +69,7 @@ class JoinGroupRequest(Struct):
     reason: str | None = field(STRING, "8+", nullable="8+", default=None, ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class JoinGroupResponseMember(Struct):
     """One of ``JoinGroupResponse.members``."""
 
@@ -79,7 +79,7 @@ class JoinGroupResponseMember(Struct):
 
 
 @message("0-9", flexible="6+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class JoinGroupResponse(Struct):
     """The generation that was formed; only the leader gets ``members`` (and see ``skip_assignment``, KIP-814)."""
 
@@ -94,7 +94,7 @@ class JoinGroupResponse(Struct):
     members: Sequence[JoinGroupResponseMember] = field(array(JoinGroupResponseMember))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SyncGroupRequestAssignment(Struct):
     """One of ``SyncGroupRequest.assignments``."""
 
@@ -103,7 +103,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SyncGroupRequest(Struct):
     """The leader brings the assignment, the others ask for theirs."""
 
@@ -117,7 +117,7 @@ class SyncGroupRequest(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SyncGroupResponse(Struct):
     """This member's assignment."""
 
@@ -129,7 +129,7 @@ class SyncGroupResponse(Struct):
 
 
 @message("0-4", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class HeartbeatRequest(Struct):
     """Keeps a member's session alive."""
 
@@ -140,7 +140,7 @@ class HeartbeatRequest(Struct):
 
 
 @message("0-4", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class HeartbeatResponse(Struct):
     """Tells a member, by its error code, whether it must rejoin."""
 
@@ -148,7 +148,7 @@ class HeartbeatResponse(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MemberIdentity(Struct):
     """One of ``LeaveGroupRequest.members``."""
 
@@ -158,7 +158,7 @@ class MemberIdentity(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LeaveGroupRequest(Struct):
     """Takes one member out of its group; from version 3 on several, also by instance id (KIP-345)."""
 
@@ -167,7 +167,7 @@ class LeaveGroupRequest(Struct):
     members: Sequence[MemberIdentity] = field(array(MemberIdentity), "3+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MemberResponse(Struct):
     """One of ``LeaveGroupResponse.members``."""
 
@@ -177,7 +177,7 @@ class MemberResponse(Struct):
 
 
 @message("0-5", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LeaveGroupResponse(Struct):
     """What became of each leaving member."""
 
@@ -187,7 +187,7 @@ class LeaveGroupResponse(Struct):
 
 
 @message("0-6", flexible="5+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeGroupsRequest(Struct):
     """Asks for the state and the members of groups."""
 
@@ -195,7 +195,7 @@ class DescribeGroupsRequest(Struct):
     include_authorized_operations: bool = field(BOOL, "3+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribedGroupMember(Struct):
     """One of ``DescribedGroup.members``."""
 
@@ -207,7 +207,7 @@ class DescribedGroupMember(Struct):
     member_assignment: bytes = field(BYTES)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribedGroup(Struct):
     """One of ``DescribeGroupsResponse.groups``."""
 
@@ -222,7 +222,7 @@ class DescribedGroup(Struct):
 
 
 @message("0-6", flexible="5+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DescribeGroupsResponse(Struct):
     """One :class:`DescribedGroup` per group that was asked for."""
 
@@ -231,7 +231,7 @@ class DescribeGroupsResponse(Struct):
 
 
 @message("0-5", flexible="3+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListGroupsRequest(Struct):
     """Asks a broker for the groups it coordinates, of some states (KIP-518) or types (KIP-848) only."""
 
@@ -239,7 +239,7 @@ class ListGroupsRequest(Struct):
     types_filter: Sequence[str] = field(array(STRING), "5+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListedGroup(Struct):
     """One of ``ListGroupsResponse.groups``."""
 
@@ -250,7 +250,7 @@ class ListedGroup(Struct):
 
 
 @message("0-5", flexible="3+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListGroupsResponse(Struct):
     """The groups that one broker coordinates."""
 
@@ -260,14 +260,14 @@ class ListGroupsResponse(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteGroupsRequest(Struct):
     """Deletes empty groups with their offsets (KIP-229)."""
 
     groups_names: Sequence[str] = field(array(STRING))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeletableGroupResult(Struct):
     """One of ``DeleteGroupsResponse.results``."""
 
@@ -276,7 +276,7 @@ class DeletableGroupResult(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteGroupsResponse(Struct):
     """What became of each group."""
 
@@ -284,7 +284,7 @@ class DeleteGroupsResponse(Struct):
     results: Sequence[DeletableGroupResult] = field(array(DeletableGroupResult))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
     """One of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
 
@@ -293,7 +293,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatRequest(Struct):
     """Joins, stays in and leaves a group of the new protocol (KIP-848); None means unchanged."""
 
@@ -311,7 +311,7 @@ class ConsumerGroupHeartbeatRequest(Struct):
     )
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
     """One of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
 
@@ -319,7 +319,7 @@ class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
     partitions: Sequence[int] = field(array(INT32))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatAssignment(Struct):
     """``ConsumerGroupHeartbeatResponse.assignment``."""
 
@@ -329,7 +329,7 @@ class ConsumerGroupHeartbeatAssignment(Struct):
 
 
 @message("0-1", flexible="0+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatResponse(Struct):
     """The member's epoch and, when it changed, its target assignment."""
 

@@ -9,7 +9,7 @@ import attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, Struct, array, field, message
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PartitionProduceData(Struct):
     """One of ``TopicProduceData.partition_data``."""
 
@@ -17,7 +17,7 @@ class PartitionProduceData(Struct):
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicProduceData(Struct):
     """One of ``ProduceRequest.topic_data``."""
 
@@ -26,7 +26,7 @@ class TopicProduceData(Struct):
 
 
 @message("3-12", flexible="9+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProduceRequest(Struct):
     """Appends record batches.  With ``acks`` 0 there is no response."""
 
@@ -36,7 +36,7 @@ class ProduceRequest(Struct):
     topic_data: Sequence[TopicProduceData] = field(array(TopicProduceData))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class BatchIndexAndErrorMessage(Struct):
     """One of ``PartitionProduceResponse.record_errors``."""
 
@@ -44,7 +44,7 @@ class BatchIndexAndErrorMessage(Struct):
     batch_index_error_message: str | None = field(STRING, "8+", nullable="8+", default=None)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProduceLeaderIdAndEpoch(Struct):
     """``PartitionProduceResponse.current_leader``."""
 
@@ -52,7 +52,7 @@ class ProduceLeaderIdAndEpoch(Struct):
     leader_epoch: int = field(INT32, "10+", default=-1)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PartitionProduceResponse(Struct):
     """One of ``TopicProduceResponse.partition_responses``."""
 
@@ -66,7 +66,7 @@ class PartitionProduceResponse(Struct):
     current_leader: ProduceLeaderIdAndEpoch = field(ProduceLeaderIdAndEpoch, "10+", tag=0)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TopicProduceResponse(Struct):
     """One of ``ProduceResponse.responses``."""
 
@@ -74,7 +74,7 @@ class TopicProduceResponse(Struct):
     partition_responses: Sequence[PartitionProduceResponse] = field(array(PartitionProduceResponse))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProduceNodeEndpoint(Struct):
     """One of ``ProduceResponse.node_endpoints``."""
 
@@ -85,7 +85,7 @@ class ProduceNodeEndpoint(Struct):
 
 
 @message("3-12", flexible="9+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProduceResponse(Struct):
     """Where the batches went."""
 
@@ -94,7 +94,7 @@ class ProduceResponse(Struct):
     node_endpoints: Sequence[ProduceNodeEndpoint] = field(array(ProduceNodeEndpoint), "10+", tag=0)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchPartition(Struct):
     """One of ``FetchTopic.partitions``."""
 
@@ -106,7 +106,7 @@ class FetchPartition(Struct):
     partition_max_bytes: int = field(INT32)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchTopic(Struct):
     """One of ``FetchRequest.topics``."""
 
@@ -114,7 +114,7 @@ class FetchTopic(Struct):
     partitions: Sequence[FetchPartition] = field(array(FetchPartition))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ForgottenTopic(Struct):
     """One of ``FetchRequest.forgotten_topics_data``."""
 
@@ -123,7 +123,7 @@ class ForgottenTopic(Struct):
 
 
 @message("4-12", flexible="12+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchRequest(Struct):
     """Reads record batches from offsets on, waiting up to ``max_wait_ms`` for ``min_bytes``."""
 
@@ -140,7 +140,7 @@ class FetchRequest(Struct):
     rack_id: str = field(STRING, "11+", default="", ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchEpochEndOffset(Struct):
     """``PartitionData.diverging_epoch``."""
 
@@ -148,7 +148,7 @@ class FetchEpochEndOffset(Struct):
     end_offset: int = field(INT64, "12+", default=-1)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchLeaderIdAndEpoch(Struct):
     """``PartitionData.current_leader``."""
 
@@ -156,7 +156,7 @@ class FetchLeaderIdAndEpoch(Struct):
     leader_epoch: int = field(INT32, "12+", default=-1)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SnapshotId(Struct):
     """``PartitionData.snapshot_id``."""
 
@@ -164,7 +164,7 @@ class SnapshotId(Struct):
     epoch: int = field(INT32, default=-1)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class AbortedTransaction(Struct):
     """One of ``PartitionData.aborted_transactions``."""
 
@@ -172,7 +172,7 @@ class AbortedTransaction(Struct):
     first_offset: int = field(INT64)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PartitionData(Struct):
     """One of ``FetchableTopicResponse.partitions``."""
 
@@ -189,7 +189,7 @@ class PartitionData(Struct):
     records: bytes | None = field(RECORDS, nullable="0+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchableTopicResponse(Struct):
     """One of ``FetchResponse.responses``."""
 
@@ -198,7 +198,7 @@ class FetchableTopicResponse(Struct):
 
 
 @message("4-12", flexible="12+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FetchResponse(Struct):
     """Record batches per partition; the last one may be cut off."""
 
@@ -208,7 +208,7 @@ class FetchResponse(Struct):
     responses: Sequence[FetchableTopicResponse] = field(array(FetchableTopicResponse))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderPartition(Struct):
     """One of ``OffsetForLeaderTopic.partitions``."""
 
@@ -217,7 +217,7 @@ class OffsetForLeaderPartition(Struct):
     leader_epoch: int = field(INT32)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderTopic(Struct):
     """One of ``OffsetForLeaderEpochRequest.topics``."""
 
@@ -226,7 +226,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 @message("2-4", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderEpochRequest(Struct):
     """Asks where leader epochs ended, to find a truncated log (KIP-320)."""
 
@@ -234,7 +234,7 @@ class OffsetForLeaderEpochRequest(Struct):
     topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class EpochEndOffset(Struct):
     """One of ``OffsetForLeaderTopicResult.partitions``."""
 
@@ -244,7 +244,7 @@ class EpochEndOffset(Struct):
     end_offset: int = field(INT64, default=-1)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderTopicResult(Struct):
     """One of ``OffsetForLeaderEpochResponse.topics``."""
 
@@ -253,7 +253,7 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 @message("2-4", flexible="4+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderEpochResponse(Struct):
     """The end offset of each epoch that was asked for."""
 
@@ -261,7 +261,7 @@ class OffsetForLeaderEpochResponse(Struct):
     topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteRecordsPartition(Struct):
     """One of ``DeleteRecordsTopic.partitions``."""
 
@@ -269,7 +269,7 @@ class DeleteRecordsPartition(Struct):
     offset: int = field(INT64)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteRecordsTopic(Struct):
     """One of ``DeleteRecordsRequest.topics``."""
 
@@ -278,7 +278,7 @@ class DeleteRecordsTopic(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteRecordsRequest(Struct):
     """Deletes the records before an offset (KIP-107)."""
 
@@ -286,7 +286,7 @@ class DeleteRecordsRequest(Struct):
     timeout_ms: int = field(INT32)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteRecordsPartitionResult(Struct):
     """One of ``DeleteRecordsTopicResult.partitions``."""
 
@@ -295,7 +295,7 @@ class DeleteRecordsPartitionResult(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteRecordsTopicResult(Struct):
     """One of ``DeleteRecordsResponse.topics``."""
 
@@ -304,7 +304,7 @@ class DeleteRecordsTopicResult(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeleteRecordsResponse(Struct):
     """The new first offset per partition."""
 
@@ -313,7 +313,7 @@ class DeleteRecordsResponse(Struct):
 
 
 @message("0-6", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class InitProducerIdRequest(Struct):
     """Asks for a producer id, for idempotent or transactional producing."""
 
@@ -326,7 +326,7 @@ class InitProducerIdRequest(Struct):
 
 
 @message("0-6", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class InitProducerIdResponse(Struct):
     """A producer id and its epoch."""
 

@@ -9,7 +9,7 @@ import attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, Struct, array, field, message
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequestPartition(Struct):
     """One of ``OffsetCommitRequestTopic.partitions``."""
 
@@ -19,7 +19,7 @@ class OffsetCommitRequestPartition(Struct):
     committed_metadata: str | None = field(STRING, nullable="0+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequestTopic(Struct):
     """One of ``OffsetCommitRequest.topics``."""
 
@@ -28,7 +28,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 @message("2-9", flexible="8+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequest(Struct):
     """Commits offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
 
@@ -40,7 +40,7 @@ class OffsetCommitRequest(Struct):
     topics: Sequence[OffsetCommitRequestTopic] = field(array(OffsetCommitRequestTopic))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponsePartition(Struct):
     """One of ``OffsetCommitResponseTopic.partitions``."""
 
@@ -48,7 +48,7 @@ class OffsetCommitResponsePartition(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponseTopic(Struct):
     """One of ``OffsetCommitResponse.topics``."""
 
@@ -57,7 +57,7 @@ class OffsetCommitResponseTopic(Struct):
 
 
 @message("2-9", flexible="8+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponse(Struct):
     """An error code per partition."""
 
@@ -65,7 +65,7 @@ class OffsetCommitResponse(Struct):
     topics: Sequence[OffsetCommitResponseTopic] = field(array(OffsetCommitResponseTopic))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestTopic(Struct):
     """One of ``OffsetFetchRequest.topics``."""
 
@@ -73,7 +73,7 @@ class OffsetFetchRequestTopic(Struct):
     partition_indexes: Sequence[int] = field(array(INT32), "0-7")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestTopics(Struct):
     """One of ``OffsetFetchRequestGroup.topics``."""
 
@@ -81,7 +81,7 @@ class OffsetFetchRequestTopics(Struct):
     partition_indexes: Sequence[int] = field(array(INT32), "8+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestGroup(Struct):
     """One of ``OffsetFetchRequest.groups``."""
 
@@ -92,7 +92,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 @message("1-9", flexible="6+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequest(Struct):
     """Asks for committed offsets; up to version 7 of one group, from version 8 on of several (KIP-709)."""
 
@@ -102,7 +102,7 @@ class OffsetFetchRequest(Struct):
     require_stable: bool = field(BOOL, "7+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponsePartition(Struct):
     """One of ``OffsetFetchResponseTopic.partitions``."""
 
@@ -113,7 +113,7 @@ class OffsetFetchResponsePartition(Struct):
     error_code: int = field(INT16, "0-7")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseTopic(Struct):
     """One of ``OffsetFetchResponse.topics``."""
 
@@ -121,7 +121,7 @@ class OffsetFetchResponseTopic(Struct):
     partitions: Sequence[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition), "0-7")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponsePartitions(Struct):
     """One of ``OffsetFetchResponseTopics.partitions``."""
 
@@ -132,7 +132,7 @@ class OffsetFetchResponsePartitions(Struct):
     error_code: int = field(INT16, "8+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseTopics(Struct):
     """One of ``OffsetFetchResponseGroup.topics``."""
 
@@ -140,7 +140,7 @@ class OffsetFetchResponseTopics(Struct):
     partitions: Sequence[OffsetFetchResponsePartitions] = field(array(OffsetFetchResponsePartitions), "8+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseGroup(Struct):
     """One of ``OffsetFetchResponse.groups``."""
 
@@ -150,7 +150,7 @@ class OffsetFetchResponseGroup(Struct):
 
 
 @message("1-9", flexible="6+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponse(Struct):
     """Up to version 7 one group's offsets in the message itself, from version 8 on ``groups``."""
 
@@ -160,14 +160,14 @@ class OffsetFetchResponse(Struct):
     groups: Sequence[OffsetFetchResponseGroup] = field(array(OffsetFetchResponseGroup), "8+")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetDeleteRequestPartition(Struct):
     """One of ``OffsetDeleteRequestTopic.partitions``."""
 
     partition_index: int = field(INT32)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetDeleteRequestTopic(Struct):
     """One of ``OffsetDeleteRequest.topics``."""
 
@@ -176,7 +176,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 @message("0")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetDeleteRequest(Struct):
     """Deletes committed offsets of topics that the group does not consume (KIP-496)."""
 
@@ -184,7 +184,7 @@ class OffsetDeleteRequest(Struct):
     topics: Sequence[OffsetDeleteRequestTopic] = field(array(OffsetDeleteRequestTopic))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetDeleteResponsePartition(Struct):
     """One of ``OffsetDeleteResponseTopic.partitions``."""
 
@@ -192,7 +192,7 @@ class OffsetDeleteResponsePartition(Struct):
     error_code: int = field(INT16)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetDeleteResponseTopic(Struct):
     """One of ``OffsetDeleteResponse.topics``."""
 
@@ -201,7 +201,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 @message("0")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OffsetDeleteResponse(Struct):
     """An error code per partition."""
 
@@ -210,7 +210,7 @@ class OffsetDeleteResponse(Struct):
     topics: Sequence[OffsetDeleteResponseTopic] = field(array(OffsetDeleteResponseTopic))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOffsetsPartition(Struct):
     """One of ``ListOffsetsTopic.partitions``."""
 
@@ -219,7 +219,7 @@ class ListOffsetsPartition(Struct):
     timestamp: int = field(INT64)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOffsetsTopic(Struct):
     """One of ``ListOffsetsRequest.topics``."""
 
@@ -228,7 +228,7 @@ class ListOffsetsTopic(Struct):
 
 
 @message("1-10", flexible="6+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOffsetsRequest(Struct):
     """Asks for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
 
@@ -238,7 +238,7 @@ class ListOffsetsRequest(Struct):
     timeout_ms: int = field(INT32, "10+", ignorable=True)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOffsetsPartitionResponse(Struct):
     """One of ``ListOffsetsTopicResponse.partitions``."""
 
@@ -249,7 +249,7 @@ class ListOffsetsPartitionResponse(Struct):
     leader_epoch: int = field(INT32, "4+", default=-1)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOffsetsTopicResponse(Struct):
     """One of ``ListOffsetsResponse.topics``."""
 
@@ -258,7 +258,7 @@ class ListOffsetsTopicResponse(Struct):
 
 
 @message("1-10", flexible="6+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListOffsetsResponse(Struct):
     """An offset per partition."""
 

@@ -10,7 +10,7 @@ from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, arra
 
 
 @message("0-1")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SaslHandshakeRequest(Struct):
     """Names the SASL mechanism that the client will use."""
 
@@ -18,7 +18,7 @@ class SaslHandshakeRequest(Struct):
 
 
 @message("0-1")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SaslHandshakeResponse(Struct):
     """Whether the mechanism is enabled, and which are."""
 
@@ -27,7 +27,7 @@ class SaslHandshakeResponse(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SaslAuthenticateRequest(Struct):
     """One token of the client's side of the SASL exchange (KIP-152)."""
 
@@ -39,7 +39,7 @@ class SaslAuthenticateRequest(Struct):
 
 
 @message("0-2", flexible="2+")
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SaslAuthenticateResponse(Struct):
     """One token of the broker's side."""
 
