@@ -28,7 +28,7 @@ def scene(kafka: RealKafka, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
-    os.environ.get("SPARK_PROOF") != "1", reason="minutes on a busy machine: SPARK_PROOF=1 runs it, and proof.py the whole play"
+    os.environ.get("SPARK_PROOF") != "1", reason="two minutes: SPARK_PROOF=1 runs it, and proof.py the whole play"
 )
 def test_kills_lose_nothing_and_leave_nothing_behind(scene: Scene, members: Members) -> None:
     verdict = play(scene, members, 5_000, 500, steps=[("jvm", "a"), ("planner", "b")])
