@@ -20,11 +20,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from consumer_coord.spark.launcher import fast_python
 from examples.spark_orders.orders import TOPIC, Shop
@@ -158,15 +160,21 @@ class Show:
 
     def lag(self) -> int:
         """Orders that the group has not committed."""
-        wanted = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        ends = self.admin.list_offsets(dict.fromkeys(wanted, OffsetSpec.latest()))
-        request = ConsumerGroupTopicPartitions(GROUP, wanted)
+        request = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
         try:
             committed = self.admin.list_consumer_group_offsets([request])[GROUP].result(10).topic_partitions
         except Exception:  # noqa: BLE001 - before the first join there is no such group
             committed = []
         done = sum(max(0, one.offset) for one in committed)
-        return int(sum(one.result(10).offset for one in ends.values()) - done)
+        return self._written() - int(done)
+
+    # A topic that was just made has no leaders yet, and leaders move.
+    @retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(30), wait=wait_fixed(0.2), reraise=True)
+    def _written(self) -> int:
+        wanted = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+        answers = list(self.admin.list_offsets(wanted).values())
+        wait(answers, 10)
+        return sum(int(one.result(0).offset) for one in answers)
 
     def drain(self, deadline_s: float = 120) -> None:
         """Wait until every order is read and committed."""
@@ -266,7 +274,14 @@ def broker(address: str | None) -> Iterator[str]:
             yield kafka.bootstrap_servers
         return
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    try:
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        raise SystemExit(
+            f"{address} has a topic {TOPIC!r} already, and the demo would delete it in the end: delete it, or take another"
+        ) from error
     try:
         yield address
     finally:

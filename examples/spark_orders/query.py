@@ -119,6 +119,8 @@ def main() -> None:
         .option("path", str(directory / "result" / name))
         .option("checkpointLocation", str(directory / "checkpoints" / name))
         .queryName(name)
+        # Batches without a pause would leave no processor for the queries that start beside this one.
+        .trigger(processingTime="2 seconds")
         .start()
     )
 
