@@ -92,4 +92,7 @@ APIS: Mapping[int, Api] = _Apis()
 
 def api_for(request: type[Struct]) -> Api:
     """The API that a request's class belongs to; :class:`KeyError` for a class that is no request."""
-    return APIS[_KEYS[request.__name__.removesuffix("Request")]]
+    api = APIS[_KEYS[request.__name__.removesuffix("Request")]]
+    if api.request is not request:
+        raise KeyError(request)
+    return api
