@@ -1,11 +1,12 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.  Both make .venv by themselves.
+# Two commands do everything on a fresh machine: `make demo` and `make test`.  All make .venv by themselves.
 # make test ARGS="-k codec"        arguments for pytest
+# make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
 # make demo KAFKA=host:port        the demo on a Kafka of yours
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test demo demo-spark soak bench clean
+.PHONY: help env lint test hunt demo demo-spark soak bench clean
 
 # A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -16,7 +17,7 @@ endif
 IN_ENV := .venv/bin/python
 
 help:
-	@echo "make demo | test | env | lint | demo-spark | soak | bench | clean"
+	@echo "make demo | test | env | lint | hunt | demo-spark | soak | bench | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -32,6 +33,11 @@ lint: env
 
 test: lint
 	@$(IN_ENV) -m pytest $(ARGS)
+
+# The command prints its first seed; what fails is shrunk, printed, and kept for --replay.
+hunt: env
+	@$(IN_ENV) -m consumer_coord simulate --seeds 10000000 --time-limit $$(($(or $(MINUTES),10) * 60)) \
+		--keep artifacts/failed-$$(date +%Y%m%d-%H%M%S).json $(ARGS)
 
 demo: env
 	@$(IN_ENV) -m examples.demo $(if $(KAFKA),--kafka $(KAFKA)) $(ARGS)
