@@ -1,7 +1,6 @@
 """What librdkafka says about security, raised at once: left alone it would retry for ever, and only log.
 
-Its ``error_cb`` runs inside ``poll`` and ``consume``, and an exception raised there comes out of them; so a refusal reaches
-the application without a look at every message.
+Its ``error_cb`` hears of it, so a refusal reaches the application without a look at every message.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
-from consumer_coord.kafka_exceptions import to_kafka_exception
+from consumer_coord.consumer.kafka_exceptions import to_kafka_exception
 from consumer_coord.net.sasl import parse_token
 from consumer_coord.wire import error_codes
 
@@ -62,26 +61,40 @@ def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
     return KafkaException(message.error()) if refused is None else to_kafka_exception(refused)
 
 
-def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` for ``confluent_kafka.Consumer``, with callbacks of ours around the application's.
+def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
+    """For what librdkafka told its ``error_cb``: raise what is final, log what is not."""
+    refused = refusal(error, settings)
+    if refused is not None:
+        raise to_kafka_exception(refused)
+    logger.info("data plane: %s", error)
 
-    Raises :class:`AuthenticationError` at once when ``oauth_cb`` has no token to give: the consumer's constructor would
-    wait ten seconds for one.
+
+def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` for ``confluent_kafka.Consumer``, with an ``oauth_cb`` of ours around the application's.
+
+    Raises :class:`AuthenticationError` at once when it has no token to give: the consumer's constructor would wait ten
+    seconds for one.
     """
     made = dict(settings)
+    if callable(made.get("oauth_cb")):
+        made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
+    return made
+
+
+def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with an ``error_cb`` that raises what is final out of ``poll`` and ``consume``.
+
+    For a consumer that may lose a batch to an exception, because it reads by position.
+    """
+    made = with_tokens(settings)
     own: Callable[[KafkaError], object] | None = made.get("error_cb")
 
     def on_error(error: KafkaError) -> None:
         if own is not None:
             own(error)
-        refused = refusal(error, settings)
-        if refused is not None:
-            raise to_kafka_exception(refused)
-        logger.info("data plane: %s", error)
+        raise_if_refused(error, settings)
 
     made["error_cb"] = on_error
-    if callable(made.get("oauth_cb")):
-        made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
     return made
 
 

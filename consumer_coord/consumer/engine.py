@@ -1,0 +1,359 @@
+"""The application's half of a member, once for every kind of consumer: reading, positions, commits, hand-over, close.
+
+Coroutines over a data plane (:mod:`~consumer_coord.consumer.data_plane`) and a home
+(:mod:`~consumer_coord.consumer.home`).  Used by one caller at a time, which is the consumers' part to see to; what may be
+called at any time says so.
+
+**Interrupts.**  A signal handler may raise between any two statements, and a task may be cancelled at any await.  So nothing
+here depends on having come to its end: each call compares what should be with what is (:class:`Reader` for the data plane,
+:class:`Handover` for the partitions, :class:`Starting` for the positions) and does the rest.  A call that is left early raises
+``attention``, so that the next one looks.
+
+**Leases.**  A record is handed out only while the coordinator must still count this member as one of the group
+(``ConsumerCoordinator.lease_until``).  Past that moment nothing is handed out, until a heartbeat is answered, or the partitions are
+lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
+from consumer_coord.consumer.data_plane import DataPlane, partition_of_message
+from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
+from consumer_coord.consumer.home import Home, Pending
+from consumer_coord.consumer.reader import Positions, Reader
+from consumer_coord.consumer.start_positions import ResetPolicy
+from consumer_coord.consumer.starting import Starting
+from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition, listed
+
+#: How long the data plane may wait before the group is looked at again.
+_SLICE_S = 0.1
+#: While the group rebalances, how long messages may wait for the engine, which waits for the group.
+_REBALANCING_SLICE_S = 0.05
+
+#: What a call waits beyond the time that its coroutine was given.
+_GRACE_S = 5.0
+
+FOREVER_S = 365 * 86_400.0
+
+
+@attrs.frozen(kw_only=True)
+class EngineSettings:
+    """What the engine needs beside the coordinator's settings."""
+
+    reset: ResetPolicy
+    #: False: :meth:`Engine.store` says what is finished, and not that it was handed out.
+    auto_store: bool = True
+    #: True when the data plane has no policy of its own for offsets that are out of range, and tells of them by an event.
+    resets_itself: bool = False
+    #: Whether an event's error says so.
+    is_lapsed: Callable[[Any], bool] = lambda error: False
+
+
+class Engine:
+    """See the module.  ``call`` calls the application's rebalance callbacks with the consumer and the partitions."""
+
+    def __init__(
+        self,
+        core: ConsumerCoordinator,
+        plane: DataPlane,
+        home: Home,
+        settings: EngineSettings,
+        *,
+        call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
+        told: Tell,
+        events: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """``told`` gets the outcome of asynchronous commits, ``events`` tells what the data plane wants to be told."""
+        self.core = core
+        self.reader = Reader(plane)
+        self.handover = Handover(core, _Holder(self, call))
+        self.auto = AutoCommit(core, home)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started)
+        self.commits = AsynchronousCommits(core, home, told)
+        #: With ``auto_store`` off: what the application stored.
+        self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: True while partitions are assigned by the application, not by a group.
+        self.manual = False
+        self.closing = False
+        self._home = home
+        self._settings = settings
+        self._events = events
+        self._woken = False
+        #: True while a close has no time left to wait for commits.
+        self._hurry = False
+        #: Commits of what is about to be revoked.
+        self._final: dict[TopicPartition, Pending[CommitResult]] = {}
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> bool:
+        """True while records may be another member's: nothing is handed out."""
+        return not self.manual and self.core.lease_clock() >= self.core.lease_until
+
+    async def gather(self, least: int, most: int, timeout_s: float) -> bool:
+        """Wait until ``least`` messages stand in ``reader.ahead`` to be handed out, or the time is up.
+
+        False when nothing may be handed out.  Raises what the background or a callback raised; no message is lost by that.
+        """
+        core, reader = self.core, self.reader
+        began = self._home.now()
+        ends = began + timeout_s
+        late = False
+        while True:
+            if core.attention:
+                await self.attend()
+            else:
+                await reader.ready()
+            ready = len(reader.ahead)
+            if late or (ready >= least and not self.suspended):
+                break
+            await self._wait(most - ready, max(0.0, ends - self._home.now()))
+            # Waiting is polling: the application is here.
+            core.polls += 1
+            if self._settings.resets_itself:
+                self._look_for_lapsed()
+            await self._events()
+            if self._home.now() >= ends:
+                if not core.attention:
+                    break
+                late = True
+        core.poll_times.looked(began, len(reader.ahead))
+        if not reader.ahead:
+            self.starting.raise_unknown()
+            return False
+        return not self.suspended
+
+    async def _wait(self, most: int, left_s: float) -> None:
+        """One slice of waiting, for the group or for messages, whichever is likelier to come.
+
+        Nothing wakes the data plane for the group.  So with nothing to fetch, and while the group rebalances, the wait is
+        for the group: then a hand-over waits for nothing, and messages for a moment.
+        """
+        core, reader = self.core, self.reader
+        slice_s = min(left_s, _SLICE_S)
+        if self.suspended:
+            await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
+            return
+        if not self.manual and (not reader.assigned or core.rebalancing or self.starting.pending):
+            if not core.attention:
+                await self._home.ring(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
+            slice_s = 0.0
+        await reader.fetch(most, slice_s)
+
+    def _look_for_lapsed(self) -> None:
+        """Events that say that an offset is out of range: their partitions begin again."""
+        lapsed = [one for one in self.reader.ahead if one.error() is not None and self._settings.is_lapsed(one.error())]
+        if lapsed:
+            self.starting.lapsed(frozenset(map(partition_of_message, lapsed)))
+            self.reader.ahead = deque(one for one in self.reader.ahead if one not in lapsed)
+            self.core.rouse()
+
+    def take(self, most: int) -> list[Any]:
+        """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
+        ahead = self.reader.ahead
+        return [ahead.popleft() for _ in range(min(most, len(ahead)))]
+
+    def wakeup(self) -> None:
+        """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""
+        self._woken = True
+        self.core.rouse()
+
+    # -- what the group wants -------------------------------------------------------------------------------------------
+
+    async def attend(self) -> None:
+        """Look at everything that may have come up since the last call."""
+        core = self.core
+        if self.closing:
+            raise ClosedError("the consumer is closed")
+        try:
+            await self._home.settled()
+            await self.reader.ready()
+            core.polled()
+            if self._woken:
+                self._woken = False
+                raise WakeupError("wakeup() was called")
+            if self.auto.due:
+                self.auto.tick(await self.finished())
+            self.commits.tell()
+            await self.handover.carry_out()
+            await self.starting.go_on(self.handover.told)
+            failure = self.handover.take_failure()
+            if failure is not None:
+                raise failure
+        except BaseException:
+            core.attention = True
+            raise
+
+    async def finish_revoked(self, revoked: Partitions) -> bool:
+        """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
+        for partition in self._final.keys() - revoked:
+            del self._final[partition]
+        if not revoked and not self.reader.frozen:
+            return True
+        await self.reader.freeze(revoked)
+        if self.auto.enabled:
+            new = revoked - self._final.keys()
+            if new:
+                finished = {partition: at for partition, at in (await self.finished()).items() if partition in new}
+                config = self.core.config
+                pending = self.auto.commit(finished, min(config.session_timeout_ms, config.rebalance_timeout_ms))
+                if pending is not None:
+                    pending.add_done_callback(lambda _: self.core.rouse())
+                    self._final.update(dict.fromkeys(finished, pending))
+            if not self._hurry and not all(pending.done() for pending in self._final.values()):
+                return False
+        self.commits.tell()
+        return True
+
+    async def forget(self, partitions: Partitions) -> None:
+        """These are read no more."""
+        await self.reader.stop(partitions)
+        self.auto.forget(partitions)
+        self.starting.forget(partitions)
+        for partition in partitions:
+            self.stored.pop(partition, None)
+            self._final.pop(partition, None)
+
+    async def give_up_all(self, ends: float) -> CoordinatorError | None:
+        """Everything held is revoked, or was lost; before close and unsubscribe.  Returns what a callback raised first."""
+        await self._home.settled()
+        await self.reader.ready()
+        self.core.prepare_to_leave()
+        while not await self.handover.carry_out(leaving=True):
+            left_s = ends - self._home.now()
+            # When the time is up, what is on its way is not waited for: callbacks run, and the partitions are given up.
+            self._hurry = left_s <= 0
+            if not self._hurry:
+                await self._home.ring(min(left_s, _SLICE_S))
+        self._hurry = False
+        return self.handover.take_failure()
+
+    # -- offsets --------------------------------------------------------------------------------------------------------
+
+    async def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions of what the application has finished: all it was given, or what it stored."""
+        assigned = self.reader.assigned
+        if self._settings.auto_store:
+            return await self.reader.positions(assigned)
+        return {partition: at for partition, at in self.stored.items() if partition in assigned}
+
+    def store(self, positions: Positions) -> None:
+        """These are finished; for ``auto_store`` off."""
+        if self._settings.auto_store:
+            raise FatalError("store_offsets needs enable.auto.offset.store=false")
+        self.must_hold(positions, "store_offsets")
+        self.stored.update(positions)
+
+    async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
+        """Commit and wait for the answer; at any time, beside a poll too."""
+        core = self.core
+        limit_ms = core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        ownerships = core.assignment.ownerships(wanted)
+        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
+        # The coordinator ends it in time; the rest is for a loop that is held up.
+        if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
+            return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
+        return outcome(wanted, pending)
+
+    # -- seek, pause ----------------------------------------------------------------------------------------------------
+
+    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata, *, in_callback: bool) -> None:
+        """Go on at another position; for a partition that is still to be started, begin there."""
+        if partition in self.reader.assigned and partition not in self.starting.pending:
+            self.stored.pop(partition, None)
+            await self.reader.seek(partition, position)
+            return
+        self.must_hold([partition], "seek")
+        self.starting.choose({partition: position})
+        if not in_callback:
+            await self.starting.go_on(self.handover.told)
+
+    async def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing of these until :meth:`resume`; survives rebalances that keep them."""
+        self.must_hold(partitions, "pause")
+        await self.reader.pause(partitions)
+
+    async def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out messages of these again."""
+        self.must_hold(partitions, "resume")
+        await self.reader.resume(partitions)
+
+    def must_hold(self, partitions: Iterable[TopicPartition], what: str) -> None:
+        """Raise for partitions that are not assigned to this consumer."""
+        foreign = set(partitions) - self.reader.assigned.keys() - self.core.assignment.held
+        if foreign:
+            raise FatalError(f"{what}: {listed(foreign)} are not assigned to this consumer")
+
+    # -- subscription, manual assignment --------------------------------------------------------------------------------
+
+    def subscribed(self, callbacks: Callbacks) -> None:
+        """The subscription was handed to the coordinator."""
+        self.handover.callbacks = callbacks
+        self.auto.begin()
+
+    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata], *, instead: bool) -> None:
+        """Manual assignment, in addition or ``instead`` of what is assigned."""
+        await self.reader.ready()
+        if instead:
+            await self.unassign(frozenset(self.reader.assigned))
+        self.manual = True
+        await self.reader.start(positions, begun=positions.keys())
+        self.auto.begin()
+
+    async def unassign(self, partitions: Partitions) -> None:
+        """End a manual assignment, or a part of it."""
+        await self.reader.ready()
+        await self.forget(partitions)
+        if not self.reader.assigned:
+            self.manual = False
+
+    # -- the end --------------------------------------------------------------------------------------------------------
+
+    async def finish(self, timeout_s: float) -> CoordinatorError | None:
+        """Commit what is finished, give everything up, tell of every commit; before the coordinator is closed.
+
+        Returns what a callback raised first.  Everything but callbacks ends within ``timeout_s``.
+        """
+        ends = self._home.now() + timeout_s
+        self.auto.stop()
+        failure: CoordinatorError | None = None
+        if self.manual:
+            await self.reader.ready()
+            if self.auto.enabled:
+                pending = self.auto.commit(await self.finished(), max(1.0, timeout_s * 1000))
+                if pending is not None:
+                    await self._home.wait(pending, timeout_s)
+        else:
+            failure = await self.give_up_all(ends)
+        await self.commits.finish(ends)
+        return failure
+
+
+class _Holder:
+    """The engine, as the hand-over sees it."""
+
+    def __init__(self, engine: Engine, call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]]) -> None:
+        self._engine = engine
+        self.call = call
+
+    async def through(self, work: Coroutine[Any, Any, None]) -> None:
+        await self._engine._home.through(work)
+
+    async def finish(self, revoked: Partitions) -> bool:
+        return await self._engine.finish_revoked(revoked)
+
+    async def stop(self, partitions: Partitions) -> None:
+        await self._engine.forget(partitions)
+
+    async def may_take_up(self, added: Partitions) -> bool:
+        return True

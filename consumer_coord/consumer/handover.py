@@ -1,0 +1,163 @@
+"""Carrying out what the group wants where the application polls: lost, revoked, added.
+
+For each of the three: the callback, then the data plane, then the report to the coordinator.  Every callback runs and the
+state is right afterwards, whatever one of them raises; the first exception wins.
+
+Nothing is remembered about how far a hand-over came: each call of :meth:`Handover.carry_out` compares what the group wants
+with what is held, does the next thing, and may be interrupted anywhere.  The next call goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import attrs
+
+from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.errors import CallbackError, CoordinatorError
+from consumer_coord.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+#: Called with the consumer and a list of TopicPartition; the asyncio consumer takes coroutine functions too.
+Callback: TypeAlias = Callable[[Any, Any], object]
+
+
+def run_through(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends to its end."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise AssertionError("a step of the blocking consumer waited for a loop")
+
+
+@attrs.frozen
+class Callbacks:
+    """The application's; ``on_lost`` falls back to ``on_revoke``."""
+
+    on_assign: Callback | None = None
+    on_revoke: Callback | None = None
+    on_lost: Callback | None = None
+
+
+class Holder(Protocol):
+    """Who holds partitions for the group: a consumer, a Spark query, a member of a simulation."""
+
+    async def call(self, callback: Callback, partitions: Partitions) -> None:
+        """Call the application."""
+
+    async def through(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``, which goes on to its end even when the waiting is cancelled."""
+
+    async def finish(self, revoked: Partitions) -> bool:
+        """Hand out nothing more of exactly these, and commit what is finished of them if that is automatic.
+
+        True when they may be given up; False to be asked again when the coordinator rouses the application.
+        """
+
+    async def stop(self, partitions: Partitions) -> None:
+        """Read these no more, and forget what is kept for them; some may never have been started."""
+
+    async def may_take_up(self, added: Partitions) -> bool:
+        """Whether these can be taken up now; False to be asked again."""
+
+
+class Handover:
+    """What one member's application was told that it holds, beside what the group wants it to hold."""
+
+    def __init__(self, member: ConsumerCoordinator, holder: Holder) -> None:
+        self.callbacks = Callbacks()
+        #: Of which on_assign told, and nothing since.
+        self.told: set[TopicPartition] = set()
+        #: What callbacks raised, wrapped, until somebody takes it.
+        self.failures: list[CoordinatorError] = []
+        self._member = member
+        self._holder = holder
+
+    async def carry_out(self, *, leaving: bool = False) -> bool:
+        """Do what the group wants, or give everything up; False when a part of it has to wait."""
+        assignment = self._member.assignment
+        change = assignment.change()
+        if change.lost:
+            await self._tell("lost", change.lost & self.told)
+            await self._give_up(change.lost)
+        revoked = assignment.held if leaving else change.revoked
+        if not await self._holder.finish(revoked):
+            return False
+        if revoked:
+            await self._tell("revoked", revoked & self.told)
+            await self._give_up(revoked)
+        if leaving:
+            return True
+        if change.added and not await self._holder.may_take_up(change.added):
+            return False
+        assignment.take_up(change)
+        # By difference: what was taken up by a call that was interrupted is told now.
+        untold = assignment.held - self.told
+        if untold or (change.first and not assignment.change().first):
+            await self._tell("assigned", untold)
+        return True
+
+    def take_failure(self) -> CoordinatorError | None:
+        """The first exception of a callback since the last look."""
+        failures, self.failures = self.failures, []
+        return failures[0] if failures else None
+
+    async def _give_up(self, partitions: Partitions) -> None:
+        await self._holder.stop(partitions)
+        self._member.let_go(partitions)
+
+    async def _tell(self, kind: str, partitions: Partitions) -> None:
+        callbacks = self.callbacks
+        if kind == "assigned":
+            callback = callbacks.on_assign
+            self.told |= partitions
+        else:
+            if not partitions:
+                return
+            callback = callbacks.on_revoke if kind == "revoked" else callbacks.on_lost or callbacks.on_revoke
+            self.told -= partitions
+        if callback is not None:
+            await self._holder.through(self._call(callback, partitions, kind))
+
+    async def _call(self, callback: Callback, partitions: Partitions, kind: str) -> None:
+        began = self._member.clock()
+        try:
+            await self._holder.call(callback, partitions)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the protocol goes on first
+            name = {"assigned": "on_assign", "revoked": "on_revoke", "lost": "on_lost"}[kind]
+            failure = CallbackError(f"{name} raised {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self.failures.append(failure)
+        finally:
+            self._member.called_back(kind, began)
+
+
+class HoldsNothing:
+    """A :class:`Holder` for members that read nothing; to derive from."""
+
+    async def call(self, callback: Callback, partitions: Partitions) -> None:
+        """Call it with itself."""
+        callback(self, sorted(partitions))
+
+    async def through(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nothing cancels it."""
+        await work
+
+    async def finish(self, revoked: Partitions) -> bool:
+        """At once."""
+        return True
+
+    async def stop(self, partitions: Partitions) -> None:
+        """Nothing is read."""
+
+    async def may_take_up(self, added: Partitions) -> bool:
+        """Always."""
+        return True
+

@@ -1,0 +1,246 @@
+"""librdkafka as the data plane: one ``confluent_kafka.Consumer`` with manual assignment.
+
+One thread at a time may touch the handle: it serialises all calls, unfairly, so that a call from another thread starves while
+the first sits in ``consume()``.  :class:`Inline` is for the thread of a blocking application, :class:`Threaded` keeps the handle
+on a thread of its own for an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
+from consumer_coord.consumer.librdkafka_security import with_tokens
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+#: What librdkafka tells in mid-fetch through callbacks, by the setting that takes the callback.
+_CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
+#: So many events of a kind are kept for an application that does not poll; older ones go.
+_MOST_EVENTS = 1_000
+
+
+class Librdkafka:
+    """The handle, and the events that it told of.
+
+    A callback that raises inside ``consume()`` costs its whole batch, so no Python runs there: the callbacks are ``append`` of
+    deques, and the consumer calls the application's own when the messages are safe (:meth:`events`).
+    """
+
+    def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
+        self.settings = settings
+        self._events: dict[str, deque[Any]] = {}
+        made = with_tokens(settings)
+        for name in _CALLBACKS:
+            if name == "error_cb" or made.get(name) is not None:
+                self._events[name] = deque(maxlen=_MOST_EVENTS)
+                made[name] = self._events[name].append
+        try:
+            self.handle = confluent_kafka.Consumer(made, **keywords)
+        except KafkaException as error:
+            told = error.args[0]
+            raise ConfigurationError(f"librdkafka refuses the settings: {told.str()}") from error
+
+    def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
+        """What librdkafka told since the last look: the application's callback, and what to call it with."""
+        for name, waiting in self._events.items():
+            while waiting:
+                yield self.settings.get(name), waiting.popleft()
+
+    def fetch(self, most: int, wait_s: float) -> list[Any]:
+        """Wait for one message, then take what is there: ``consume()`` alone would wait until all of ``most`` came."""
+        handle = self.handle
+        if wait_s <= 0:
+            messages: list[Any] = handle.consume(most, 0)
+            return messages
+        first = handle.poll(wait_s)
+        if first is None:
+            return []
+        return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
+
+    def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Read these too."""
+        self.handle.incremental_assign([native(partition, at) for partition, at in sorted(positions.items())])
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more."""
+        self.handle.incremental_unassign(rows(partitions))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch nothing from these."""
+        self.handle.pause(rows(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these again."""
+        self.handle.resume(rows(partitions))
+
+    def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        """Go on elsewhere."""
+        self.handle.seek(native(partition, position))
+
+    def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind the last message taken."""
+        found = self.handle.position(rows(partitions))
+        return {
+            TopicPartition(row.topic, row.partition): OffsetAndMetadata(row.offset, epoch_of(row))
+            for row in found
+            if row.offset >= 0
+        }
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What is assigned."""
+        return frozenset(partition_of(row) for row in self.handle.assignment())
+
+
+class Inline:
+    """The handle on the thread that calls; nothing suspends."""
+
+    def __init__(self, librdkafka: Librdkafka) -> None:
+        self._kafka = librdkafka
+
+    async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
+        sink(self._kafka.fetch(most, wait_s))
+
+    async def settled(self) -> None:
+        """A call is over when it returns."""
+
+    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._kafka.assign(positions)
+
+    async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._kafka.unassign(partitions)
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._kafka.pause(partitions)
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._kafka.resume(partitions)
+
+    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        self._kafka.seek(partition, position)
+
+    async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        return self._kafka.positions(partitions)
+
+    async def assignment(self) -> frozenset[TopicPartition]:
+        return self._kafka.assignment()
+
+    async def close(self) -> None:
+        self._kafka.handle.close()
+
+
+class Threaded:
+    """The handle on a thread of its own; calls are carried out in their order, also when the one who awaits is cancelled."""
+
+    def __init__(self, librdkafka: Librdkafka) -> None:
+        self._kafka = librdkafka
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="consumer-coord-fetch")
+        self._last: asyncio.Future[Any] | None = None
+        self._closed = False
+
+    def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Start a call on the thread."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, function)
+        # Its outcome belongs to the one who awaits; if that one was cancelled, to nobody.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._last = future
+        return future
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """The same, and wait for it."""
+        return await asyncio.shield(self.begin(function))
+
+    async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
+        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
+
+        def arrived(done: asyncio.Future[list[Any]]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                sink(done.result())
+
+        future = self.begin(lambda: self._kafka.fetch(most, wait_s))
+        future.add_done_callback(arrived)
+        await asyncio.shield(future)
+
+    async def settled(self) -> None:
+        if self._last is not None and not self._last.done():
+            await asyncio.wait({self._last})
+
+    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        await self.run(lambda: self._kafka.assign(positions))
+
+    async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = tuple(partitions)
+        await self.run(lambda: self._kafka.unassign(gone))
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = tuple(partitions)
+        await self.run(lambda: self._kafka.pause(wanted))
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = tuple(partitions)
+        await self.run(lambda: self._kafka.resume(wanted))
+
+    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        await self.run(lambda: self._kafka.seek(partition, position))
+
+    async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        wanted = tuple(partitions)
+        return await self.run(lambda: self._kafka.positions(wanted))
+
+    async def assignment(self) -> frozenset[TopicPartition]:
+        return await self.run(self._kafka.assignment)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            closing = self.begin(self._kafka.handle.close)
+            self._thread.shutdown(wait=False)
+            await asyncio.shield(closing)
+
+
+def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> confluent_kafka.TopicPartition:
+    """As confluent-kafka's TopicPartition."""
+    if position is None:
+        return confluent_kafka.TopicPartition(partition.topic, partition.partition)
+    told: dict[str, Any] = {}
+    if position.metadata:
+        told["metadata"] = position.metadata
+    if position.leader_epoch >= 0:
+        told["leader_epoch"] = position.leader_epoch
+    return confluent_kafka.TopicPartition(partition.topic, partition.partition, position.offset, **told)
+
+
+def rows(partitions: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
+    """As confluent-kafka's TopicPartition, in order."""
+    return [native(partition) for partition in sorted(partitions)]
+
+
+def epoch_of(row: confluent_kafka.TopicPartition) -> int:
+    """A row's leader epoch, -1 when it has none."""
+    return -1 if row.leader_epoch is None else int(row.leader_epoch)
+
+
+def partition_of(row: confluent_kafka.TopicPartition) -> TopicPartition:
+    """A row's topic and partition."""
+    return TopicPartition(row.topic, row.partition)
+
+
+def position_of(row: confluent_kafka.TopicPartition) -> OffsetAndMetadata:
+    """A row's offset with its epoch and metadata."""
+    return OffsetAndMetadata(row.offset, epoch_of(row), row.metadata or "")
+
+
+def is_known(position: OffsetAndMetadata) -> bool:
+    """Whether a row said where to begin."""
+    return position.offset != OFFSET_INVALID

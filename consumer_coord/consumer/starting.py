@@ -1,0 +1,143 @@
+"""Starting the partitions that were taken up: the application's choice, the group's commit, or ``auto.offset.reset``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+import attrs
+
+from consumer_coord.consumer.home import Home, Pending
+from consumer_coord.consumer.reader import Positions, Reader
+from consumer_coord.consumer.start_positions import ResetPolicy, Starts, no_offset
+from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.errors import RetriableError
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class _LookUp:
+    """A look-up under way, for these partitions as they are held now (by ownership)."""
+
+    pending: Pending[Starts]
+    ownerships: Mapping[TopicPartition, int | None]
+
+
+class Starting:
+    """Which partitions are held and not read yet, and why."""
+
+    def __init__(
+        self,
+        core: ConsumerCoordinator,
+        home: Home,
+        reader: Reader,
+        policy: ResetPolicy,
+        on_committed: Callable[[Positions], None],
+    ) -> None:
+        """``on_committed`` gets what begins at a commit of the group."""
+        #: Held, told to the application, and waiting for their position; nothing is read from them.
+        self.pending: frozenset[TopicPartition] = frozenset()
+        #: Without a position, and ``auto.offset.reset`` is none.
+        self.unknown: frozenset[TopicPartition] = frozenset()
+        self._core = core
+        self._home = home
+        self._reader = reader
+        self._policy = policy
+        self._chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: Whose offset is out of range.
+        self._lapsed: frozenset[TopicPartition] = frozenset()
+        self._look_up: _LookUp | None = None
+        self._retry_at = 0.0
+        self._on_committed = on_committed
+
+    def choose(self, positions: Positions) -> None:
+        """The application wants to begin there."""
+        self._chosen.update(positions)
+        self._core.rouse()
+
+    def lapsed(self, partitions: frozenset[TopicPartition]) -> None:
+        """The data plane reads these no more: their offsets are not in the log."""
+        self._lapsed |= partitions
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """These are given up."""
+        gone = frozenset(partitions)
+        self._chosen = {partition: at for partition, at in self._chosen.items() if partition not in gone}
+        self.unknown, self._lapsed, self.pending = self.unknown - gone, self._lapsed - gone, self.pending - gone
+
+    def raise_unknown(self) -> None:
+        """Raise for partitions that have no position."""
+        if self.unknown:
+            raise no_offset(listed(self.unknown))
+
+    async def go_on(self, told: Collection[TopicPartition]) -> None:
+        """Start what can be started, and look up what is not known; the look-up is not waited for."""
+        held = self._core.assignment.held & frozenset(told)
+        self._lapsed &= self._reader.assigned.keys()
+        chosen = {partition: at for partition, at in self._chosen.items() if partition in held}
+        await self._start(chosen, begun=chosen.keys())
+        self._chosen = {partition: at for partition, at in self._chosen.items() if partition not in chosen}
+        if self._look_up is not None and self._look_up.pending.done():
+            await self._take(self._look_up)
+            self._look_up = None
+        self.pending = (held - self._reader.assigned.keys()) | self._lapsed
+        wanted = self.pending - self.unknown
+        if wanted and self._look_up is None:
+            self._begin(wanted)
+
+    async def _start(self, positions: Positions, *, begun: Collection[TopicPartition]) -> None:
+        """Start them, or start them anew."""
+        self.unknown -= positions.keys()
+        self._lapsed -= positions.keys()
+        fresh = {partition: at for partition, at in positions.items() if partition not in self._reader.assigned}
+        again = {partition: at for partition, at in positions.items() if partition in self._reader.assigned}
+        await self._reader.start(fresh, begun=[partition for partition in begun if partition in fresh])
+        if again:
+            await self._reader.restart(again)
+
+    def _begin(self, wanted: frozenset[TopicPartition]) -> None:
+        left_s = self._retry_at - self._home.now()
+        if left_s > 0:
+            self._home.later(left_s, self._core.rouse)
+            return
+        core, policy, lapsed = self._core, self._policy, self._lapsed & wanted
+        limit_ms = core.config.default_api_timeout_ms
+
+        async def look_up() -> Starts:
+            found = await policy.starts(core, wanted - lapsed, limit_ms)
+            again = await policy.resets(core, lapsed, limit_ms)
+            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown=found.unknown | again.unknown)
+
+        pending = self._home.start(look_up)
+        self._look_up = _LookUp(pending, core.assignment.ownerships(wanted))
+        pending.add_done_callback(lambda _: core.rouse())
+
+    async def _take(self, look_up: _LookUp) -> None:
+        """Start what was found; a partition that was given up meanwhile and came back is looked up again."""
+        if look_up.pending.cancelled():
+            return
+        error = look_up.pending.exception()
+        if isinstance(error, RetriableError):
+            # The partitions wait; what is wrong stands in the log, and a later look-up may find them.
+            logger.warning("where to begin %s is not known yet: %s", listed(look_up.ownerships), error)
+            self._retry_at = self._home.now() + self._core.config.retry_backoff_max_ms / 1000
+            return
+        if error is not None:
+            self._look_up = None
+            raise error
+        found = look_up.pending.result()
+        now = self._core.assignment.ownerships(look_up.ownerships)
+        still = {
+            partition
+            for partition, ownership in look_up.ownerships.items()
+            if ownership is not None and now[partition] == ownership
+            and (partition not in self._reader.assigned or partition in self._lapsed)
+        }
+        committed = {partition: at for partition, at in found.committed.items() if partition in still}
+        reset = {partition: at for partition, at in found.reset.items() if partition in still}
+        self.unknown |= found.unknown & still
+        self._on_committed(committed)
+        await self._start({**committed, **reset}, begun=reset.keys())
