@@ -21,7 +21,7 @@ from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord import requests
-from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, step_for
+from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
 from consumer_coord.assigning import FIGURES_TIMEOUT_MS, Assigning
 from consumer_coord.config import CoordinatorConfig, common_protocol
 from consumer_coord.environment import now
@@ -29,7 +29,6 @@ from consumer_coord.errors import (
     AssignorError,
     CoordinatorError,
     FatalError,
-    InconsistentGroupProtocolError,
     MalformedMessageError,
     RequestTimedOutError,
     RetriableError,
@@ -380,11 +379,7 @@ class ConsumerCoordinator(GroupMember):
             if step is Step.GO_ON:
                 break
             self._take(step, answer.error_code, "JoinGroup", broker, self._offered())
-        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in self._names():
-            raise InconsistentGroupProtocolError(
-                f"the group {self.group_id!r} agreed on {answer.protocol_type!r} with {answer.protocol_name!r}, but"
-                f" {self._offered()}"
-            )
+        check_protocol("JoinGroup", self.group_id, answer, self._names())
         self._metrics.record("join", (now() - started) * 1000)
         self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
         self._lease.joined(anew=answer.generation_id != before.generation_id)
@@ -431,13 +426,7 @@ class ConsumerCoordinator(GroupMember):
         )
         self._check_not_superseded(current)
         self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
-        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or (
-            answer.protocol_name not in (None, current.protocol_name)
-        ):
-            raise InconsistentGroupProtocolError(
-                f"SyncGroup of group {self.group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r},"
-                f" but this member joined for {requests.PROTOCOL_TYPE!r} and {current.protocol_name!r}"
-            )
+        check_protocol("SyncGroup", self.group_id, answer, (None, current.protocol_name))
         self._metrics.record("sync", (now() - started) * 1000)
         self._lease.synced(sent)
         if not answer.assignment:
