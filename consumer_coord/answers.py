@@ -7,7 +7,9 @@ SyncGroupResponseHandler, HeartbeatResponseHandler, OffsetCommitResponseHandler.
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 
+from consumer_coord import requests
 from consumer_coord.errors import (
     AuthorizationError,
     BrokerError,
@@ -19,6 +21,7 @@ from consumer_coord.errors import (
     InconsistentGroupProtocolError,
 )
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
 
 
 class Step(enum.Enum):
@@ -67,6 +70,18 @@ def step_for(table: dict[int, Step], code: int) -> Step:
     if known is not None:
         return known
     return Step.BACK_OFF if codes.is_retriable(code) else Step.FAIL
+
+
+def check_protocol(
+    request: str, group_id: str, answer: JoinGroupResponse | SyncGroupResponse, ours: Collection[str | None]
+) -> None:
+    """Raise unless the group agreed on a protocol of consumers and on one of ``ours``, as the versions that say it do."""
+    if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
+        raise InconsistentGroupProtocolError(
+            f"{request} of group {group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
+            f" member is there for {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
+            " (partition.assignment.strategy)"
+        )
 
 
 def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:

@@ -24,7 +24,9 @@ ENTRY_POINT_GROUP = "consumer_coord.assignors"
 DEFAULT_STRATEGY = "range,cooperative-sticky"
 
 #: Settings of ours alone: they are not handed to librdkafka.
-OWN = frozenset({"rebalance.timeout.ms", "release.linger.ms", "assignor.timeout.ms", "exclude.internal.topics"})
+OWN = frozenset(
+    {"rebalance.timeout.ms", "release.linger.ms", "assignor.timeout.ms", "exclude.internal.topics", "group.lease.enable"}
+)
 
 #: Java's names and librdkafka's for the same thing, where they differ.
 ALIASES = {
@@ -84,6 +86,8 @@ class CoordinatorConfig:
     release_linger_ms: int = 1_000
     #: How long an assignor may take before the leader gives up; the member then leaves the group.
     assignor_timeout_ms: int = 30_000
+    #: Hand out records only while the coordinator must still count this member; see lease.py.
+    group_lease_enable: bool = True
 
 
 def _check(config: CoordinatorConfig) -> None:
@@ -195,6 +199,8 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
         coordinator["enable_auto_commit"] = _boolean("enable.auto.commit", given["enable.auto.commit"])
     if "exclude.internal.topics" in given:
         coordinator["exclude_internal_topics"] = _boolean("exclude.internal.topics", given["exclude.internal.topics"])
+    if "group.lease.enable" in given:
+        coordinator["group_lease_enable"] = _boolean("group.lease.enable", given["group.lease.enable"])
     for key, field in (("group.instance.id", "group_instance_id"), ("client.rack", "client_rack")):
         value = given.get(key)
         if value is not None and (not isinstance(value, str) or not value):

@@ -21,7 +21,7 @@ from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord import requests
-from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, step_for
+from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
 from consumer_coord.assigning import FIGURES_TIMEOUT_MS, Assigning
 from consumer_coord.config import CoordinatorConfig, common_protocol
 from consumer_coord.environment import now
@@ -29,7 +29,6 @@ from consumer_coord.errors import (
     AssignorError,
     CoordinatorError,
     FatalError,
-    InconsistentGroupProtocolError,
     MalformedMessageError,
     RequestTimedOutError,
     RetriableError,
@@ -142,6 +141,7 @@ class ConsumerCoordinator(GroupMember):
             finally:
                 self._ending = False
             await self._leave("the consumer unsubscribed from all topics", self._deadline(timeout_ms))
+            self._lease.not_needed()
             self._watch.subscribe(NOTHING)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
@@ -358,6 +358,7 @@ class ConsumerCoordinator(GroupMember):
                 self._check_not_superseded(before)
             broker = await self.ensure_coordinator_ready()
             started = now()
+            self._lease.joins()
             named, owned = self._named, self._owned()
             if self._generation.has_member_id:
                 self._peers.joins(self, owns_less=self._generation.generation_id >= 0 and bool(named - self._named))
@@ -372,18 +373,19 @@ class ConsumerCoordinator(GroupMember):
             step = step_for(JOIN_GROUP, answer.error_code)
             if step is Step.ADOPT_MEMBER_ID:
                 self._generation = Generation(member_id=answer.member_id)
+                self._lease.lost()
                 self._metrics.record("member-id-required")
                 continue
             if step is Step.GO_ON:
                 break
             self._take(step, answer.error_code, "JoinGroup", broker, self._offered())
-        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in self._names():
-            raise InconsistentGroupProtocolError(
-                f"the group {self.group_id!r} agreed on {answer.protocol_type!r} with {answer.protocol_name!r}, but"
-                f" {self._offered()}"
-            )
+        check_protocol("JoinGroup", self.group_id, answer, self._names())
         self._metrics.record("join", (now() - started) * 1000)
         self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
+        self._lease.joined(anew=answer.generation_id != before.generation_id)
+        if self._lease.proven_s * 1000 > self.config.heartbeat_interval_ms:
+            # The join took long: its end proves less than a heartbeat does.
+            self.beat_early((0,))
         self._joined_topics = topics
         self._is_leader = answer.leader == answer.member_id
         self._set_state(MemberState.COMPLETING_REBALANCE)
@@ -415,7 +417,7 @@ class ConsumerCoordinator(GroupMember):
         self._check_not_superseded(current)
         if self._is_leader:
             self._peers.leader_first.leader_syncs(current.generation_id)
-        started = now()
+        started, sent = now(), self.lease_clock()
         answer = await self.ask_coordinator(
             broker,
             requests.sync_group(self.config, current, assignments),
@@ -424,14 +426,9 @@ class ConsumerCoordinator(GroupMember):
         )
         self._check_not_superseded(current)
         self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
-        if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or (
-            answer.protocol_name not in (None, current.protocol_name)
-        ):
-            raise InconsistentGroupProtocolError(
-                f"SyncGroup of group {self.group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r},"
-                f" but this member joined for {requests.PROTOCOL_TYPE!r} and {current.protocol_name!r}"
-            )
+        check_protocol("SyncGroup", self.group_id, answer, (None, current.protocol_name))
         self._metrics.record("sync", (now() - started) * 1000)
+        self._lease.synced(sent)
         if not answer.assignment:
             return {}
         try:
@@ -561,6 +558,7 @@ class ConsumerCoordinator(GroupMember):
         if leave:
             await self._leave("the consumer is being closed", deadline, rejoin=False)
         self._closed = True
+        self._lease.close()
         self._peers.remove(self)
         self._watch.close()
         tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]

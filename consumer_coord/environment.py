@@ -52,12 +52,17 @@ class RunBlocking(Protocol):
 
 @attrs.frozen
 class Environment:
-    """One home of the core.  ``wall_clock_ms`` gives milliseconds since 1970 and is for humans and retention only."""
+    """One home of the core.  ``wall_clock_ms`` gives milliseconds since 1970 and is for humans and retention only.
+
+    ``lease_clock`` gives seconds, in any thread, and counts the time during which the machine was suspended; None: the
+    loop's own time (simulation, where nothing else passes).
+    """
 
     connector: Connector
     random: random.Random
     wall_clock_ms: Callable[[], int]
     run_blocking: RunBlocking
+    lease_clock: Callable[[], float] | None = None
 
 
 def now() -> float:

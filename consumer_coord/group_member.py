@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.failures import Failures, copy_of
 from consumer_coord.heartbeat import Heartbeat
+from consumer_coord.lease import Lease
 from consumer_coord.member_log import MemberLog
 from consumer_coord.member_state import (
     NO_GENERATION,
@@ -72,6 +74,10 @@ class GroupMember:
         self._loop = asyncio.get_running_loop()
         #: The loop's clock, in seconds; any thread may read it.
         self.clock = self._loop.time
+        #: The clock of :attr:`lease_until`, in seconds, suspension of the machine included; any thread may read it.
+        self.lease_clock = cluster.environment.lease_clock or self._loop.time
+        #: Records of held partitions may be handed out while ``lease_clock()`` is below this; any thread may read it.
+        self.lease_until = math.inf
         self._metrics = Metrics(self._loop.time)
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
         self._generation = NO_GENERATION
@@ -104,6 +110,17 @@ class GroupMember:
             first_beat=self._peers.add(self),
             in_company=self._peers.beat_at,
         )
+        self._lease = Lease(
+            self.lease_clock,
+            enabled=config.group_lease_enable,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.rebalance_timeout_ms,
+            publish=self._publish_lease,
+            in_use=lambda: bool(self.assignment.held),
+            on_suspended=self._on_suspended,
+            on_resumed=self._on_resumed,
+        )
+        self._metrics.gauge("lease-suspended-seconds-total", lambda: self._lease.suspended_s)
         self._closed = False
         #: True while it is being closed: no rebalance will complete any more.
         self._ending = False
@@ -210,6 +227,22 @@ class GroupMember:
             self._rejoin_reason = reason
         self._signal.fire()
 
+    # -- the lease -------------------------------------------------------------------------------------------------------
+
+    def _publish_lease(self, until: float) -> None:
+        self.lease_until = until
+
+    def _on_suspended(self) -> None:
+        self._metrics.record("lease-suspended")
+        self._log.warning(
+            "the coordinator may count this member no more: records are handed out again when it answers a heartbeat"
+        )
+
+    def _on_resumed(self, suspended_s: float | None) -> None:
+        if suspended_s is not None:
+            self._log.info("the coordinator still counts this member: records are handed out again, after %.1f s", suspended_s)
+        self.rouse()
+
     # -- what answers ask for --------------------------------------------------------------------------------------------
 
     def _take(self, step: Step, code: int, request: str, broker: Broker, detail: str = "") -> None:
@@ -235,6 +268,7 @@ class GroupMember:
             self._lost_generation = self._generation
         self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
         self._is_leader = False
+        self._lease.lost()
         self._released.clear()
         if self._state is not MemberState.UNJOINED:
             self._set_state(MemberState.UNJOINED)
@@ -263,14 +297,20 @@ class GroupMember:
 
     @property
     def heartbeats_wanted(self) -> bool:
-        """True while the coordinator expects heartbeats: in a generation, and not while JoinGroup waits there."""
-        return self._generation.generation_id >= 0 and not self._joining
+        """True in a generation; also while JoinGroup waits on its own connection, to prove the lease of what is held."""
+        return self._generation.generation_id >= 0
+
+    @property
+    def joining(self) -> bool:
+        """True while JoinGroup waits."""
+        return self._joining
 
     async def send_heartbeat(self) -> None:
         """One heartbeat, and what its answer asks for; raises a retriable error when it was not heard."""
         used = self._generation
         try:
             broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
+            sent = self.lease_clock()
             answer = await self.ask_coordinator(
                 broker,
                 requests.heartbeat(self.config, used),
@@ -288,6 +328,8 @@ class GroupMember:
             return
         code = answer.error_code
         step = step_for(HEARTBEAT, code)
+        if step in (Step.GO_ON, Step.REJOIN):
+            self._lease.heartbeat_answered(sent, rebalancing=step is Step.REJOIN)
         if step is Step.REJOIN:
             self._peers.rebalance(used.generation_id)
         elif self._joining:

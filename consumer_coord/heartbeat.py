@@ -31,6 +31,8 @@ class Heart(Protocol):
     @property
     def heartbeats_wanted(self) -> bool: ...
     @property
+    def joining(self) -> bool: ...
+    @property
     def polls(self) -> int: ...
 
     async def send_heartbeat(self) -> None: ...
@@ -112,7 +114,10 @@ class Heartbeat:
                 if self._next_at <= now():
                     self._next_at = now() + self._interval_s
                 continue
-            if self.poll_expired:
+            if self._heart.joining:
+                # The group is known to rebalance: nothing is to be heard early.
+                self._early.clear()
+            elif self.poll_expired:
                 await self._heart.poll_interval_exceeded()
                 continue
             if now() - self._answered_at > self._session_s:

@@ -40,6 +40,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "commit-refused": ("total",),
     "commit-resent": ("total",),
     "partition-lost": ("total",),
+    "lease-suspended": ("total",),
 }
 
 #: Every figure of a coordinator.
@@ -50,6 +51,7 @@ NAMES = (
     "last-rebalance-seconds-ago",
     *poll_times.NAMES,
     "assigned-partitions",
+    "lease-suspended-seconds-total",
 )
 
 

@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -49,7 +50,14 @@ def real_environment(connector: Connector) -> Environment:
         random=random.Random(),
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         run_blocking=_in_thread,
+        lease_clock=_suspension_clock(),
     )
+
+
+def _suspension_clock() -> Callable[[], float]:
+    """Seconds that go on while the machine is suspended, where the system has such a clock."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if boot_time is None else functools.partial(time.clock_gettime, boot_time)
 
 
 async def _in_thread(function: Callable[[], T], /) -> T:

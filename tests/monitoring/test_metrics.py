@@ -36,6 +36,7 @@ JAVA = [
 def test_java_s_names_are_there_from_the_start() -> None:
     metrics = Metrics(Clock())
     metrics.gauge("assigned-partitions", lambda: 3.0)
+    metrics.gauge("lease-suspended-seconds-total", lambda: 0.0)
     figures = metrics.snapshot()
     assert set(figures) == set(NAMES)
     assert set(JAVA) <= set(figures)
