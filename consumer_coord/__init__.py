@@ -11,19 +11,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from consumer_coord.aio import AsyncGroupConsumer
     from consumer_coord.blocking import BlockingCoordinator
-    from consumer_coord.consumer import GroupConsumer
+    from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
+    from consumer_coord.consumer.group_consumer import GroupConsumer
     from consumer_coord.coordinator import ConsumerCoordinator
     from consumer_coord.offsets import OffsetAndMetadata
     from consumer_coord.topic_partition import TopicPartition
 
 #: Imported when first asked for: Spark's executors and the command line have no use for all of it, and it takes half a second.
 _HOMES = {
-    "AsyncGroupConsumer": "consumer_coord.aio",
+    "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
     "BlockingCoordinator": "consumer_coord.blocking",
     "ConsumerCoordinator": "consumer_coord.coordinator",
-    "GroupConsumer": "consumer_coord.consumer",
+    "GroupConsumer": "consumer_coord.consumer.group_consumer",
     "OffsetAndMetadata": "consumer_coord.offsets",
     "TopicPartition": "consumer_coord.topic_partition",
 }

@@ -1,6 +1,6 @@
 """The coordinator for threads: the same names as :class:`~consumer_coord.coordinator.ConsumerCoordinator`, blocking.
 
-For applications with a data plane of their own (:class:`~consumer_coord.consumer.GroupConsumer` is one such).  What the
+For applications with a data plane of their own (:class:`~consumer_coord.GroupConsumer` is one such).  What the
 group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order and report it::
 
     change = coordinator.change()
@@ -113,6 +113,11 @@ class BlockingCoordinator:
         """Run a function on the background loop, soon."""
         self._runtime.check_process()
         self._runtime.loop.call_soon_threadsafe(function)
+
+    def call_later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """Run a function on the background loop after ``delay_s``."""
+        loop = self._runtime.loop
+        self.on_loop(lambda: loop.call_later(delay_s, function))
 
     def check_process(self) -> None:
         """Raise :class:`~consumer_coord.errors.ForkedError` in a forked child."""

@@ -71,6 +71,8 @@ class GroupMember:
         self.attention = False
         #: Set with it, for an application that waits for nothing else.
         self.bell = threading.Event()
+        #: Wakes the application up, from any thread; an application on the loop has something else here.
+        self.ring: Callable[[], object] = self.bell.set
         self._loop = asyncio.get_running_loop()
         #: The loop's clock, in seconds; any thread may read it.
         self.clock = self._loop.time
@@ -491,7 +493,7 @@ class GroupMember:
     def rouse(self) -> None:
         """Let the application's next look, or the one that it waits in, find what came up; thread-safe."""
         self.attention = True
-        self.bell.set()
+        self.ring()
 
     def _call_attention(self) -> None:
         self.rouse()

@@ -10,8 +10,8 @@ here depends on having come to its end: each call compares what should be with w
 ``attention``, so that the next one looks.
 
 **Leases.**  A record is handed out only while the coordinator must still count this member as one of the group
-(``ConsumerCoordinator.lease_until``).  Past that moment nothing is handed out, until a heartbeat is answered, or the partitions are
-lost.
+(``ConsumerCoordinator.lease_until``).  Past that moment nothing is handed out, until a heartbeat is answered, or the
+partitions are lost.
 """
 
 from __future__ import annotations
@@ -247,6 +247,16 @@ class Engine:
             return await self.reader.positions(assigned)
         return {partition: at for partition, at in self.stored.items() if partition in assigned}
 
+    async def finished_now(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same, between two polls."""
+        await self.reader.ready()
+        return await self.finished()
+
+    async def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the application goes on, for those partitions of which that is known."""
+        await self.reader.ready()
+        return await self.reader.positions(partitions)
+
     def store(self, positions: Positions) -> None:
         """These are finished; for ``auto_store`` off."""
         if self._settings.auto_store:
@@ -265,12 +275,22 @@ class Engine:
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
         return outcome(wanted, pending)
 
-    # -- seek, pause ----------------------------------------------------------------------------------------------------
+    # -- where to read --------------------------------------------------------------------------------------------------
+
+    def choose(self, positions: Positions) -> None:
+        """Inside on_assign: begin at these positions."""
+        foreign = {partition for partition in positions if partition in self.reader.assigned} | (
+            positions.keys() - self.core.assignment.held
+        )
+        if foreign:
+            raise FatalError(f"{listed(foreign)} were not assigned by the group just now")
+        self.starting.choose(positions)
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata, *, in_callback: bool) -> None:
         """Go on at another position; for a partition that is still to be started, begin there."""
         if partition in self.reader.assigned and partition not in self.starting.pending:
             self.stored.pop(partition, None)
+            await self.reader.ready()
             await self.reader.seek(partition, position)
             return
         self.must_hold([partition], "seek")
@@ -281,11 +301,13 @@ class Engine:
     async def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of these until :meth:`resume`; survives rebalances that keep them."""
         self.must_hold(partitions, "pause")
+        await self.reader.ready()
         await self.reader.pause(partitions)
 
     async def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out messages of these again."""
         self.must_hold(partitions, "resume")
+        await self.reader.ready()
         await self.reader.resume(partitions)
 
     def must_hold(self, partitions: Iterable[TopicPartition], what: str) -> None:

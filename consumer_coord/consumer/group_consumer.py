@@ -1,60 +1,72 @@
 """GroupConsumer: ``confluent_kafka.Consumer`` with a coordinator, and so assignors, in Python.
 
-The protocol runs on the process's background loop; the application's thread owns librdkafka's handle and the callbacks.
-``poll`` and ``consume`` look at one flag; when it is up they carry out what the group wants, step by step: lost, revoked,
-added.  A rebalance that changes nothing for this member costs its application nothing.
+A skin over the engine for threads: arguments, confluent-kafka's types, whose turn it is.  The protocol runs on the process's
+background loop; the thread that calls carries out what the group wants, and calls the callbacks.
+
+**Turns.**  One thread at a time uses the engine; another one waits for its turn, which a long poll passes on between two slices
+of waiting.  The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, also in that of
+``lock.release()``, but never between the statements that end ``poll`` and call nothing.  So a message is handed out and
+the turn given back, or neither.  (CPython runs signal handlers, and other threads, between calls only.)
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import monotonic
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from itertools import islice
+from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeVar
 
 import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord import commits, group_metadata
 from consumer_coord.blocking import BlockingCoordinator
-from consumer_coord.data_plane import DataPlane, after, native, partition_of, partition_of_message, position_of
-from consumer_coord.data_plane_security import message_failure
-from consumer_coord.errors import (
-    ClosedError,
-    ConcurrentUseError,
-    ConfigurationError,
-    CoordinatorError,
-    FatalError,
-    WakeupError,
+from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.blocking_home import BlockingHome
+from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, run_through
+from consumer_coord.consumer.kafka_exceptions import kafka_exceptions, to_kafka_exception
+from consumer_coord.consumer.librdkafka import Inline, Librdkafka, native, partition_of, position_of, rows
+from consumer_coord.consumer.librdkafka_security import message_failure, raise_if_refused
+from consumer_coord.consumer.reader import MOST_AHEAD
+from consumer_coord.consumer.rows import (
+    Positions,
+    Rows,
+    committed_rows,
+    is_lapsed,
+    known_positions_of,
+    nothing_to_commit,
+    positions_of,
+    raise_if_all_failed,
+    seconds,
+    to_commit,
+    to_rows,
 )
-from consumer_coord.handover import Callback, Callbacks, Handover, LookUp, Partitions, Positions, run_through
-from consumer_coord.kafka_exceptions import kafka_exceptions, to_kafka_exception
-from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.start_offsets import starting_positions
+from consumer_coord.consumer.start_positions import ResetPolicy
+from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
+from consumer_coord.offsets import CommitResult
 from consumer_coord.subscription import librdkafka_pattern
-from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = logging.getLogger(__name__)
 
-Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
+T = TypeVar("T")
 
-#: How long librdkafka may wait before we look up again.
-_SLICE_S = 0.1
-#: While the group rebalances, how long messages may wait for us, who wait for the group.
-_REBALANCING_SLICE_S = 0.05
-
-_FOREVER_S = 365 * 86_400.0
+#: A thread that waits for its turn looks so often.
+_TURN_S = 0.001
+#: A poll that passes its turn on takes it again after this long if the other thread did not come.
+_PASS_S = 0.02
 
 
 class GroupConsumer:
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
-    ``config`` is one dictionary of Kafka's settings for both planes.  Use it from one thread at a time (a second one gets
-    :class:`~consumer_coord.errors.ConcurrentUseError`); only :meth:`wakeup` is safe from any.  Errors are this package's
-    and ``KafkaException`` at once.  Also a context manager, and an iterator over messages.
+    ``config`` is one dictionary of Kafka's settings for both planes.  Calls from several threads wait for each other;
+    :meth:`wakeup` and commits of given offsets wait for nobody.  Errors are this package's and ``KafkaException`` at once.
+    Also a context manager, and an iterator over messages.
     """
 
     def __init__(
@@ -66,29 +78,38 @@ class GroupConsumer:
     ) -> None:
         settings = dict(config)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
+        auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
         with kafka_exceptions():
             self._coordinator = BlockingCoordinator(settings, assignors=assignors)
             try:
-                self._data = DataPlane(self._coordinator.config.librdkafka, **keywords)
+                self._librdkafka = Librdkafka(self._coordinator.config.librdkafka, **keywords)
             except BaseException:
                 self._coordinator.close()
                 raise
-        self._core = self._coordinator.core
-        self._looked = self._core.poll_times.looked
         self._settings = self._coordinator.config
-        self._lock = threading.Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._thread = 0
-        self._in_callback = False
+        self._core = self._coordinator.core
+        self._engine = Engine(
+            self._core,
+            Inline(self._librdkafka),
+            BlockingHome(self._coordinator),
+            EngineSettings(
+                reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                auto_store=auto_store,
+                resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
+                is_lapsed=is_lapsed,
+            ),
+            call=self._call,
+            told=self._tell_commit,
+            events=self._between_slices,
+        )
+        self._reader = self._engine.reader
+        self._lease_clock = self._core.lease_clock
+        #: The thread whose turn it is, 0 for none; and how many wait for theirs.
+        self._user = 0
+        self._waiting = 0
+        #: The thread that a rebalance callback runs on.
+        self._calling = 0
         self._closed = False
-        self._woken = False
-        self._manual = False
-        #: With enable.auto.offset.store=false: what store_offsets() said.
-        self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._auto = commits.AutoCommit(self._coordinator, self._data)
-        self._asynchronous = commits.AsynchronousCommits(self._coordinator, self._committed_callback)
-        self._handover = Handover(self._core, _Holder(self))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -112,33 +133,133 @@ class GroupConsumer:
             raise message_failure(message, self._settings.librdkafka)
         return message
 
-    def _enter(self, *, in_callback: bool = True) -> bool:
-        """Take the consumer for this thread; False when it is taken already, by a callback's caller."""
-        self._coordinator.check_process()
-        if self._lock.acquire(blocking=False):
-            self._thread = threading.get_ident()
-            if self._closed:
-                self._leave()
-                raise to_kafka_exception(ClosedError("Consumer closed"))
-            return True
-        if self._thread != threading.get_ident():
-            raise to_kafka_exception(
-                ConcurrentUseError("two threads use one consumer at once: give each thread its own, or guard it by a lock")
-            )
-        if not in_callback:
-            raise to_kafka_exception(
-                ConcurrentUseError("poll, consume, subscribe and close may not be called inside a rebalance callback")
-            )
-        return False
-
-    def _leave(self) -> None:
-        self._thread = 0
-        self._lock.release()
-
     def wakeup(self) -> None:
         """Make a poll that waits, or the next one, raise :class:`WakeupError`; safe from any thread."""
-        self._woken = True
-        self._core.rouse()
+        self._engine.wakeup()
+
+    # -- whose turn it is -----------------------------------------------------------------------------------------------
+
+    def _wait_for_turn(self, me: int) -> None:
+        """Returns when nobody has the turn: the caller takes it by its next statement."""
+        self._coordinator.check_process()
+        if self._user == me:
+            raise to_kafka_exception(
+                ConcurrentUseError(
+                    "poll, consume, subscribe and close may not be called inside a rebalance callback or a signal handler that"
+                    " interrupts one of them"
+                )
+            )
+        self._waiting += 1
+        try:
+            while self._user:
+                time.sleep(_TURN_S)
+        finally:
+            self._waiting -= 1
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], *, in_callback: bool = True) -> T:
+        """Run a coroutine of the engine in this thread's turn; inside a callback it is the turn of the callback's caller."""
+        me, mine = get_ident(), False
+        with kafka_exceptions():
+            if self._user == me and in_callback and self._calling == me:
+                return run_through(work())
+            try:
+                self._coordinator.check_process()
+                if self._user:
+                    self._wait_for_turn(me)
+                self._user = me
+                mine = True
+                if self._closed:
+                    raise ClosedError("Consumer closed")
+                return run_through(work())
+            finally:
+                if mine:
+                    self._user = 0
+
+    async def _between_slices(self) -> None:
+        """Call what librdkafka has to tell, and let other threads have a turn."""
+        settings = self._librdkafka.settings
+        for callback, what in self._librdkafka.events():
+            if callback is not None:
+                callback(what)
+            if isinstance(what, confluent_kafka.KafkaError):
+                raise_if_refused(what, settings)
+        if self._waiting:
+            self._pass_turn()
+
+    def _pass_turn(self) -> None:
+        me = self._user
+        self._user = 0
+        ends = time.monotonic() + _PASS_S
+        while self._waiting and not self._user and time.monotonic() < ends:
+            time.sleep(_TURN_S / 2)
+        if self._user:
+            self._wait_for_turn(me)
+        self._user = me
+        # Whatever the other one did: look before anything is handed out.
+        self._core.attention = True
+
+    async def _call(self, callback: Callback, partitions: Partitions) -> None:
+        self._calling = get_ident()
+        try:
+            callback(self, rows(partitions))
+        finally:
+            self._calling = 0
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
+        me, mine = get_ident(), False
+        try:
+            if self._user:
+                self._wait_for_turn(me)
+            self._user = me
+            mine = True
+            core = self._core
+            core.polls += 1
+            ahead = self._reader.ahead
+            if core.attention or not ahead or self._lease_clock() >= core.lease_until:
+                if not self._gather(1, MOST_AHEAD, timeout):
+                    self._user = 0
+                    return None
+                ahead = self._reader.ahead
+            message: Message = ahead[0]
+            # No call between the statements of this line: see the module.
+            self._user = 0; del ahead[0]; return message  # noqa: E702
+        except BaseException:
+            if mine:
+                self._user = 0
+            raise
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        me, mine = get_ident(), False
+        try:
+            if self._user:
+                self._wait_for_turn(me)
+            self._user = me
+            mine = True
+            self._core.polls += 1
+            if not self._gather(num_messages, num_messages, timeout):
+                self._user = 0
+                return []
+            ahead = self._reader.ahead
+            messages = list(islice(ahead, num_messages))
+            rest = deque(islice(ahead, num_messages, None))
+            # No call between the statements of this line: see the module.
+            self._user = 0; self._reader.ahead = rest; return messages  # noqa: E702
+        except BaseException:
+            if mine:
+                self._user = 0
+            raise
+
+    def _gather(self, least: int, most: int, timeout: float | None) -> bool:
+        if self._closed:
+            raise to_kafka_exception(ClosedError("Consumer closed"))
+        with kafka_exceptions():
+            if self._core.attention:
+                self._coordinator.check_process()
+            return run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
 
     # -- subscription -------------------------------------------------------------------------------------------------
 
@@ -153,8 +274,9 @@ class GroupConsumer:
 
         Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume and close.
         """
-        with kafka_exceptions(), _Used(self, in_callback=False):
-            if self._manual:
+
+        async def subscribe() -> None:
+            if self._engine.manual:
                 raise FatalError("subscribe after assign: end the manual assignment with unassign() first")
             for callback in (on_assign, on_revoke, on_lost):
                 if callback is not None and not callable(callback):
@@ -165,195 +287,61 @@ class GroupConsumer:
                 self._coordinator.subscribe_pattern(librdkafka_pattern(topics))
             else:
                 self._coordinator.subscribe(topics)
-            self._handover.callbacks = Callbacks(on_assign, on_revoke, on_lost)
-            self._auto.start()
+            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost))
+
+        self._run(subscribe, in_callback=False)
 
     def unsubscribe(self) -> None:
         """Commit what is finished, give everything up, and leave the group."""
-        with kafka_exceptions(), _Used(self, in_callback=False):
-            if not self._manual:
-                failure = run_through(self._handover.give_up_all())
+
+        async def unsubscribe() -> None:
+            if not self._engine.manual:
+                limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
+                failure = await self._engine.give_up_all(time.monotonic() + limit_s)
                 self._coordinator.unsubscribe()
                 if failure is not None:
                     raise failure
 
+        self._run(unsubscribe, in_callback=False)
+
     def assign(self, partitions: Rows) -> None:
         """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
-        with kafka_exceptions(), _Used(self) as nested:
-            if nested:
-                self._choose(partitions)
-                return
-            self._check_manual("assign")
-            self._data.stop(self._data.assigned)
-            self._data.start({partition_of(row): position_of(row) for row in partitions})
-            self._manual = True
+        self._assign(partitions, "assign", instead=True)
 
     def incremental_assign(self, partitions: Rows) -> None:
         """The same, in addition to what is assigned."""
-        with kafka_exceptions(), _Used(self) as nested:
-            if nested:
-                self._choose(partitions)
+        self._assign(partitions, "incremental_assign", instead=False)
+
+    def _assign(self, partitions: Rows, what: str, *, instead: bool) -> None:
+        async def assign() -> None:
+            if self._calling == get_ident():
+                self._engine.choose(known_positions_of(partitions))
                 return
-            self._check_manual("incremental_assign")
-            self._data.start({partition_of(row): position_of(row) for row in partitions})
-            self._manual = True
+            self._check_manual(what)
+            await self._engine.assign(positions_of(partitions), instead=instead)
+
+        self._run(assign)
 
     def unassign(self) -> None:
         """End a manual assignment; inside on_revoke there is nothing left to do."""
-        with kafka_exceptions(), _Used(self) as nested:
-            if not nested:
-                self._check_manual("unassign")
-                self._data.stop(self._data.assigned)
-                self._manual = False
+        self._unassign(None, "unassign")
 
     def incremental_unassign(self, partitions: Rows) -> None:
         """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
-        with kafka_exceptions(), _Used(self) as nested:
-            if not nested:
-                self._check_manual("incremental_unassign")
-                self._data.stop({partition_of(row) for row in partitions})
+        self._unassign(partitions, "incremental_unassign")
+
+    def _unassign(self, partitions: Rows | None, what: str) -> None:
+        async def unassign() -> None:
+            if self._calling != get_ident():
+                self._check_manual(what)
+                gone = self._reader.assigned if partitions is None else {partition_of(row) for row in partitions}
+                await self._engine.unassign(frozenset(gone))
+
+        self._run(unassign)
 
     def _check_manual(self, what: str) -> None:
-        if self._on_group:
+        if self._core.subscribed:
             raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
-
-    @property
-    def _on_group(self) -> bool:
-        return bool(self._core.subscribed)
-
-    def _choose(self, rows: Rows) -> None:
-        chosen = {partition_of(row): position_of(row) for row in rows}
-        self._handover.choose({tp: at for tp, at in chosen.items() if at.offset != confluent_kafka.OFFSET_INVALID})
-
-    # -- messages -----------------------------------------------------------------------------------------------------
-
-    def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
-        if not self._acquire(False):
-            self._enter(in_callback=False)
-        try:
-            core = self._core
-            core.polls += 1
-            if core.attention:
-                self._attend()
-            data = self._data
-            if data.ahead:
-                return data.ahead.popleft()
-            began = monotonic()
-            message = data.handle.poll(0) if timeout == 0 else self._poll_slices(timeout)
-            if message is not None:
-                message = data.read_ahead(message)
-            self._looked(began, len(data.ahead))
-            return message
-        finally:
-            self._release()
-
-    def _poll_slices(self, timeout: float | None) -> Message | None:
-        left = _FOREVER_S if timeout is None or timeout < 0 else timeout
-        ends = monotonic() + left
-        wait_s = 0.0 if self._waits_for_group else min(left, _SLICE_S)
-        while left > 0:
-            message: Message | None = self._data.handle.poll(wait_s)
-            if message is not None:
-                # At once: in between its partition might be given up before the application has seen it.
-                return message
-            self._between_slices()
-            left = ends - monotonic()
-            wait_s = self._wait_s(left)
-        return None
-
-    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
-        if not self._acquire(False):
-            self._enter(in_callback=False)
-        try:
-            core = self._core
-            core.polls += 1
-            if core.attention:
-                self._attend()
-            data = self._data
-            began = monotonic()
-            messages = data.take(num_messages) if data.ahead else []
-            if len(messages) < num_messages:
-                messages += data.handle.consume(num_messages - len(messages), 0)
-            left = 0.0 if timeout == 0 else _FOREVER_S if timeout is None or timeout < 0 else timeout
-            ends = monotonic() + left
-            # What is in hand goes out before a rebalance changes who owns it.
-            while len(messages) < num_messages and left > 0 and not (messages and core.attention):
-                messages += data.handle.consume(num_messages - len(messages), self._wait_s(left))
-                if not messages:
-                    self._between_slices()
-                left = ends - monotonic()
-            self._looked(began, len(data.ahead))
-            return messages
-        finally:
-            self._release()
-
-    @property
-    def _waits_for_group(self) -> bool:
-        """True when the group is likelier to have news than librdkafka."""
-        return not self._data.assigned or self._core.rebalancing or bool(self._handover.pending)
-
-    def _wait_s(self, left_s: float) -> float:
-        """How long librdkafka may wait.
-
-        Nothing wakes it for the group.  So with nothing to fetch, and while the group rebalances, the wait is done here,
-        where the group can ring: then a hand-over waits for nothing, and messages a moment.
-        """
-        core = self._core
-        if core.attention or not self._waits_for_group:
-            return min(left_s, _REBALANCING_SLICE_S if core.attention and self._data.assigned else _SLICE_S)
-        core.bell.clear()
-        if not core.attention:
-            core.bell.wait(min(left_s, _REBALANCING_SLICE_S if self._data.assigned else _SLICE_S))
-        return 0.0
-
-    def _between_slices(self) -> None:
-        self._core.polls += 1
-        if self._core.attention:
-            self._attend()
-
-    # -- what the group wants -----------------------------------------------------------------------------------------
-
-    def _attend(self) -> None:
-        """Look at everything that may have come up since the last poll; the rare path of poll and consume."""
-        if self._closed:
-            raise to_kafka_exception(ClosedError("Consumer closed"))
-        self._thread = threading.get_ident()
-        try:
-            with kafka_exceptions():
-                self._coordinator.polled()
-                if self._woken:
-                    self._woken = False
-                    raise WakeupError("wakeup() was called")
-                self._auto.poll(self._finished)
-                self._asynchronous.poll()
-                change = self._core.assignment.change()
-                failure = run_through(self._handover.carry_out(change)) if change else None
-                try:
-                    run_through(self._handover.start_pending())
-                except CoordinatorError:
-                    # The first one wins; what failed after it fails again at the next poll.
-                    if failure is None:
-                        raise
-                if failure is not None:
-                    raise failure
-        finally:
-            # While poll goes on, calls of this thread are no callback's any more, and those of another one never were.
-            self._thread = 0
-
-    def _commit_before_revoke(self, partitions: Partitions) -> None:
-        """Automatic commit of what moves; a failure is logged, because the rebalance goes on all the same."""
-        if self._settings.coordinator.enable_auto_commit:
-            finished = {tp: at for tp, at in self._finished().items() if tp in partitions}
-            self._auto.commit_now(finished, self._settings.coordinator.rebalance_timeout_ms)
-        self._asynchronous.poll()
-
-    def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions of what the application has finished: all it was given, or what it stored."""
-        if self._auto_store:
-            return self._data.positions(self._data.assigned)
-        return {partition: at for partition, at in self._stored.items() if partition in self._data.assigned}
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -365,112 +353,106 @@ class GroupConsumer:
         Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
         a list of TopicPartition, each with its ``error``, and raises when nothing could be committed at all.
         """
-        with kafka_exceptions(), _Used(self):
-            wanted = self._to_commit(message, offsets)
+        with kafka_exceptions():
+            self._coordinator.check_process()
+            if self._closed:
+                raise ClosedError("Consumer closed")
+            wanted: Positions | None = to_commit(message, offsets)
+            if wanted is None:
+                wanted = self._run(self._engine.finished_now)
+                if not wanted:
+                    raise nothing_to_commit()
             if asynchronous:
-                self._asynchronous.start(wanted)
+                if self._engine.commits.full:
+                    self._run(self._engine.commits.make_room)
+                self._engine.commits.start(wanted)
                 return None
-            self._asynchronous.poll()
-            result = self._coordinator.commit(wanted)
-            rows = commits.to_rows(wanted, result)
-            failures = [error for error in result.values() if error is not None]
-            if failures and len(failures) == len(result):
-                raise failures[0]
-            return rows
+            result = run_through(self._engine.commit(wanted, None))
+            raise_if_all_failed(result)
+            return to_rows(wanted, result)
 
-    def _to_commit(self, message: Message | None, rows: Rows | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        if message is not None and rows is not None:
-            raise ValueError("message and offsets are mutually exclusive")
-        if message is not None:
-            if message.error() is not None:
-                raise ValueError("a message with an error has no offset to commit")
-            return {partition_of_message(message): after(message)}
-        if rows is not None:
-            return {partition_of(row): position_of(row) for row in rows if row.offset >= 0}
-        finished = self._finished()
-        if not finished:
-            raise to_kafka_exception(commits.nothing_to_commit())
-        return finished
-
-    def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
-        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
-        with kafka_exceptions(), _Used(self):
-            if self._auto_store:
-                raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
-            wanted = self._to_commit(message, offsets if message is None else None)
-            foreign = wanted.keys() - self._data.assigned
-            if foreign:
-                raise FatalError(f"{listed(foreign)} are not assigned to this consumer")
-            self._stored.update(wanted)
-
-    def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
-        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
-        with kafka_exceptions(), _Used(self):
-            found = self._coordinator.committed([partition_of(row) for row in partitions], _ms(timeout))
-            return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]
-
-    def _committed_callback(self, rows: Rows, error: CoordinatorError | None) -> None:
+    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
+        error = next((failure for failure in result.values() if failure is not None), None)
         if self._on_commit is not None:
-            self._on_commit(None if error is None else to_kafka_exception(error).args[0], rows)
+            self._on_commit(None if error is None else to_kafka_exception(error).args[0], to_rows(wanted, result))
         elif error is not None:
             logger.warning("an asynchronous commit failed: %s", error)
 
+    def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
+        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+
+        async def store() -> None:
+            wanted = to_commit(message, offsets if message is None else None)
+            self._engine.store(await self._engine.finished_now() if wanted is None else wanted)
+
+        self._run(store)
+
+    def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
+        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        with kafka_exceptions():
+            found = self._coordinator.committed([partition_of(row) for row in partitions], _ms(timeout))
+            return committed_rows(found)
+
     def position(self, partitions: Rows) -> Rows:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
-        with kafka_exceptions(), _Used(self):
-            rows: Rows = self._data.position(list(partitions))
-            return rows
+
+        async def position() -> Rows:
+            wanted = [partition_of(row) for row in partitions]
+            found = await self._engine.positions(wanted)
+            return [native(partition, found.get(partition)) for partition in wanted]
+
+        return self._run(position)
 
     def seek(self, partition: confluent_kafka.TopicPartition) -> None:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
-        with kafka_exceptions(), _Used(self):
-            if partition_of(partition) in self._handover.pending:
-                run_through(
-                    self._handover.begin_at(partition_of(partition), position_of(partition), later=self._in_callback)
-                )
-                return
-            self._stored.pop(partition_of(partition), None)
-            self._data.seek(partition)
+        self._run(
+            lambda: self._engine.seek(
+                partition_of(partition), position_of(partition), in_callback=self._calling == get_ident()
+            )
+        )
 
     def get_watermark_offsets(
         self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """(first offset, end offset) of a partition."""
-        with _Used(self):
-            limit = {} if timeout is None else {"timeout": timeout}
-            offsets: tuple[int, int] | None = self._data.handle.get_watermark_offsets(partition, cached=cached, **limit)
-            return offsets
+        limit = {} if timeout is None else {"timeout": timeout}
+
+        async def ask() -> tuple[int, int] | None:
+            found: tuple[int, int] | None = self._handle.get_watermark_offsets(partition, cached=cached, **limit)
+            return found
+
+        return self._run(ask)
 
     def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
         """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
-        with _Used(self):
-            rows: Rows = self._data.handle.offsets_for_times(partitions, *([] if timeout is None else [timeout]))
-            return rows
+
+        async def ask() -> Rows:
+            found: Rows = self._handle.offsets_for_times(partitions, *([] if timeout is None else [timeout]))
+            return found
+
+        return self._run(ask)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _handle(self) -> Any:
+        return self._librdkafka.handle
+
     def assignment(self) -> Rows:
         """What this consumer holds now."""
-        with kafka_exceptions(), _Used(self):
-            held = self._data.assigned if self._manual else self._core.assignment.held
-            return [native(partition) for partition in sorted(held)]
+
+        async def held() -> Rows:
+            return rows(self._reader.assigned if self._engine.manual else self._core.assignment.held)
+
+        return self._run(held)
 
     def pause(self, partitions: Rows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
-        with kafka_exceptions(), _Used(self):
-            self._data.pause(self._must_hold(partitions, "pause"))
+        self._run(lambda: self._engine.pause({partition_of(row) for row in partitions}))
 
     def resume(self, partitions: Rows) -> None:
         """Hand out messages of these partitions again."""
-        with kafka_exceptions(), _Used(self):
-            self._data.resume(self._must_hold(partitions, "resume"))
-
-    def _must_hold(self, rows: Rows, what: str) -> set[TopicPartition]:
-        wanted = {partition_of(row) for row in rows}
-        foreign = wanted - self._data.assigned - self._handover.pending
-        if foreign:
-            raise FatalError(f"{what}: {listed(foreign)} are not assigned to this consumer")
-        return wanted
+        self._run(lambda: self._engine.resume({partition_of(row) for row in partitions}))
 
     def memberid(self) -> str:
         """The member id that the coordinator gave, empty before."""
@@ -482,10 +464,13 @@ class GroupConsumer:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
-        with _Used(self):
+
+        async def ask() -> Any:
             if topic is None:
-                return self._data.handle.list_topics(timeout=timeout)
-            return self._data.handle.list_topics(topic, timeout)
+                return self._handle.list_topics(timeout=timeout)
+            return self._handle.list_topics(topic, timeout)
+
+        return self._run(ask)
 
     def consumer_group_metadata(self) -> Any:
         """For ``Producer.send_offsets_to_transaction``: fenced by our generation and member (KIP-447).
@@ -493,13 +478,16 @@ class GroupConsumer:
         The next JoinGroup waits for the next poll, at most half the rebalance timeout: no rebalance aborts a transaction
         that is shorter.
         """
-        with kafka_exceptions(), _Used(self):
+
+        async def encode() -> Any:
             state = self._coordinator.hold_joins()
             return group_metadata.encode(self._core.group_id, state, self._core.group_instance_id)
 
+        return self._run(encode)
+
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568), with a reason for the broker's log."""
-        with kafka_exceptions(), _Used(self):
+        with kafka_exceptions():
             self._coordinator.enforce_rebalance(reason)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -517,83 +505,25 @@ class GroupConsumer:
 
     def close(self, timeout: float | None = None) -> None:
         """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds."""
-        if self._closed:
-            return
-        with kafka_exceptions():
-            self._enter(in_callback=False)
-            try:
-                self._close(_ms(timeout))
-            finally:
-                self._leave()
+        if not self._closed:
+            # A poll of another thread that waits ends at its next slice.
+            self._run(lambda: self._close(timeout), in_callback=False)
 
-    def _close(self, timeout_ms: float | None) -> None:
+    async def _close(self, timeout: float | None) -> None:
+        limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
+        ends = time.monotonic() + limit_s
         failure: CoordinatorError | None = None
-        self._auto.stop()
         try:
-            self._coordinator.check_process()
-            if self._manual:
-                self._commit_before_revoke(frozenset(self._data.assigned))
-            else:
-                failure = run_through(self._handover.give_up_all())
-            self._asynchronous.finish(timeout_ms)
+            failure = await self._engine.finish(limit_s)
         finally:
-            self._closed = True
+            self._closed = self._engine.closing = True
             self._core.attention = True
             try:
-                self._coordinator.close(timeout_ms)
+                self._coordinator.close(max(0.0, ends - time.monotonic()) * 1000)
             finally:
-                self._data.handle.close()
+                self._handle.close()
         if failure is not None:
             raise failure
-
-
-class _Holder:
-    """What ``handover.py`` asks of the one who holds partitions; none of it suspends."""
-
-    def __init__(self, consumer: GroupConsumer) -> None:
-        self._consumer = consumer
-
-    async def call(self, callback: Callback, partitions: Partitions) -> None:
-        consumer = self._consumer
-        consumer._in_callback = True
-        try:
-            callback(consumer, [native(partition) for partition in sorted(partitions)])
-        finally:
-            consumer._in_callback = False
-
-    async def before_revoke(self, partitions: Partitions) -> None:
-        self._consumer._commit_before_revoke(partitions)
-
-    async def start(self, positions: Positions) -> None:
-        self._consumer._data.start(positions)
-
-    async def stop(self, partitions: Partitions) -> None:
-        self._consumer._data.stop(partitions)
-        for partition in partitions:
-            self._consumer._stored.pop(partition, None)
-
-    def look_up(self, partitions: Partitions) -> LookUp:
-        core, settings = self._consumer._core, self._consumer._settings
-        limit_ms = settings.coordinator.default_api_timeout_ms
-        return self._consumer._coordinator.submit(
-            lambda: starting_positions(core, partitions, settings.auto_offset_reset, limit_ms)
-        )
-
-
-class _Used:
-    """The consumer is in use by this thread while the block runs; True inside when a callback's caller has it."""
-
-    def __init__(self, consumer: GroupConsumer, *, in_callback: bool = True) -> None:
-        self._consumer = consumer
-        self._in_callback = in_callback
-
-    def __enter__(self) -> bool:
-        self._taken = self._consumer._enter(in_callback=self._in_callback)
-        return not self._taken
-
-    def __exit__(self, *details: object) -> None:
-        if self._taken:
-            self._consumer._leave()
 
 
 def _ms(timeout: float | None) -> float | None:

@@ -1,8 +1,8 @@
 """librdkafka as the data plane: one ``confluent_kafka.Consumer`` with manual assignment.
 
-One thread at a time may touch the handle: it serialises all calls, unfairly, so that a call from another thread starves while
-the first sits in ``consume()``.  :class:`Inline` is for the thread of a blocking application, :class:`Threaded` keeps the handle
-on a thread of its own for an event loop.
+One thread at a time may touch the handle: it serialises all calls, unfairly, so that a call from another thread starves
+while the first sits in ``consume()``.  :class:`Inline` is for the thread of a blocking application, :class:`Threaded` keeps the
+handle on a thread of its own for an event loop.
 """
 
 from __future__ import annotations

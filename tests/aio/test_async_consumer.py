@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from assignors import CooperativeStickyAssignor, RangeAssignor
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.errors import CallbackError, ConcurrentUseError
+from consumer_coord.errors import CallbackError
 
 PARTITIONS = 6
 
@@ -209,8 +209,8 @@ def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
 
     async def main() -> None:
         async with consumer(kafka) as member:
-            watched = Watched(member._data.handle)
-            member._data.handle = watched
+            watched = Watched(member._librdkafka.handle)
+            member._librdkafka.handle = watched
             await member.subscribe(["orders"])
             await asyncio.to_thread(produce, kafka, 100)
             await take(member, 100)
@@ -225,15 +225,14 @@ def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
     asyncio.run(main())
 
 
-def test_two_tasks_may_not_wait_at_once(kafka: EmbeddedKafka) -> None:
+def test_tasks_that_wait_at_once_share_the_messages(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         async with consumer(kafka) as member:
             await member.subscribe(["orders"])
-            waiting = asyncio.create_task(member.poll(1))
-            await asyncio.sleep(0)
-            with pytest.raises(ConcurrentUseError, match="share messages by a queue"):
-                await member.poll(0)
-            await waiting
+            waiting = [asyncio.create_task(member.poll(10)) for _ in range(4)]
+            await asyncio.to_thread(produce, kafka, 4)
+            found = [message.value() for message in await asyncio.gather(*waiting) if message is not None]
+            assert len(set(found)) == 4
 
     asyncio.run(main())
 

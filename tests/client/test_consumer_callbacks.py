@@ -11,9 +11,13 @@ from confluent_kafka import KafkaException
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
+from consumer_coord.consumer.start_positions import ResetPolicy, Starts
+from consumer_coord.consumer.starting import Starting
 from consumer_coord.errors import CallbackError, ConcurrentUseError, FatalError
-from consumer_coord.handover import Callbacks, Handover, run_through
-from consumer_coord.rebalance import AssignmentState, Change
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.rebalance import AssignmentState
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from tests.client.support.embedded import BROKER, Told, consumer, held, poll_until, produce, row, take
@@ -125,23 +129,15 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
         def called_back(self, kind: str, began: float) -> None:
             ran.append(f"timed {kind}")
 
-    class Holder:
+    class Holder(HoldsNothing):
         """A consumer without a data plane."""
 
-        async def call(self, callback: Callable[[Any, Any], object], partitions: Any) -> None:
-            callback(self, partitions)
-
-        async def before_revoke(self, partitions: Any) -> None:
-            ran.append(f"commit {len(partitions)}")
-
-        async def start(self, positions: Any) -> None:
-            ran.append(f"start {len(positions)}")
+        async def finish(self, revoked: Any) -> bool:
+            ran.append(f"commit {len(revoked)}")
+            return True
 
         async def stop(self, partitions: Any) -> None:
             ran.append(f"stop {len(partitions)}")
-
-        def look_up(self, partitions: Any) -> Any:
-            raise AssertionError("not in this test")
 
     def fails(name: str) -> Callable[[Any, Any], None]:
         def callback(_: Any, partitions: Any) -> None:
@@ -150,24 +146,26 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
 
         return callback
 
-    state.publish(1, parts("t", 0, 1))
-    state.take_up(state.change())
-    state.publish(2, parts("t", 1, 2))
-    held_now = state.change()
     handover = Handover(Member(), Holder())  # type: ignore[arg-type]  # as much of a coordinator as it needs
+    state.publish(1, parts("t", 0))
+    assert run_through(handover.carry_out())
     handover.callbacks = Callbacks(fails("on_assign"), fails("on_revoke"), fails("on_lost"))
-    state.publish(2, parts("t", 1, 2))
-    change = state.change()
-    assert change.revoked == held_now.revoked == parts("t", 0)
-    change = Change(change.target, parts("t", 1), change.revoked, change.added | parts("t", 1), True)
-    failure = run_through(handover.carry_out(change))
-    assert [step for step in ran if step.startswith("on_")] == ["on_lost", "on_revoke", "on_assign"]
-    timed = [step for step in ran if step.startswith("timed ")]
-    assert timed == ["timed lost", "timed revoked", "timed assigned"], "also those that raise are timed"
-    assert ran.index("stop 1") > ran.index("on_lost"), "the callback still sees the partition"
+    ran.clear()
+    state.lose()
+    state.publish(2, parts("t", 0, 1))
+    assert run_through(handover.carry_out())
+    assert ran == ["on_lost", "timed lost", "stop 1", "commit 0", "on_assign", "timed assigned"]
+    assert "in on_lost" in str(handover.take_failure())
+    ran.clear()
+    state.publish(3, parts("t", 1, 2))
+    assert run_through(handover.carry_out())
+    # The callback still sees the partition, and the time of those that raise is taken too.
+    assert ran == ["commit 1", "on_revoke", "timed revoked", "stop 1", "on_assign", "timed assigned"]
+    failure = handover.take_failure()
     assert isinstance(failure, CallbackError)
-    assert "in on_lost" in str(failure)
+    assert "in on_revoke" in str(failure)
     assert state.held == parts("t", 1, 2)
+    assert handover.take_failure() is None
 
 
 @pytest.mark.behaviour(44)
@@ -307,6 +305,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     class Member:
         assignment = state
         attention = False
+        config = CoordinatorConfig(group_id="g")
 
         def let_go(self, partitions: Any) -> None:
             state.let_go(partitions)
@@ -321,38 +320,59 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         def done(self) -> bool:
             return self.found is not None
 
+        def cancelled(self) -> bool:
+            return False
+
+        def exception(self) -> None:
+            return None
+
         def result(self) -> Any:
             return self.found
 
         def add_done_callback(self, function: Any) -> None:
             return None
 
-    class Holder:
-        async def start(self, positions: Any) -> None:
-            started.update(positions)
-
-        async def stop(self, partitions: Any) -> None:
-            return None
-
-        def look_up(self, partitions: Any) -> Any:
+    class Home:
+        def start(self, work: Any) -> Any:
             looked_up.append(LookUp())
             return looked_up[-1]
 
-    handover = Handover(Member(), Holder())  # type: ignore[arg-type]  # as much of both as it needs
+        def now(self) -> float:
+            return 0.0
+
+    class Data:
+        """The reader."""
+
+        assigned = started
+
+        async def start(self, positions: Any, **_: Any) -> None:
+            started.update(positions)
+
+    class Holder(HoldsNothing):
+        async def stop(self, partitions: Any) -> None:
+            starting.forget(partitions)
+
+    member: Any = Member()
+    home: Any = Home()
+    data: Any = Data()
+    handover = Handover(member, Holder())
+    starting = Starting(member, home, data, ResetPolicy("earliest", read_committed=True), lambda committed: None)
     partition = TopicPartition("t", 0)
 
     def poll() -> None:
-        run_through(handover.carry_out(state.change()))
-        run_through(handover.start_pending())
+        run_through(handover.carry_out())
+        run_through(starting.go_on(handover.told))
 
     state.publish(1, {partition})
     poll()
+    assert starting.pending == {partition}
     state.lose()
     state.publish(2, {partition})
     poll()
-    looked_up[0].found = {partition: "old"}
+    looked_up[0].found = Starts(committed={partition: OffsetAndMetadata(1)})
     poll()
     assert started == {}
-    looked_up[1].found = {partition: "new"}
+    looked_up[1].found = Starts(committed={partition: OffsetAndMetadata(2)})
     poll()
-    assert started == {partition: "new"}
+    assert started == {partition: OffsetAndMetadata(2)}
+    assert not starting.pending

@@ -18,7 +18,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.errors import ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
+from consumer_coord.errors import ClosedError, ForkedError, RequestTimedOutError, WakeupError
 from consumer_coord.runtime import Runtime
 from tests.client.support.embedded import BROKER, GROUP, consumer, held, poll_until, produce, take
 
@@ -67,33 +67,43 @@ def test_fifty_members_cost_one_thread(kafka: EmbeddedKafka) -> None:
             member.close(1_000)
 
 
-def test_two_threads_at_once_are_refused_and_one_after_the_other_are_not(kafka: EmbeddedKafka) -> None:
+def test_calls_of_other_threads_wait_for_their_turn_and_are_carried_out(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(3)})
-    with consumer(kafka) as one:
+    with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
-        # This thread has polled before: its number must not be left behind in the consumer.
         poll_until(one, lambda: held(one) == [0, 1, 2, 3])
         take(one, 3)
-        calls: list[Callable[[], Any]] = [
-            lambda: one.poll(0),
-            lambda: one.commit(asynchronous=False),
-            one.assignment,
-            lambda: one.consume(1, 0),
-            one.close,
-        ]
-        outcome: list[Any] = []
-        polling = threading.Thread(target=lambda: outcome.append(_raised(lambda: one.poll(30))))
+        polling = threading.Thread(target=lambda: _raised(lambda: one.poll(30)))
         polling.start()
-        while not one._lock.locked():
+        while not one._user:
             pass
-        for call in calls:
-            with pytest.raises(ConcurrentUseError, match="two threads") as raised:
-                call()
-            assert isinstance(raised.value, KafkaException)
-        one.wakeup()
+        # The other thread's poll goes on for half a minute.
+        assert held(one) == [0, 1, 2, 3]
+        assert one.position([row(0)])[0].offset == 3
+        committed = one.commit(asynchronous=False)
+        assert committed is not None
+        assert [each.offset for each in committed] == [3]
+        one.pause([row(0)])
+        one.resume([row(0)])
+        one.seek(row(0, 1))
         polling.join(10)
-        assert isinstance(outcome[0], WakeupError)
-        assert _in_thread(one.assignment) == one.assignment()
+        assert not polling.is_alive(), "the seek brings messages"
+
+
+@pytest.mark.behaviour(24)
+def test_closing_from_another_thread_ends_a_poll_that_waits(kafka: EmbeddedKafka) -> None:
+    one = consumer(kafka)
+    one.subscribe(["orders"])
+    poll_until(one, lambda: held(one) == [0, 1, 2, 3])
+    outcome: list[Any] = []
+    polling = threading.Thread(target=lambda: outcome.append(_raised(lambda: one.poll(30))))
+    polling.start()
+    while not one._user:
+        pass
+    one.close()
+    polling.join(10)
+    assert isinstance(outcome[0], ClosedError)
+    assert kafka.group_state("billing") == "Empty"
 
 
 def _raised(call: Callable[[], Any]) -> Any:
@@ -161,7 +171,7 @@ def test_a_blocking_call_on_the_loops_own_thread_is_refused(kafka: EmbeddedKafka
 
         coordinator.on_loop(on_the_loop)
         assert done.wait(10)
-        assert isinstance(found[0], ConcurrentUseError)
+        assert isinstance(found[0], ClosedError)
         assert "await the coroutine" in str(found[0])
 
 

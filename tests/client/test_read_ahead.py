@@ -27,10 +27,10 @@ def _polled(one: GroupConsumer) -> list[Message]:
     messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
     assert len(messages) == 3
     # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
-    while len(one._data.ahead) < 2 * COUNT - len(messages):
-        fetched = one._data.handle.consume(2 * COUNT, 0.2)
-        one._data.ahead.extend(fetched)
-    assert {message.partition() for message in one._data.ahead} == {0, 1}
+    while len(one._reader.ahead) < 2 * COUNT - len(messages):
+        fetched = one._librdkafka.handle.consume(2 * COUNT, 0.2)
+        one._reader.ahead.extend(fetched)
+    assert {message.partition() for message in one._reader.ahead} == {0, 1}
     return messages
 
 

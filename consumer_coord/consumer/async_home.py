@@ -1,0 +1,78 @@
+"""The engine's home on an event loop, which is the coordinator's own: an application's, or a simulation's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from consumer_coord.consumer.home import Pending
+from consumer_coord.coordinator import ConsumerCoordinator
+
+T = TypeVar("T")
+
+
+class LoopBell:
+    """In place of the coordinator's bell for threads."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """Ring."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until it rings, at most ``timeout_s``."""
+        self._waiting = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._waiting}, timeout=timeout_s)
+
+
+class AsyncHome:
+    """See :class:`~consumer_coord.consumer.home.Home`."""
+
+    def __init__(self, core: ConsumerCoordinator) -> None:
+        self._core = core
+        self._bell = LoopBell()
+        core.ring = self._bell.set
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._work: asyncio.Task[None] | None = None
+        #: True in the task of a callback, and in tasks that it starts.
+        self.in_callback = contextvars.ContextVar("in_callback", default=False)
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """A task of its own."""
+        task = self._loop.create_task(work())
+        # Its outcome may be nobody's: an automatic commit of a consumer that was closed.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """By a timer of the loop."""
+        self._loop.call_later(delay_s, function)
+
+    async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
+        """Suspends."""
+        assert isinstance(pending, asyncio.Future)
+        done, _ = await asyncio.wait({pending}, timeout=timeout_s)
+        return bool(done)
+
+    async def ring(self, timeout_s: float) -> None:
+        """Suspends."""
+        if not self._core.attention:
+            await self._bell.wait(timeout_s)
+
+    async def through(self, work: Coroutine[Any, Any, None]) -> None:
+        """In a task of its own, whose context says that it is a callback."""
+        context = contextvars.copy_context()
+        context.run(self.in_callback.set, True)
+        self._work = self._loop.create_task(work, context=context)
+        await asyncio.shield(self._work)
+
+    async def settled(self) -> None:
+        """Waits for the callback of a call that was cancelled."""
+        if self._work is not None and not self._work.done():
+            await asyncio.wait({self._work})

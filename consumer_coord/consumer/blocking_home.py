@@ -1,0 +1,49 @@
+"""The engine's home on an application's thread: the coordinator runs on the background loop, and waiting blocks."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.consumer.home import Pending
+
+T = TypeVar("T")
+
+
+class BlockingHome:
+    """See :class:`~consumer_coord.consumer.home.Home`; nothing here suspends."""
+
+    def __init__(self, coordinator: BlockingCoordinator) -> None:
+        self._coordinator = coordinator
+        self._core = coordinator.core
+        self.now = time.monotonic
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """On the background loop."""
+        return self._coordinator.submit(work)
+
+    def later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """By a timer of the background loop."""
+        self._coordinator.call_later(delay_s, function)
+
+    async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
+        """Blocks."""
+        assert isinstance(pending, concurrent.futures.Future)
+        return bool(concurrent.futures.wait([pending], timeout_s).done)
+
+    async def ring(self, timeout_s: float) -> None:
+        """Blocks."""
+        bell = self._core.bell
+        bell.clear()
+        if not self._core.attention:
+            bell.wait(timeout_s)
+
+    async def through(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nothing cancels it; an exception that is not the application's own leaves through it."""
+        await work
+
+    async def settled(self) -> None:
+        """Nothing goes on."""

@@ -1,0 +1,93 @@
+"""Between confluent-kafka's rows and the engine's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import confluent_kafka
+from confluent_kafka import KafkaError, Message
+
+from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
+from consumer_coord.consumer.kafka_exceptions import to_kafka_error
+from consumer_coord.consumer.librdkafka import native, partition_of, position_of
+from consumer_coord.errors import FatalError
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+
+Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
+Positions = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class _FailedPartition(confluent_kafka.TopicPartition):  # type: ignore[misc]  # confluent-kafka has no types
+    """A row with an error: confluent-kafka's own attribute can be set by librdkafka alone."""
+
+    def __init__(self, row: confluent_kafka.TopicPartition, error: KafkaError) -> None:
+        epoch = {} if row.leader_epoch is None else {"leader_epoch": row.leader_epoch}
+        super().__init__(row.topic, row.partition, row.offset, metadata=row.metadata or "", **epoch)
+        self._error = error
+
+    @property
+    def error(self) -> KafkaError:
+        """Why it was not committed."""
+        return self._error
+
+
+def to_rows(wanted: Positions, result: CommitResult) -> Rows:
+    """The outcome of a commit as confluent-kafka gives it: rows with an ``error``."""
+    made = []
+    for partition, position in wanted.items():
+        row = native(partition, position)
+        error = result.get(partition)
+        made.append(row if error is None else _FailedPartition(row, to_kafka_error(error)))
+    return made
+
+
+def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> Rows:
+    """Committed offsets as rows, ``OFFSET_INVALID`` where there are none."""
+    return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]
+
+
+def positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What rows say."""
+    return {partition_of(row): position_of(row) for row in rows}
+
+
+def known_positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What rows say that have an offset, a logical one included."""
+    return {partition: at for partition, at in positions_of(rows).items() if at.offset != OFFSET_INVALID}
+
+
+def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    """What the arguments of a commit say; None when they say nothing."""
+    if message is not None and rows is not None:
+        raise ValueError("message and offsets are mutually exclusive")
+    if message is not None:
+        if message.error() is not None:
+            raise ValueError("a message with an error has no offset to commit")
+        return {partition_of_message(message): after(message)}
+    if rows is not None:
+        return {partition: at for partition, at in positions_of(rows).items() if at.offset >= 0}
+    return None
+
+
+def nothing_to_commit() -> FatalError:
+    """librdkafka's _NO_OFFSET."""
+    return FatalError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
+
+
+def raise_if_all_failed(result: CommitResult) -> None:
+    """A commit of which nothing could be done is an error."""
+    failures = [error for error in result.values() if error is not None]
+    if failures and len(failures) == len(result):
+        raise failures[0]
+
+
+def is_lapsed(error: Any) -> bool:
+    """Whether librdkafka's event says that an offset is not in the log, and it has no policy."""
+    return bool(error.code() == KafkaError._AUTO_OFFSET_RESET)
+
+
+def seconds(timeout: float | None, forever: float) -> float:
+    """confluent-kafka's time limits: None and negative ones are none."""
+    return forever if timeout is None or timeout < 0 else timeout
