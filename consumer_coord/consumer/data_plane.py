@@ -51,7 +51,7 @@ class DataPlane(Protocol):
         """Returns when no operation that was begun is still under way."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these too, from these positions; none of them is assigned now."""
+        """Read these too, from these positions; none of them is assigned now, and none is paused."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more; after it no message of theirs comes.  All of them are assigned now."""

@@ -154,7 +154,8 @@ class Engine:
         """Events that say that an offset is out of range: their partitions begin again."""
         lapsed = [one for one in self.reader.ahead if one.error() is not None and self._settings.is_lapsed(one.error())]
         if lapsed:
-            self.starting.lapsed(frozenset(map(partition_of_message, lapsed)))
+            for message in lapsed:
+                self.starting.lapsed(partition_of_message(message), message.error().str())
             self.reader.ahead = deque(one for one in self.reader.ahead if one not in lapsed)
             self.core.rouse()
 
@@ -206,7 +207,8 @@ class Engine:
             if new:
                 finished = {partition: at for partition, at in (await self.finished()).items() if partition in new}
                 config = self.core.config
-                pending = self.auto.commit(finished, min(config.session_timeout_ms, config.rebalance_timeout_ms))
+                limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
+                pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
                 if pending is not None:
                     pending.add_done_callback(lambda _: self.core.rouse())
                     self._final.update(dict.fromkeys(finished, pending))

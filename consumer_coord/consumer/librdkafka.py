@@ -74,7 +74,10 @@ class Librdkafka:
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more."""
-        self.handle.incremental_unassign(rows(partitions))
+        ending = rows(partitions)
+        # librdkafka remembers that a partition was paused beyond its assignment.
+        self.handle.resume(ending)
+        self.handle.incremental_unassign(ending)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch nothing from these."""

@@ -245,7 +245,7 @@ class Reader:
         stopped = (self.paused | self.frozen) & self.assigned.keys()
         if stopped:
             await self.plane.pause(stopped)
-        if going := self.assigned.keys() - stopped - wrong.keys():
+        if going := self.assigned.keys() - stopped:
             await self.plane.resume(going)
         self._moving.clear()
         self._unsure = False

@@ -18,9 +18,9 @@ from consumer_coord import GroupConsumer
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.errors import ClosedError, ForkedError, RequestTimedOutError, WakeupError
+from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
 from consumer_coord.runtime import Runtime
-from tests.client.support.embedded import BROKER, GROUP, consumer, held, poll_until, produce, take
+from tests.client.support.embedded import BROKER, GROUP, consumer, held, poll_until, produce, row, take
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_blocking_call_on_the_loops_own_thread_is_refused(kafka: EmbeddedKafka
 
         coordinator.on_loop(on_the_loop)
         assert done.wait(10)
-        assert isinstance(found[0], ClosedError)
+        assert isinstance(found[0], ConcurrentUseError)
         assert "await the coroutine" in str(found[0])
 
 
