@@ -100,6 +100,18 @@ class Engine:
         """True while records may be another member's: nothing is handed out."""
         return not self.manual and self.core.lease_clock() >= self.core.lease_until
 
+    @property
+    def plain(self) -> bool:
+        """True when a skin may take messages from the data plane by itself: nothing has to be looked at, by far most often."""
+        core = self.core
+        return (
+            self.reader.plain
+            and not core.attention
+            and not core.rebalancing
+            and not self.starting.pending
+            and not self._settings.resets_itself
+        )
+
     async def gather(self, least: int, most: int, timeout_s: float) -> bool:
         """Wait until ``least`` messages stand in ``reader.ahead`` to be handed out, or the time is up.
 
@@ -188,6 +200,7 @@ class Engine:
             self.commits.tell()
             await self.handover.carry_out()
             await self.starting.go_on(self.handover.told)
+            await self._events()
             failure = self.handover.take_failure()
             if failure is not None:
                 raise failure
