@@ -13,14 +13,14 @@ from assignors.base import Assignor
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.member_state import MemberState
 from consumer_coord.offsets import OffsetAndMetadata
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 #: A broker that serves one request of a connection at a time would answer seconds later.
 _AT_ONCE_S = 0.1
 
 
 @pytest.fixture
-def pair(kafka: RealKafka, topic: NewTopicFactory, group: str) -> Iterator[Callable[..., list[BlockingCoordinator]]]:
+def pair(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> Iterator[Callable[..., list[BlockingCoordinator]]]:
     """Two coordinators of one group that subscribe to a topic of four partitions."""
     made: list[BlockingCoordinator] = []
 

@@ -13,9 +13,10 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Member, Members, await_shared
 from tests.support.processes import wait_until
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.real_kafka import RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -64,7 +65,7 @@ def test_the_coordinators_broker_is_killed_in_mid_rebalance(
 
 
 def test_a_killed_members_partitions_go_to_the_others(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     name = topic(4)
     victim, other = (
@@ -86,7 +87,7 @@ def test_a_killed_members_partitions_go_to_the_others(
 @pytest.mark.behaviour(40)
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_a_frozen_member_loses_its_partitions_and_goes_on(
-    assignor: str, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    assignor: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """Its commits are refused, it reports *lost*, rejoins, and sets nobody's progress back."""
     name = topic(4)
@@ -116,7 +117,7 @@ def test_a_frozen_member_loses_its_partitions_and_goes_on(
 
 
 def test_a_zombies_commit_is_refused_when_nobody_else_is_left(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """An empty group would take any commit: the client must not send one for what it has lost."""
     name = topic(1)
@@ -139,7 +140,7 @@ def test_a_zombies_commit_is_refused_when_nobody_else_is_left(
 
 
 def test_commit_heartbeat_and_leave_do_not_wait_for_a_join(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """A frozen member keeps our JoinGroup waiting; what else we ask is answered meanwhile."""
     name = topic(2)

@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,20 +41,41 @@ def shown_by(item: pytest.Item) -> Sequence[int]:
 
 
 class BehaviourTable:
-    """Collects who claims what and how it went, and prints the table when ``--behaviours`` asked for it."""
+    """Collects who claims what and how it went, and prints the table when ``--behaviours`` asked for it.
+
+    With ``-n`` only the workers collect tests, and only the process that started them hears of all outcomes and prints.
+    So each worker hands over its claims at its end; they are the same everywhere.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._wanted: bool = config.getoption("--behaviours")
         self._only_collected: bool = config.getoption("--collect-only")
         self._claims: dict[int, list[str]] = {}
+        self._items: list[pytest.Item] = []
         self._outcomes: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Every collected test, whether it will be selected or not."""
+        self._items = list(items)
         for item in items:
+            shown_by(item)
+
+    def pytest_collection_finish(self) -> None:
+        """Now the names are those of the reports: a worker adds ``@group`` to some."""
+        for item in self._items:
             for number in shown_by(item):
                 self._claims.setdefault(number, []).append(item.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker hands over what it collected."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["claims"] = list(self._claims.items())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker has ended; one that crashed handed nothing over."""
+        self._claims |= dict(getattr(node, "workeroutput", {}).get("claims", ()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test's outcome is that of its worst phase."""
@@ -98,7 +120,7 @@ class BehaviourTable:
         """One line for each test function that claims it, its parameters counted together."""
         functions: dict[str, Counter[str]] = {}
         for test in self._claims.get(number, ()):
-            functions.setdefault(test.partition("[")[0], Counter())[self._outcomes.get(test, "not run")] += 1
+            functions.setdefault(re.split(r"[\[@]", test)[0], Counter())[self._outcomes.get(test, "not run")] += 1
         if self._only_collected:
             return [f"{function} ({outcomes.total()})" for function, outcomes in functions.items()]
         return [
