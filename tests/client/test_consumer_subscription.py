@@ -272,7 +272,7 @@ def test_the_commit_before_giving_up_is_bounded_in_time(kafka: EmbeddedKafka) ->
         take(one, 30)
         kafka.add_fault("OffsetCommit", Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS), times=1_000)
         two.subscribe(["orders"])
-        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1, within_s=10)
+        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
         kafka.clear_faults()
 
 
