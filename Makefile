@@ -34,7 +34,7 @@ lint: env
 # More than the two cores of a small machine: tests mostly wait for brokers.
 WORKERS ?= 4
 test: lint
-	@$(IN_ENV) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(IN_ENV) -m pytest -n $(WORKERS) $(ARGS)
 
 # The command prints its first seed; what fails is shrunk, printed, and kept for --replay.
 hunt: env

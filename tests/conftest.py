@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,18 +39,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SecretWatch())
 
 
-#: Tests that use one of these fixtures run on one worker, one after another: it costs several processes, and some of
-#: these tests disturb it.
-_FOR_ONE_WORKER = ("kafka3", "secured", "spark")
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``, and unless ``--dist`` says otherwise."""
+    from tests.support.scheduling import Scheduling
+
+    return Scheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With ``-n``, what belongs together is run by one worker."""
-    for item in items:
-        needed = [name for name in _FOR_ONE_WORKER if name in getattr(item, "fixturenames", ())]
-        if needed:
-            item.add_marker(pytest.mark.xdist_group(needed[0]))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For a worker: what takes long begins early, so that at the end all have something to do."""
+    if hasattr(config, "workerinput"):
+        from tests.support.scheduling import check
+
+        check(items)
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)

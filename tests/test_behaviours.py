@@ -27,11 +27,9 @@ import pytest
 def test_one(number): pass
 
 @pytest.mark.behaviour(2)
-@pytest.mark.xdist_group("any")
 def test_two(): assert False
 
 @pytest.mark.behaviour(3)
-@pytest.mark.xdist_group("any")
 def test_three(): pass
 """
 
@@ -59,7 +57,7 @@ def test_a_reason_stands_only_where_there_is_no_test() -> None:
     assert reasons().keys() <= known().keys()
 
 
-@pytest.mark.parametrize("how", [("-p", "no:xdist"), ("-n", "2", "--dist", "loadgroup")], ids=["alone", "side by side"])
+@pytest.mark.parametrize("how", [("-p", "no:xdist"), ("-n", "2")], ids=["alone", "side by side"])
 def test_the_table_has_what_was_claimed_and_how_it_went(
     how: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, delete_group, log_offsets
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Members, await_shared
-from tests.support.real_kafka import RealKafka
 
 pytestmark = pytest.mark.kafka
 
@@ -41,13 +40,6 @@ def test_peers_share_and_take_over(
     await_shared([first, second], {name: 4}, at_least=2)
     first.kill()
     await_shared([second], {name: 4})
-
-
-def test_a_killed_broker_comes_back_with_its_topics(kafka3: RealKafka) -> None:
-    name = kafka3.new_topic(3, replication_factor=3)
-    kafka3.kill(2)
-    kafka3.restart(2)
-    produce(kafka3, name, 3, 1)
 
 
 def test_the_broker_tells_of_groups_and_logs(

@@ -51,19 +51,12 @@ class BehaviourTable:
         self._wanted: bool = config.getoption("--behaviours")
         self._only_collected: bool = config.getoption("--collect-only")
         self._claims: dict[int, list[str]] = {}
-        self._items: list[pytest.Item] = []
         self._outcomes: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Every collected test, whether it will be selected or not."""
-        self._items = list(items)
         for item in items:
-            shown_by(item)
-
-    def pytest_collection_finish(self) -> None:
-        """Now the names are those of the reports: a worker adds ``@group`` to some."""
-        for item in self._items:
             for number in shown_by(item):
                 self._claims.setdefault(number, []).append(item.nodeid)
 
@@ -120,7 +113,7 @@ class BehaviourTable:
         """One line for each test function that claims it, its parameters counted together."""
         functions: dict[str, Counter[str]] = {}
         for test in self._claims.get(number, ()):
-            functions.setdefault(re.split(r"[\[@]", test)[0], Counter())[self._outcomes.get(test, "not run")] += 1
+            functions.setdefault(test.partition("[")[0], Counter())[self._outcomes.get(test, "not run")] += 1
         if self._only_collected:
             return [f"{function} ({outcomes.total()})" for function, outcomes in functions.items()]
         return [
