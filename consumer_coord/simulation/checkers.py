@@ -35,7 +35,6 @@ from consumer_coord.simulation.history import History
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
-
 #: A member of its own process, in a rebalance, sends about thirty requests a second.
 MOST_REQUESTS = 100
 
