@@ -382,6 +382,7 @@ class ConsumerCoordinator(GroupMember):
             self.beat_early((0,))
         self._joined_topics = topics
         self._is_leader = answer.leader == answer.member_id
+        self._peers.joined(answer.generation_id, started)
         self._set_state(MemberState.COMPLETING_REBALANCE)
         self._heartbeat.session_starts()
         return answer
