@@ -375,12 +375,14 @@ class ConsumerCoordinator(GroupMember):
         check_protocol("JoinGroup", self.group_id, answer, self._names())
         self._metrics.record("join", (now() - started) * 1000)
         self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
+        self._failures.went_on()
         self._lease.joined(anew=answer.generation_id != before.generation_id)
         if self._lease.proven_s * 1000 > self.config.heartbeat_interval_ms:
             # The join took long: its end proves less than a heartbeat does.
             self.beat_early((0,))
         self._joined_topics = topics
         self._is_leader = answer.leader == answer.member_id
+        self._peers.joined(answer.generation_id, started)
         self._set_state(MemberState.COMPLETING_REBALANCE)
         self._heartbeat.session_starts()
         return answer
@@ -504,7 +506,7 @@ class ConsumerCoordinator(GroupMember):
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
-            missing = self._watch.missing(waited_long=self._failures.stuck_for_too_long)
+            missing = self._watch.missing(self.config.default_api_timeout_ms)
             if missing is not None:
                 self._failures.set(missing)
         if self._state is MemberState.STABLE:

@@ -572,7 +572,8 @@ class GroupMember:
 
     def note_obstacle(self, what: str) -> None:
         """Remember what stands in the way of joining."""
-        self._failures.note_obstacle(what, wanted=bool(self._subscription))
+        settled = self._state is MemberState.STABLE and self._rejoin_reason is None
+        self._failures.note_obstacle(what, wanted=bool(self._subscription) and not settled)
 
     def _timeout(self, timeout_ms: float | None) -> float:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from consumer_coord.answers import fatal
+from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
 from consumer_coord.leader import ClusterView
 from consumer_coord.metadata import Metadata
@@ -32,6 +33,8 @@ class MetadataWatch:
         self._with_racks = False
         self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
         self._missing_reported = False
+        #: topic -> since when it is missing.
+        self._missing_since: dict[str, float] = {}
         self._watch = cluster.watch(frozenset(), on_change)
 
     def close(self) -> None:
@@ -42,6 +45,7 @@ class MetadataWatch:
         """Mind these topics from now on."""
         self.subscription = subscription
         self._missing_reported = False
+        self._missing_since.clear()
         self._update()
 
     def topics(self) -> tuple[str, ...]:
@@ -93,10 +97,14 @@ class MetadataWatch:
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None
 
-    def missing(self, *, waited_long: bool) -> CoordinatorError | None:
-        """What to tell the application about topics it subscribed to by name and cannot have."""
+    def missing(self, patience_ms: float) -> CoordinatorError | None:
+        """What to tell the application about topics it subscribed to by name and cannot have.
+
+        A topic that does not exist may only be late: it is told of when it was missing for ``patience_ms``.
+        """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
+        self._missing_since = {topic: self._missing_since.get(topic, now()) for topic in missing}
         if not missing:
             self._missing_reported = False
             return None
@@ -107,11 +115,12 @@ class MetadataWatch:
             if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION):
                 self._missing_reported = True
                 return fatal(code, group_id=self._group_id, request=f"metadata of topic {topic!r}")
-        if not waited_long:
+        gone = [topic for topic, since in self._missing_since.items() if now() - since > patience_ms / 1000]
+        if not gone:
             return None
         self._missing_reported = True
         return UnknownTopicError(
-            f"subscribed topics do not exist: {', '.join(missing)}. Create them, or mend the names; they are joined as soon"
+            f"subscribed topics do not exist: {', '.join(gone)}. Create them, or mend the names; they are joined as soon"
             " as they appear",
             code=codes.UNKNOWN_TOPIC_OR_PARTITION,
         )
