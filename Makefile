@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.  All make .venv by themselves.
-# make test ARGS="-k codec"        arguments for pytest
+# make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
 # make demo KAFKA=host:port        the demo on a Kafka of yours
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
@@ -31,8 +31,10 @@ lint: env
 	@$(IN_ENV) -m ruff check --quiet .
 	@$(IN_ENV) -m mypy --no-error-summary
 
+# More than the two cores of a small machine: tests mostly wait for brokers.
+WORKERS ?= 4
 test: lint
-	@$(IN_ENV) -m pytest $(ARGS)
+	@$(IN_ENV) -m pytest -n $(WORKERS) $(ARGS)
 
 # The command prints its first seed; what fails is shrunk, printed, and kept for --replay.
 hunt: env

@@ -50,9 +50,6 @@ from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, li
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
-#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
-_JOIN_LAPSE_MS = 5_000
-
 
 class ConsumerCoordinator(GroupMember):
     """One member of a consumer group.  Make it on the loop that it will live on.
@@ -362,12 +359,8 @@ class ConsumerCoordinator(GroupMember):
             named, owned = self._named, self._owned()
             if self._generation.has_member_id:
                 self._peers.joins(self, owns_less=self._generation.generation_id >= 0 and bool(named - self._named))
-            answer: JoinGroupResponse = await self.ask_coordinator(
-                broker,
-                requests.join_group(self.config, self._generation, self.assignors, topics, owned, reason),
-                # The coordinator answers when everybody joined or the rebalance timeout is over.
-                timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
-                waits=True,
+            answer: JoinGroupResponse = await self.ask_and_wait(
+                broker, requests.join_group(self.config, self._generation, self.assignors, topics, owned, reason)
             )
             self._check_not_superseded(before)
             step = step_for(JOIN_GROUP, answer.error_code)
@@ -418,12 +411,7 @@ class ConsumerCoordinator(GroupMember):
         if self._is_leader:
             self._peers.leader_first.leader_syncs(current.generation_id)
         started, sent = now(), self.lease_clock()
-        answer = await self.ask_coordinator(
-            broker,
-            requests.sync_group(self.config, current, assignments),
-            timeout_ms=max(self.config.request_timeout_ms, self.config.rebalance_timeout_ms + _JOIN_LAPSE_MS),
-            waits=True,
-        )
+        answer = await self.ask_and_wait(broker, requests.sync_group(self.config, current, assignments))
         self._check_not_superseded(current)
         self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
         check_protocol("SyncGroup", self.group_id, answer, (None, current.protocol_name))

@@ -46,11 +46,22 @@ from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.subscription import NOTHING
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.waiting import AbandonedError, WaitingRequest
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.group import JoinGroupRequest
+from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
 #: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
 LEAVE_LOOKUP_MS = 3_000
+
+
+#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
+_JOIN_LAPSE_MS = 5_000
+
+#: From this version on a JoinGroup without a member id is answered at once, with an id (KIP-394).
+_MEMBER_ID_REQUIRED_VERSION = 4
+
+#: A heartbeat tells of a JoinGroup or SyncGroup that was sent a heartbeat interval before, and so much at the least.
+_ARRIVED_MS = 1_000
 
 
 class Superseded(Exception):
@@ -88,6 +99,9 @@ class GroupMember:
         self._state = MemberState.UNJOINED
         self._is_leader = False
         self._joining = False
+        self._waiting = WaitingRequest()
+        #: The generation for which a heartbeat was answered ILLEGAL_GENERATION although JoinGroup still waits.
+        self._overtaken: Generation | None = None
         self._subscription = NOTHING
         self._rejoin_reason: str | None = None
         #: The count of polls when the application was found not to poll; None while it does.
@@ -271,6 +285,7 @@ class GroupMember:
         self._generation = Generation(member_id=self._generation.member_id) if keep_member_id else NO_GENERATION
         self._is_leader = False
         self._lease.lost()
+        self._waiting.abandon(why)
         self._released.clear()
         if self._state is not MemberState.UNJOINED:
             self._set_state(MemberState.UNJOINED)
@@ -313,10 +328,13 @@ class GroupMember:
         try:
             broker = await self.find_coordinator(Deadline.after(self.config.session_timeout_ms))
             sent = self.lease_clock()
+            # What waits since then the coordinator has got before this heartbeat.
+            after_wait = self._waiting.sent_before(max(_ARRIVED_MS, self.config.heartbeat_interval_ms))
             answer = await self.ask_coordinator(
                 broker,
                 requests.heartbeat(self.config, used),
-                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms),
+                # Half a session, so that another one gets there on a new connection before the session ends.
+                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms / 2),
             )
         except MalformedMessageError as error:
             self.coordinator_gone(broker, str(error))
@@ -332,9 +350,11 @@ class GroupMember:
         step = step_for(HEARTBEAT, code)
         if step in (Step.GO_ON, Step.REJOIN):
             self._lease.heartbeat_answered(sent, rebalancing=step is Step.REJOIN)
+        if after_wait:
+            self._check_wait(step, used, broker)
         if step is Step.REJOIN:
             self._peers.rebalance(used.generation_id)
-        elif self._joining:
+        elif self._joining and (not after_wait or step is Step.LOSE_GENERATION):
             # The join travels on another connection and overtook this heartbeat: the generation it was sent for may have
             # ended in good order, and what has to be known JoinGroup's own answer will tell.
             return
@@ -346,6 +366,25 @@ class GroupMember:
             except RetriableError:
                 if step in (Step.REDISCOVER, Step.BACK_OFF):
                     raise
+
+    def _check_wait(self, step: Step, used: Generation, broker: Broker) -> None:
+        """Abandon a JoinGroup or SyncGroup that the answer of a later heartbeat shows to wait for nothing."""
+        waiting = self._waiting
+        if waiting.broker is None:
+            return
+        if waiting.broker != broker or step is Step.REDISCOVER:
+            waiting.abandon(f"{waiting.broker.address} is not the coordinator any more")
+        elif self._joining and step is Step.GO_ON:
+            # It would tell of a rebalance, or have answered.
+            waiting.abandon(f"{broker.address} has not got JoinGroup: its connection is dead")
+        elif self._joining and step is Step.LOSE_GENERATION:
+            # The join phase is over.  At the first time its answer may be under way.
+            if self._overtaken is used:
+                waiting.abandon(f"JoinGroup's answer from {broker.address} was lost")
+            self._overtaken = used
+        elif not self._joining and step is Step.REJOIN:
+            # It fails all SyncGroups when it begins another rebalance.
+            waiting.abandon(f"{broker.address} has not got SyncGroup, and rebalances again")
 
     def session_expired(self) -> None:
         """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
@@ -381,23 +420,46 @@ class GroupMember:
         return await self._lookup.find(deadline, self)
 
     async def ask_coordinator(
-        self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None, waits: bool = False
+        self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None
     ) -> Any:
         """One request to the coordinator; a broken connection forgets it, a caller out of patience does not."""
-        if isinstance(message, JoinGroupRequest):
-            self._joining = True
         patience = None if patience_ms is None else Deadline.after(patience_ms)
         try:
-            return await self.cluster.request(
-                broker, message, timeout_ms=timeout_ms, patience_ms=patience_ms, waits=waits
-            )
+            return await self.cluster.request(broker, message, timeout_ms=timeout_ms, patience_ms=patience_ms)
         except RetriableError as error:
             if patience is None or not patience.passed:
                 self.coordinator_gone(broker, str(error))
             raise
+
+    async def ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
+        """JoinGroup or SyncGroup, which the coordinator answers when the group is ready or the rebalance timeout is over.
+
+        It is sent again on another connection once a session, because the coordinator may not have got it.
+        """
+        config, before = self.config, self._generation
+        limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
+        again_ms: float | None = config.session_timeout_ms
+        if not before.has_member_id and config.group_instance_id is None:
+            # An old broker makes another member of each JoinGroup without an id; a newer one answers at once.
+            version = self.cluster.version_spoken(broker, JoinGroupRequest)
+            at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
+            again_ms = config.request_timeout_ms if at_once else None
+        self._joining = isinstance(message, JoinGroupRequest)
+        try:
+            return await self._waiting.ask(
+                broker,
+                lambda timeout_ms: self.cluster.request(broker, message, timeout_ms=timeout_ms, waits=True),
+                Deadline.after(limit_ms),
+                again_ms,
+            )
+        except AbandonedError:
+            self._check_not_superseded(before)
+            raise
+        except RetriableError as error:
+            self.coordinator_gone(broker, str(error))
+            raise
         finally:
-            if isinstance(message, JoinGroupRequest):
-                self._joining = False
+            self._joining = False
 
     def coordinator_gone(self, broker: Broker, why: str) -> None:
         """Look the coordinator up again before the next request."""

@@ -6,16 +6,19 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.leaks import left_behind
 from tests.support.members import Members
 from tests.support.processes import children
-from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
+from tests.support.real_kafka import RealKafka
 from tests.support.secrets import SecretWatch
+from tests.support.shared import Shared, directory_of_the_run
 
 #: A plugin of this suite is tested by running pytest inside a test.
 pytest_plugins = ["pytester"]
@@ -34,6 +37,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """The table of behaviours watches every run, and so does the search for secrets."""
     config.pluginmanager.register(BehaviourTable(config))
     config.pluginmanager.register(SecretWatch())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``, and unless ``--dist`` says otherwise."""
+    from tests.support.scheduling import Scheduling
+
+    return Scheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For a worker: what takes long begins early, so that at the end all have something to do."""
+    if hasattr(config, "workerinput"):
+        from tests.support.scheduling import check
+
+        check(items)
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)
@@ -79,21 +99,29 @@ def spark_connector_jars() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka(kafka_libs: Path) -> Iterator[RealKafka]:
-    """A real broker, shared by all tests of the session: use topics and groups of your own, and leave it running."""
-    with RealKafka(kafka_libs, outlives_test=True) as cluster:
-        yield cluster
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """What the workers of a run use together."""
+    found = Shared(directory_of_the_run(request.config, tmp_path_factory.getbasetemp()))
+    # Not at the end of the last test: the wait for other workers would count as that test's time.
+    request.config.add_cleanup(found.close)
+    return found
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_libs: Path, shared: Shared) -> KafkaCluster:
+    """A real broker, shared by all tests of the run: use topics and groups of your own, and leave it running."""
+    return KafkaCluster.at(shared.use("kafka", lambda: RealKafka(kafka_libs, outlives_test=True).start()))
 
 
 @pytest.fixture(scope="session")
 def kafka3(kafka_libs: Path) -> Iterator[RealKafka]:
-    """Three real brokers, shared: a test that ends or pauses one restarts or resumes it."""
+    """Three real brokers, shared by the tests of one worker: a test that ends or pauses one restarts or resumes it."""
     with RealKafka(kafka_libs, brokers=3, outlives_test=True) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def topic(kafka: RealKafka) -> NewTopicFactory:
+def topic(kafka: KafkaCluster) -> NewTopicFactory:
     """``topic(partitions=1, prefix="topic", config=None)`` makes a topic on ``kafka`` and returns its unique name."""
     return kafka.new_topic
 
@@ -116,8 +144,8 @@ def members(request: pytest.FixtureRequest) -> Iterator[Members]:
         return found
 
     def bootstrap_servers() -> str:
-        shared: RealKafka = request.getfixturevalue("kafka")
-        return shared.bootstrap_servers
+        cluster: KafkaCluster = request.getfixturevalue("kafka")
+        return cluster.bootstrap_servers
 
     started = Members(libs, bootstrap_servers)
     try:

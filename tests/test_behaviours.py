@@ -5,7 +5,33 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.support.behaviours import known, reasons
+
+CONFTEST = """
+from tests.support.behaviours import BehaviourTable
+
+def pytest_addoption(parser):
+    parser.addoption("--behaviours", action="store_true")
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "behaviour(*numbers)")
+    config.pluginmanager.register(BehaviourTable(config))
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.behaviour(1, 2)
+@pytest.mark.parametrize("number", range(3))
+def test_one(number): pass
+
+@pytest.mark.behaviour(2)
+def test_two(): assert False
+
+@pytest.mark.behaviour(3)
+def test_three(): pass
+"""
 
 
 def claimed() -> set[int]:
@@ -29,3 +55,25 @@ def test_every_behaviour_has_a_test_or_a_reason() -> None:
 def test_a_reason_stands_only_where_there_is_no_test() -> None:
     assert sorted(reasons().keys() & claimed()) == []
     assert reasons().keys() <= known().keys()
+
+
+@pytest.mark.parametrize("how", [("-p", "no:xdist"), ("-n", "2")], ids=["alone", "side by side"])
+def test_the_table_has_what_was_claimed_and_how_it_went(
+    how: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    pytester.makeconftest(CONFTEST)
+    file = pytester.makepyfile(TESTS)
+    ran = pytester.runpytest_subprocess("--behaviours", "-p", "no:cacheprovider", *how)
+    ran.stdout.fnmatch_lines_random(
+        [
+            "  1 *passed",
+            f"*{file.name}::test_one (3 passed)",
+            "  2 *FAILED",
+            f"*{file.name}::test_two (1 failed)",
+            "  3 *passed",
+            f"*{file.name}::test_three (1 passed)",
+            "  4 *NO TEST",
+            "2 of 132 shown by tests that passed in this run",
+        ]
+    )

@@ -27,14 +27,8 @@ PURE = (
 #: What stands above the core.  Everything else runs in three homes (thread, loop, simulation) and knows of none.
 ABOVE_CORE = (
     "consumer_coord.consumer",
-    "consumer_coord.aio",
     "consumer_coord.blocking",
-    "consumer_coord.commits",
-    "consumer_coord.data_plane",
-    "consumer_coord.kafka_exceptions",
     "consumer_coord.runtime",
-    "consumer_coord.start_offsets",
-    "consumer_coord.data_plane_security",
     "consumer_coord.spark",
     "consumer_coord.cli",
     "consumer_coord.admin",

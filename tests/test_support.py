@@ -15,6 +15,7 @@ from tests.support import kafka_jars
 from tests.support.leaks import left_behind
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.processes import children, end, spawn, wait_until
+from tests.support.shared import Shared
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
 
@@ -100,3 +101,60 @@ def test_without_java_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(kafka_jars.UnavailableError, match="Java >= 17 is needed"):
         kafka_jars.java_executable()
+
+
+class Served:
+    """A service that needs no process."""
+
+    address = "where"
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def never() -> Served:
+    raise AssertionError("another worker has started it")
+
+
+def test_what_workers_share_is_started_once_and_ended_after_its_last_user(tmp_path: Path) -> None:
+    served = Served()
+    first, second = Shared(tmp_path), Shared(tmp_path)
+    assert first.use("any", lambda: served) == "where"
+    assert second.use("any", never) == "where"
+    closing = threading.Thread(target=first.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    assert not served.ended
+    second.close()
+    closing.join()
+    assert served.ended
+
+
+def test_workers_that_use_what_the_other_started_both_end(tmp_path: Path) -> None:
+    ones = [Shared(tmp_path), Shared(tmp_path)]
+    served = [Served(), Served()]
+    for number, one in enumerate(ones):
+        one.use(str(number), lambda number=number: served[number])  # type: ignore[misc]  # mypy cannot infer it
+    ones[0].use("1", never)
+    ones[1].use("0", never)
+    closing = [threading.Thread(target=one.close) for one in ones]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join()
+    assert all(one.ended for one in served)
+
+
+def test_what_could_not_be_started_is_tried_again_by_the_next_worker(tmp_path: Path) -> None:
+    def fails() -> Served:
+        raise OSError("no room")
+
+    one = Shared(tmp_path)
+    with pytest.raises(OSError, match="no room"):
+        one.use("any", fails)
+    one.close()
+    assert Shared(tmp_path).use("any", Served) == "where"

@@ -91,8 +91,10 @@ class AutoCommit:
         for partition in partitions:
             self._last.pop(partition, None)
 
-    def commit(self, finished: Positions, timeout_ms: float) -> Pending[CommitResult] | None:
-        """Start a commit of what is not committed yet; None when there is nothing."""
+    def commit(
+        self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit"
+    ) -> Pending[CommitResult] | None:
+        """Start a commit of what is not committed yet; None when there is nothing.  ``what`` stands in the log if it fails."""
         wanted = {partition: at for partition, at in finished.items() if self._last.get(partition) != at}
         if not wanted:
             return None
@@ -101,7 +103,7 @@ class AutoCommit:
         core = self._core
         pending = self._home.start(lambda: core.commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships))
         last = self._last
-        pending.add_done_callback(lambda done: _answered(done, wanted, last))
+        pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
         return pending
 
     def tick(self, finished: Positions) -> None:
@@ -111,11 +113,13 @@ class AutoCommit:
         self.commit(finished, self._core.config.default_api_timeout_ms)
 
 
-def _answered(done: Pending[CommitResult], wanted: Positions, last: dict[TopicPartition, OffsetAndMetadata]) -> None:
+def _answered(
+    done: Pending[CommitResult], wanted: Positions, last: dict[TopicPartition, OffsetAndMetadata], what: str
+) -> None:
     if done.cancelled():
         return
     result = outcome(wanted, done)
-    warn_of_failed("automatic commit", result)
+    warn_of_failed(what, result)
     for partition, error in result.items():
         if error is not None and last.get(partition) == wanted[partition]:
             last.pop(partition, None)

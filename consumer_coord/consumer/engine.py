@@ -100,6 +100,18 @@ class Engine:
         """True while records may be another member's: nothing is handed out."""
         return not self.manual and self.core.lease_clock() >= self.core.lease_until
 
+    @property
+    def plain(self) -> bool:
+        """True when a skin may take messages from the data plane by itself: nothing has to be looked at, by far most often."""
+        core = self.core
+        return (
+            self.reader.plain
+            and not core.attention
+            and not core.rebalancing
+            and not self.starting.pending
+            and not self._settings.resets_itself
+        )
+
     async def gather(self, least: int, most: int, timeout_s: float) -> bool:
         """Wait until ``least`` messages stand in ``reader.ahead`` to be handed out, or the time is up.
 
@@ -154,7 +166,8 @@ class Engine:
         """Events that say that an offset is out of range: their partitions begin again."""
         lapsed = [one for one in self.reader.ahead if one.error() is not None and self._settings.is_lapsed(one.error())]
         if lapsed:
-            self.starting.lapsed(frozenset(map(partition_of_message, lapsed)))
+            for message in lapsed:
+                self.starting.lapsed(partition_of_message(message), message.error().str())
             self.reader.ahead = deque(one for one in self.reader.ahead if one not in lapsed)
             self.core.rouse()
 
@@ -187,6 +200,7 @@ class Engine:
             self.commits.tell()
             await self.handover.carry_out()
             await self.starting.go_on(self.handover.told)
+            await self._events()
             failure = self.handover.take_failure()
             if failure is not None:
                 raise failure
@@ -206,7 +220,8 @@ class Engine:
             if new:
                 finished = {partition: at for partition, at in (await self.finished()).items() if partition in new}
                 config = self.core.config
-                pending = self.auto.commit(finished, min(config.session_timeout_ms, config.rebalance_timeout_ms))
+                limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
+                pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
                 if pending is not None:
                     pending.add_done_callback(lambda _: self.core.rouse())
                     self._final.update(dict.fromkeys(finished, pending))

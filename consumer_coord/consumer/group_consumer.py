@@ -88,10 +88,11 @@ class GroupConsumer:
                 raise
         self._settings = self._coordinator.config
         self._core = self._coordinator.core
+        self._home = BlockingHome(self._coordinator)
         self._engine = Engine(
             self._core,
             Inline(self._librdkafka),
-            BlockingHome(self._coordinator),
+            self._home,
             EngineSettings(
                 reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
                 auto_store=auto_store,
@@ -152,6 +153,8 @@ class GroupConsumer:
         self._waiting += 1
         try:
             while self._user:
+                # A thread that polls without a pause passes its turn on when it looks.
+                self._core.attention = True
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
@@ -218,6 +221,10 @@ class GroupConsumer:
             core = self._core
             core.polls += 1
             ahead = self._reader.ahead
+            if not ahead and self._engine.plain:
+                # By far most often: messages wait in librdkafka, and nothing else is up.
+                self._reader.unsure = True
+                self._reader.arrived(self._fetch(MOST_AHEAD))
             if core.attention or not ahead or self._lease_clock() >= core.lease_until:
                 if not self._gather(1, MOST_AHEAD, timeout):
                     self._user = 0
@@ -239,19 +246,39 @@ class GroupConsumer:
                 self._wait_for_turn(me)
             self._user = me
             mine = True
-            self._core.polls += 1
+            core, reader = self._core, self._reader
+            core.polls += 1
+            if not reader.ahead and self._engine.plain:
+                reader.unsure = True
+                messages = self._fetch(num_messages)
+                if len(messages) == num_messages and self._lease_clock() < core.lease_until:
+                    behind = reader.tracked(messages)
+                    self._user = 0; reader.behind, reader.unsure = behind, False; return messages  # noqa: E702
+                reader.arrived(messages)
             if not self._gather(num_messages, num_messages, timeout):
                 self._user = 0
                 return []
-            ahead = self._reader.ahead
-            messages = list(islice(ahead, num_messages))
-            rest = deque(islice(ahead, num_messages, None))
+            ahead = reader.ahead
+            if len(ahead) <= num_messages:
+                messages, rest = list(ahead), deque[Any]()
+            else:
+                messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
             # No call between the statements of this line: see the module.
-            self._user = 0; self._reader.ahead = rest; return messages  # noqa: E702
+            self._user = 0; reader.ahead = rest; return messages  # noqa: E702
         except BaseException:
             if mine:
                 self._user = 0
             raise
+
+    def _fetch(self, most: int) -> list[Message]:
+        """What waits in librdkafka; an interrupt on the way leaves the reader unsure, and it looks what is missing."""
+        began = self._home.now()
+        messages: list[Message] = self._librdkafka.handle.consume(most, 0)
+        if messages:
+            self._core.poll_times.looked(began, len(messages) - 1)
+            if self._librdkafka.told:
+                self._core.attention = True
+        return messages
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         if self._closed:

@@ -51,6 +51,11 @@ class Librdkafka:
             told = error.args[0]
             raise ConfigurationError(f"librdkafka refuses the settings: {told.str()}") from error
 
+    @property
+    def told(self) -> bool:
+        """Whether there are events."""
+        return any(self._events.values())
+
     def events(self) -> Iterator[tuple[Callable[[Any], object] | None, Any]]:
         """What librdkafka told since the last look: the application's callback, and what to call it with."""
         for name, waiting in self._events.items():
@@ -60,8 +65,8 @@ class Librdkafka:
     def fetch(self, most: int, wait_s: float) -> list[Any]:
         """Wait for one message, then take what is there: ``consume()`` alone would wait until all of ``most`` came."""
         handle = self.handle
-        if wait_s <= 0:
-            messages: list[Any] = handle.consume(most, 0)
+        messages: list[Any] = handle.consume(most, 0)
+        if messages or wait_s <= 0:
             return messages
         first = handle.poll(wait_s)
         if first is None:
@@ -70,13 +75,14 @@ class Librdkafka:
 
     def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too."""
-        # A pause outlives the end of an assignment: a partition that comes back would never be fetched.
-        self.handle.resume(rows(positions))
         self.handle.incremental_assign([native(partition, at) for partition, at in sorted(positions.items())])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more."""
-        self.handle.incremental_unassign(rows(partitions))
+        ending = rows(partitions)
+        # librdkafka remembers that a partition was paused beyond its assignment.
+        self.handle.resume(ending)
+        self.handle.incremental_unassign(ending)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch nothing from these."""

@@ -47,41 +47,48 @@ class Reader:
         self._begun: set[TopicPartition] = set()
         #: What arrived of paused and frozen partitions.
         self._kept: dict[TopicPartition, list[Any]] = {}
-        #: partition -> (offset, leader epoch) behind the last message that arrived.
-        self._behind: dict[tuple[str, int], tuple[int, int]] = {}
+        #: partition -> (offset, leader epoch) behind the last message that arrived; replaced, not changed.
+        self.behind: dict[tuple[str, int], tuple[int, int]] = {}
         #: Sought, while the data plane may not know of it.
         self._moving: set[TopicPartition] = set()
         #: True while a call to the data plane is under way, and after one that was interrupted.
-        self._unsure = False
+        self.unsure = False
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
         """Wait for what was begun, and put right what was interrupted; before anything else."""
         await self.plane.settled()
-        if self._unsure:
+        if self.unsure:
             await self._repair()
 
     async def fetch(self, most: int, wait_s: float) -> None:
         """Take up to ``most`` messages into :attr:`ahead`, waiting at most ``wait_s`` for the first."""
-        self._unsure = True
-        await self.plane.fetch(most, wait_s, self._arrived)
+        self.unsure = True
+        await self.plane.fetch(most, wait_s, self.arrived)
 
-    def _arrived(self, batch: list[Any]) -> None:
+    def arrived(self, batch: list[Any]) -> None:
+        """The data plane gave these."""
         if batch:
             self.ahead.extend(batch)
-            self._track(batch)
+            self.behind = self.tracked(batch)
             if self._kept or self.paused or self.frozen:
                 self._keep_back()
-        self._unsure = False
+        self.unsure = False
 
-    def _track(self, batch: Sequence[Any]) -> None:
-        """Note the position behind the last message of each partition, without a look at every message.
+    @property
+    def plain(self) -> bool:
+        """True when messages that arrive can be handed out as they come: nothing is paused, kept, or to be put right."""
+        return not (self.unsure or self.paused or self.frozen or self._kept) and bool(self.assigned)
+
+    def tracked(self, batch: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int]]:
+        """:attr:`behind` with the position behind the last message of each partition, without a look at every message.
 
         Messages of one partition come in runs.  A message ``n`` places before the last one of a run is of the same run if
         it is of the same partition and ``n`` or more offsets before it; the run's beginning is found by doubling ``n``.
         """
-        behind, seen = self._behind, set()
+        behind: dict[tuple[str, int], tuple[int, int]] = dict(self.behind)
+        seen = set()
         last = len(batch) - 1
         while last >= 0:
             message = batch[last]
@@ -102,6 +109,7 @@ class Reader:
                 else:
                     step //= 2
             last = first - 1
+        return behind
 
     # An interrupt may come between any two statements, so what belongs together is replaced by one.
 
@@ -131,10 +139,10 @@ class Reader:
     def _forget(self, partitions: Collection[TopicPartition], assigned: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Nothing that arrived of these counts any more; ``assigned`` is what is assigned from now on."""
         kept = {partition: messages for partition, messages in self._kept.items() if partition not in partitions}
-        behind = {key: at for key, at in self._behind.items() if key not in partitions}
+        behind = {key: at for key, at in self.behind.items() if key not in partitions}
         begun = self._begun - set(partitions)
         ahead = deque(message for message in self.ahead if not _of(message, partitions)) if self.ahead else self.ahead
-        self.assigned, self.ahead, self._kept, self._behind, self._begun = assigned, ahead, kept, behind, begun
+        self.assigned, self.ahead, self._kept, self.behind, self._begun = assigned, ahead, kept, behind, begun
 
     # -- which partitions, from where -----------------------------------------------------------------------------------
 
@@ -145,13 +153,13 @@ class Reader:
         """
         if not positions:
             return
-        self._unsure = True
+        self.unsure = True
         self.assigned.update(positions)
         self._begun.update(partition for partition in begun if positions[partition].offset >= 0)
         await self.plane.assign(positions)
         if still_paused := self.paused & positions.keys():
             await self.plane.pause(still_paused)
-        self._unsure = False
+        self.unsure = False
 
     async def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these no more, and forget what waits of them."""
@@ -160,32 +168,32 @@ class Reader:
         self.paused -= ending
         known = ending & self.assigned.keys()
         if known:
-            self._unsure = True
+            self.unsure = True
             self._forget(known, {partition: began for partition, began in self.assigned.items() if partition not in known})
             await self.plane.unassign(known)
-            self._unsure = False
+            self.unsure = False
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         """Go on there; what was fetched before is forgotten."""
-        self._unsure = True
+        self.unsure = True
         self._moving.add(partition)
         self._forget([partition], {**self.assigned, partition: position})
         if position.offset >= 0:
             self._begun.add(partition)
         await self.plane.seek(partition, position)
         self._moving.discard(partition)
-        self._unsure = False
+        self.unsure = False
 
     async def restart(self, positions: Positions) -> None:
         """Begin these again elsewhere: their offsets were out of range."""
-        self._unsure = True
+        self.unsure = True
         self._forget(positions.keys(), {**self.assigned, **positions})
         self._begun.update(partition for partition, position in positions.items() if position.offset >= 0)
         await self.plane.unassign(positions.keys())
         await self.plane.assign(positions)
         if still_paused := (self.paused | self.frozen) & positions.keys():
             await self.plane.pause(still_paused)
-        self._unsure = False
+        self.unsure = False
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until :meth:`resume`; they may be on their way to be assigned still."""
@@ -208,33 +216,35 @@ class Reader:
     async def _stand_still(self, partitions: set[TopicPartition]) -> None:
         self._keep_back()
         if known := partitions & self.assigned.keys():
-            self._unsure = True
+            self.unsure = True
             await self.plane.pause(known)
-            self._unsure = False
+            self.unsure = False
 
     async def _go_on(self, partitions: set[TopicPartition]) -> None:
         ready = partitions - self.paused - self.frozen
         self._release()
         if known := ready & self.assigned.keys():
-            self._unsure = True
+            self.unsure = True
             await self.plane.resume(known)
-            self._unsure = False
+            self.unsure = False
 
     async def _repair(self) -> None:
         """Put the data plane where we are, whatever an interrupted call has left."""
+        behind = dict(self.behind)
         for messages in (*self._kept.values(), self.ahead):
             for message in messages:
                 if message.error() is None:
                     at = after(message)
-                    self._behind[partition_of_message(message)] = (at.offset, at.leader_epoch)
+                    behind[partition_of_message(message)] = (at.offset, at.leader_epoch)
+        self.behind = behind
         assigned = await self.plane.assignment()
         there = await self.plane.positions(assigned)
         wrong: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, began in self.assigned.items():
-            behind = self._behind.get(partition)
-            here = began if behind is None else OffsetAndMetadata(*behind)
+            arrived = behind.get(partition)
+            here = began if arrived is None else OffsetAndMetadata(*arrived)
             moved = there.get(partition)
-            right = (behind is None and moved is None) or (moved is not None and moved.offset == here.offset)
+            right = (arrived is None and moved is None) or (moved is not None and moved.offset == here.offset)
             if partition not in assigned or partition in self._moving or not right:
                 wrong[partition] = here
         gone = (assigned - self.assigned.keys()) | (assigned & wrong.keys())
@@ -245,10 +255,10 @@ class Reader:
         stopped = (self.paused | self.frozen) & self.assigned.keys()
         if stopped:
             await self.plane.pause(stopped)
-        if going := self.assigned.keys() - stopped - wrong.keys():
+        if going := self.assigned.keys() - stopped:
             await self.plane.resume(going)
         self._moving.clear()
-        self._unsure = False
+        self.unsure = False
 
     # -- positions ----------------------------------------------------------------------------------------------------
 

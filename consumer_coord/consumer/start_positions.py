@@ -13,7 +13,7 @@ from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.topic_partition import TopicPartition, listed
 
 BY_DURATION = "by_duration:"
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
@@ -87,9 +87,10 @@ class ResetPolicy:
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in rows.items()}
 
 
-def no_offset(what: str) -> NoOffsetError:
-    """What to raise for partitions that have no position and no policy."""
+def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:
+    """What to raise for partitions that have no position (and why) and no policy."""
+    reasons = "; ".join(sorted(set(unknown.values())))
     return NoOffsetError(
-        f"no offset to begin at for {what}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
-        " latest"
+        f"nowhere to begin {listed(unknown)}, and auto.offset.reset is none: commit offsets first, seek, or choose earliest or"
+        f" latest ({reasons})"
     )

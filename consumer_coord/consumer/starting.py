@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 import attrs
 
@@ -16,6 +17,8 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -40,15 +43,15 @@ class Starting:
         """``on_committed`` gets what begins at a commit of the group."""
         #: Held, told to the application, and waiting for their position; nothing is read from them.
         self.pending: frozenset[TopicPartition] = frozenset()
-        #: Without a position, and ``auto.offset.reset`` is none.
-        self.unknown: frozenset[TopicPartition] = frozenset()
+        #: Without a position, and ``auto.offset.reset`` is none: why.
+        self.unknown: dict[TopicPartition, str] = {}
         self._core = core
         self._home = home
         self._reader = reader
         self._policy = policy
         self._chosen: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: Whose offset is out of range.
-        self._lapsed: frozenset[TopicPartition] = frozenset()
+        #: Whose offset is not in the log, and what the data plane says of it.
+        self._lapsed: dict[TopicPartition, str] = {}
         self._look_up: _LookUp | None = None
         self._retry_at = 0.0
         self._on_committed = on_committed
@@ -58,40 +61,46 @@ class Starting:
         self._chosen.update(positions)
         self._core.rouse()
 
-    def lapsed(self, partitions: frozenset[TopicPartition]) -> None:
-        """The data plane reads these no more: their offsets are not in the log."""
-        self._lapsed |= partitions
+    def lapsed(self, partition: TopicPartition, why: str) -> None:
+        """The data plane reads this one no more: its offset is not in the log."""
+        logger.warning("%s begins again by auto.offset.reset=%s: %s", partition, self._policy.reset, why)
+        self._lapsed[partition] = why
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """These are given up."""
         gone = frozenset(partitions)
-        self._chosen = {partition: at for partition, at in self._chosen.items() if partition not in gone}
-        self.unknown, self._lapsed, self.pending = self.unknown - gone, self._lapsed - gone, self.pending - gone
+        self._chosen = _without(self._chosen, gone)
+        self.unknown = _without(self.unknown, gone)
+        self._lapsed = _without(self._lapsed, gone)
+        self.pending -= gone
 
     def raise_unknown(self) -> None:
-        """Raise for partitions that have no position."""
+        """Raise for partitions that have no position; they are looked up again after the backoff."""
         if self.unknown:
-            raise no_offset(listed(self.unknown))
+            unknown, self.unknown = self.unknown, {}
+            self._retry_at = self._home.now() + self._core.config.retry_backoff_ms / 1000
+            self._core.rouse()
+            raise no_offset(unknown)
 
     async def go_on(self, told: Collection[TopicPartition]) -> None:
         """Start what can be started, and look up what is not known; the look-up is not waited for."""
         held = self._core.assignment.held & frozenset(told)
-        self._lapsed &= self._reader.assigned.keys()
+        self._lapsed = {partition: why for partition, why in self._lapsed.items() if partition in self._reader.assigned}
         chosen = {partition: at for partition, at in self._chosen.items() if partition in held}
         await self._start(chosen, begun=chosen.keys())
-        self._chosen = {partition: at for partition, at in self._chosen.items() if partition not in chosen}
+        self._chosen = _without(self._chosen, chosen)
         if self._look_up is not None and self._look_up.pending.done():
             await self._take(self._look_up)
             self._look_up = None
-        self.pending = (held - self._reader.assigned.keys()) | self._lapsed
-        wanted = self.pending - self.unknown
+        self.pending = (held - self._reader.assigned.keys()) | self._lapsed.keys()
+        wanted = self.pending - self.unknown.keys()
         if wanted and self._look_up is None:
             self._begin(wanted)
 
     async def _start(self, positions: Positions, *, begun: Collection[TopicPartition]) -> None:
         """Start them, or start them anew."""
-        self.unknown -= positions.keys()
-        self._lapsed -= positions.keys()
+        self.unknown = _without(self.unknown, positions)
+        self._lapsed = _without(self._lapsed, positions)
         fresh = {partition: at for partition, at in positions.items() if partition not in self._reader.assigned}
         again = {partition: at for partition, at in positions.items() if partition in self._reader.assigned}
         await self._reader.start(fresh, begun=[partition for partition in begun if partition in fresh])
@@ -103,7 +112,7 @@ class Starting:
         if left_s > 0:
             self._home.later(left_s, self._core.rouse)
             return
-        core, policy, lapsed = self._core, self._policy, self._lapsed & wanted
+        core, policy, lapsed = self._core, self._policy, wanted & self._lapsed.keys()
         limit_ms = core.config.default_api_timeout_ms
 
         async def look_up() -> Starts:
@@ -138,6 +147,12 @@ class Starting:
         }
         committed = {partition: at for partition, at in found.committed.items() if partition in still}
         reset = {partition: at for partition, at in found.reset.items() if partition in still}
-        self.unknown |= found.unknown & still
+        self.unknown.update(
+            {partition: self._lapsed.get(partition, "no committed offset") for partition in found.unknown & still}
+        )
         self._on_committed(committed)
         await self._start({**committed, **reset}, begun=reset.keys())
+
+
+def _without(values: Mapping[TopicPartition, T], gone: Collection[TopicPartition]) -> dict[TopicPartition, T]:
+    return {partition: value for partition, value in values.items() if partition not in gone}

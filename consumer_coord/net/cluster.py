@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+#: A connection on which nothing was heard for so long carries no JoinGroup or SyncGroup: it may be dead without a sign of it
+#: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
+_KEPT_S = 3.0
+
 #: Metadata of more partitions than this is read off the loop.
 _MANY_PARTITIONS = 10_000
 
@@ -72,7 +76,9 @@ class _Endpoint:
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
+    #: Those that carried a JoinGroup or SyncGroup a moment ago, and may carry the next one.
     waiting: list[Connection] = attrs.field(factory=list)
+    closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
     #: A connection that took over the versions of the shared one failed: the next one asks for itself.
@@ -139,6 +145,11 @@ class ClusterClient:
                 # Only impatient callers are left to notice that this broker hangs.
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
+
+    def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
+        """The version of a request that a broker is sent, None while no connection to it is open."""
+        connection = self.open_connection(broker)
+        return None if connection is None else connection.version_for(request_class)
 
     def open_connection(self, broker: Broker) -> Connection | None:
         """The shared connection to a broker if it is open now: for what must not wait, such as leaving at exit."""
@@ -212,8 +223,7 @@ class ClusterClient:
 
     async def _request_waiting(self, broker: Broker, message: Any, deadline: Deadline) -> Any:
         endpoint = self._endpoint(broker)
-        while endpoint.waiting and endpoint.waiting[-1].closed:
-            endpoint.waiting.pop()
+        self._close_kept(endpoint)
         if endpoint.waiting:
             connection = endpoint.waiting.pop()
         else:
@@ -229,7 +239,22 @@ class ClusterClient:
             connection.close()
         else:
             endpoint.waiting.append(connection)
+            if endpoint.closing is None:
+                endpoint.closing = asyncio.get_running_loop().call_later(_KEPT_S, self._close_kept, endpoint)
         return answer
+
+    def _close_kept(self, endpoint: _Endpoint) -> None:
+        """Close the connections for waiting requests on which nothing was heard for long."""
+        for connection in endpoint.waiting:
+            if connection.heard_at + _KEPT_S <= now():
+                connection.close()
+        endpoint.waiting = [connection for connection in endpoint.waiting if not connection.closed]
+        if endpoint.closing is not None:
+            endpoint.closing.cancel()
+            endpoint.closing = None
+        if endpoint.waiting:
+            due = min(connection.heard_at for connection in endpoint.waiting) + _KEPT_S
+            endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
 
     async def _shared_connection(self, broker: Broker, deadline: Deadline) -> Connection:
         endpoint = self._endpoint(broker)
@@ -434,10 +459,6 @@ class ClusterClient:
     def _close_idle(self) -> None:
         oldest = now() - self.config.connections_max_idle_ms / 1000
         for endpoint in self._endpoints.values():
-            for connection in endpoint.waiting:
-                if connection.last_used < oldest:
-                    connection.close()
-            endpoint.waiting = [connection for connection in endpoint.waiting if not connection.closed]
             shared = endpoint.shared
             if shared is not None and shared.idle and shared.last_used < oldest:
                 shared.close()
@@ -456,6 +477,8 @@ class ClusterClient:
             if endpoint.opening is not None:
                 endpoint.opening.cancel()
                 tasks.append(endpoint.opening)
+            if endpoint.closing is not None:
+                endpoint.closing.cancel()
             connections += endpoint.waiting
             if endpoint.shared is not None:
                 connections.append(endpoint.shared)

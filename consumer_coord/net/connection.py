@@ -83,7 +83,7 @@ class Connection:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.requests_sent = 0
-        self.last_used = asyncio.get_running_loop().time()
+        self.last_used = self.heard_at = asyncio.get_running_loop().time()
         #: True once the broker answered a request here, beyond those that open a connection.
         self.proven = False
         self._transport = transport
@@ -267,6 +267,7 @@ class Connection:
             raise
 
     async def _answer(self, frame: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
         correlation_id = peek_correlation_id(frame)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:

@@ -16,6 +16,10 @@ _LENGTH = struct.Struct(">i")
 #: SO_LINGER on, for no time: close() resets the connection.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
+#: After how many idle seconds a peer is asked whether it is there, how often again, how many times, and for how many
+#: milliseconds it may leave unacknowledged what it was sent.
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+
 #: How a TLS listener answers plain text: an alert record, read here as the length of a frame.
 _TLS_ALERT = b"\x15\x03"
 
@@ -113,6 +117,7 @@ class TcpConnector:
         raw = writer.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _notice_death(raw)
         return TcpTransport(reader, writer, address, self.max_frame_bytes)
 
     async def _refuse_plain_text(self, host: str, port: int) -> None:
@@ -133,6 +138,15 @@ class TcpConnector:
             return
         if answer[4:] == _API_VERSIONS_V0[8:12]:
             raise AuthenticationError(f"control plane: {_no_tls(f'{host}:{port}')}")
+
+
+def _notice_death(raw: socket.socket) -> None:
+    """Let the kernel end a connection whose peer acknowledges nothing: neither what is sent, nor that it is there."""
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        # Not every system has all of them.
+        if hasattr(socket, option):
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _refused_tls(address: str, error: ssl.SSLError) -> AuthenticationError:

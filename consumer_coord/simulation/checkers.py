@@ -20,6 +20,7 @@ The rules, by the names under which they are reported:
 ``plans``         no leader refuses what one of our assignors planned
 ``liveness``      after the last fault the group becomes quiet within a bound
 ``leaks``         after the end no task, timer, or connection is left
+``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers answer
 ``crash``         no exception is swallowed, and no background task ends by one
 """
 
@@ -33,6 +34,10 @@ import attrs
 from consumer_coord.simulation.history import History
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
+
+
+#: A member of its own process, in a rebalance, sends about thirty requests a second.
+MOST_REQUESTS = 100
 
 
 class Violation(AssertionError):
@@ -130,6 +135,10 @@ class Checkers:
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
+        #: The present virtual second, and who sent how many requests in it.
+        self._second = 0
+        self._requests: dict[str, int] = {}
+        self.most_requests = 0
         #: A breach that a broker's code would have caught as an error of its own; raised at the next step.
         self.pending: Violation | None = None
 
@@ -192,6 +201,17 @@ class Checkers:
         if stored.generation > before.generation:
             self.rebalances += 1
         self.group = GroupTruth(stored.generation, members, stored.leader)
+
+    def on_request(self, client: str) -> None:
+        """A member sends a request."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second = second
+            self._requests.clear()
+        self._requests[client] = count = self._requests.get(client, 0) + 1
+        self.most_requests = max(self.most_requests, count)
+        if count > MOST_REQUESTS:
+            raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
 
     def on_joined(self, member_id: str, generation: int) -> None:
         """A broker answered a JoinGroup with a generation."""

@@ -36,6 +36,8 @@ KINDS: dict[str, tuple[str, int]] = {
     "mute": ("nothing gets from a member to a broker for the time", 3),
     "cut-off": ("nothing gets from a member to any broker, nor back, for the time", 3),
     "reset": ("all connections of a host break", 5),
+    # Drawn apart, by draw_swallows: what the others draw stays.
+    "swallow": ("a connection of a member is dead from now on, and nobody is told", 0),
     # brokers
     "broker-stop": ("a broker crashes and comes back after the time", 4),
     "broker-pause": ("a broker stands still for the time", 3),
@@ -85,6 +87,14 @@ def draw(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) 
             for fault in faults
         ]
     return tuple(sorted(faults, key=lambda fault: (fault.at_ms, fault.kind, fault.target)))
+
+
+def draw_swallows(random: Random, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
+    """Connections that die without a sign of it; in half of the histories none."""
+    return tuple(
+        Fault(random.randrange(begin_ms, end_ms), "swallow", random.randrange(1_000), random.randrange(1_000))
+        for _ in range(random.choice((0, 0, 0, 1, 2, 4)))
+    )
 
 
 class Nemesis:
@@ -274,6 +284,15 @@ class Nemesis:
         name = self._member(fault)
         host = self._broker(fault.value) if name is None or fault.value % 3 == 0 else self._world.members[name].name
         self._note(fault, f"{host}, {self._world.network.disconnect(host)} connections")
+
+    def _swallow(self, fault: Fault) -> None:
+        name = self._member(fault)
+        if name is None:
+            return
+        there, back = ((True, True), (True, False), (False, True))[fault.value // 100 % 3]
+        host = self._world.network.swallow(self._world.members[name].name, fault.value, there=there, back=back)
+        ways = " and ".join(way for way, dead in (("there", there), ("back", back)) if dead)
+        self._note(fault, f"{self._world.members[name].name}, to {host}, {ways}")
 
     # -- brokers ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,9 @@ Nothing is lost silently in mid-stream: a link that lets nothing through holds f
 connection that is held back too long, or is broken, ends.  When it breaks, what was in flight either still arrives or is
 gone, so a request may have been carried out although its sender saw the connection end.
 
+The exception is a connection that :meth:`SimulatedNetwork.swallow` made *dead*: what it carries vanishes, in one direction or
+both, and no end comes, as when a firewall forgot it.
+
 A link is one direction between two hosts.  Each link can be slow, or blocked (a one-way partition).
 """
 
@@ -62,8 +65,8 @@ class SimulatedNetwork:
         self.frames = 0
         #: Whose request a server took up last: until it first waits, what the server does it does for this client.
         self.serving = ""
-        #: Called with (client host, server host, frame) when a request arrives at a server.
-        self.on_request: Callable[[str, str, bytes], None] | None = None
+        #: Called with the client's host when it sends a request.
+        self.on_request: Callable[[str], None] | None = None
         #: Called with (client host, server host, the request, its answer) when a server has answered.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
@@ -115,6 +118,15 @@ class SimulatedNetwork:
         for connection in hit:
             connection.break_off(f"the connection between {connection.client.name} and {connection.server_host} was reset")
         return len(hit)
+
+    def swallow(self, client: str, pick: int, *, there: bool, back: bool) -> str | None:
+        """Let one of a client's connections, ``pick`` by remainder, carry nothing any more; to which host it goes."""
+        open_ones = [connection for connection in self._connections if connection.client.name == client]
+        if not open_ones:
+            return None
+        connection = open_ones[pick % len(open_ones)]
+        connection.swallow(there=there, back=back)
+        return connection.server_host
 
     def vanish(self, process: Process) -> None:
         """A process was killed: its kernel ends its connections."""
@@ -206,9 +218,13 @@ class _Stream:
         self._waiting: deque[bytes | None] = deque()
         self._held_since: float | None = None
         self.cut = False
+        #: What is sent vanishes, the end too.
+        self.dead = False
 
     def send(self, frame: bytes | None, on_stall: Callable[[], None] | None = None) -> None:
         """Send a frame, or the end (None).  ``on_stall`` is called when the link held it back for too long."""
+        if self.dead:
+            return
         if self._link.blocked:
             if not self._waiting:
                 self._held_since = self._network.loop.time()
@@ -226,7 +242,8 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        if not self.cut or frame is None:
+        # An end that was under way before still arrives.
+        if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
     def _resend(self) -> None:
@@ -282,6 +299,8 @@ class _Connection:
         """From the client."""
         if not self._client_open:
             raise DisconnectedError(f"the connection to {self.server_host} is closed")
+        if self._network.on_request is not None:
+            self._network.on_request(self.client.name)
         self._there.send(frame, self._gave_up)
 
     def close_client(self) -> None:
@@ -290,8 +309,15 @@ class _Connection:
             self._client_open = False
             # The client resets: what its kernel still holds is gone, what is under way may arrive.
             self._there.lose_waiting()
-            self._there.send(None)
+            self._end_there()
             self._maybe_ended()
+
+    def _end_there(self) -> None:
+        """Tell the server of the end; of a dead connection it learns when it misses the client."""
+        if self._there.dead:
+            self._server_process.call_later(self._network.config.give_up_ms / 1000, self._arrives, None)
+        else:
+            self._there.send(None)
 
     def _gave_up(self) -> None:
         """A request was held back too long: the client's end breaks; the server learns of it when the link heals."""
@@ -305,7 +331,7 @@ class _Connection:
         if self._client_open:
             if frame is None:
                 self._client_open = False
-                self._there.send(None)
+                self._end_there()
                 self._maybe_ended()
             self.transport.deliver(frame)
 
@@ -333,8 +359,6 @@ class _Connection:
             frame = self._requests.popleft()
             network.frames += 1
             network.serving = self.client.name
-            if network.on_request is not None:
-                network.on_request(self.client.name, self.server_host, frame)
             try:
                 answer = await self._server.handle(frame, client)
             except CoordinatorError:
@@ -360,8 +384,13 @@ class _Connection:
             self._client_open = False
             self._there.lose_waiting()
             self.client.call_soon(self.transport.deliver, None)
-        self._there.send(None)
+        self._end_there()
         self._maybe_ended()
+
+    def swallow(self, *, there: bool, back: bool) -> None:
+        """From now on what goes this way, or that, vanishes."""
+        self._there.dead |= there
+        self._back.dead |= back
 
     def _maybe_ended(self) -> None:
         if not self._client_open and not self._server_open:

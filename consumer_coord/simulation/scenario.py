@@ -21,7 +21,7 @@ from consumer_coord.broker.group import GroupState
 from consumer_coord.simulation.application import MemberProcess, MemberSpec
 from consumer_coord.simulation.checkers import Checkers, Violation
 from consumer_coord.simulation.cluster import SimulatedCluster
-from consumer_coord.simulation.faults import Fault, Nemesis, draw
+from consumer_coord.simulation.faults import Fault, Nemesis, draw, draw_swallows
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
@@ -113,6 +113,9 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
         begin_ms=3_000,
         end_ms=faults_end_ms,
     )
+    if faults != 0:
+        swallows = draw_swallows(Random(f"{seed}-swallows"), begin_ms=3_000, end_ms=faults_end_ms)
+        drawn = tuple(sorted((*drawn, *swallows), key=lambda fault: fault.at_ms))
     return Scenario(
         seed=seed,
         members=tuple(specs),
@@ -179,6 +182,7 @@ class World:
         )
         self.checkers = Checkers(self.group_id, loop.time, self.history, lambda: self.network.serving)
         self.network.on_answer = self._on_answer
+        self.network.on_request = self._on_request
         self.cluster = SimulatedCluster(
             loop,
             self.network,
@@ -279,6 +283,12 @@ class World:
         breach = Violation("crash", f"{who}: {type(error).__name__}: {error}")
         breach.__cause__ = error
         self.fail(breach)
+
+    def _on_request(self, client: str) -> None:
+        try:
+            self.checkers.on_request(client)
+        except Violation as breach:
+            self.fail(breach)
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         if int.from_bytes(request[:2], "big") == _JOIN_GROUP:

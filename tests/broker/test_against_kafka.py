@@ -33,7 +33,8 @@ from consumer_coord.wire.messages.offsets import (
 )
 from tests.broker.differential import RealBroker, differences, record, state_of
 from tests.broker.ours_to_kafka import groups_written_by_us, write_internal
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.real_kafka import RealKafka
 
 pytestmark = pytest.mark.kafka
 
@@ -44,13 +45,13 @@ STEPS = 40
 OFFSETS_PARTITIONS = 6
 
 
-def address(kafka: RealKafka) -> tuple[str, int]:
+def address(kafka: KafkaCluster) -> tuple[str, int]:
     """Host and port of its only broker."""
     host, _, port = kafka.bootstrap_servers.partition(":")
     return host, int(port)
 
 
-def on_broker(kafka: RealKafka, work: Callable[[RealBroker], Coroutine[Any, Any, Any]]) -> Any:
+def on_broker(kafka: KafkaCluster, work: Callable[[RealBroker], Coroutine[Any, Any, Any]]) -> Any:
     """Run something with connections to the real broker."""
 
     async def main() -> Any:
@@ -67,7 +68,7 @@ def on_broker(kafka: RealKafka, work: Callable[[RealBroker], Coroutine[Any, Any,
 @pytest.mark.behaviour(113, 115, 119, 120, 121, 122)
 @pytest.mark.timeout(600 + SEQUENCES)
 def test_random_sequences_are_answered_as_kafka_answers_them(
-    kafka: RealKafka, topic: NewTopicFactory, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster, topic: NewTopicFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = topic(2)
     first_seed = random.randrange(1_000_000_000)
@@ -102,7 +103,7 @@ EXPECTED_CODES = {
 
 
 @pytest.mark.slow
-def test_random_sequences_come_upon_every_error_there_is(kafka: RealKafka, topic: NewTopicFactory) -> None:
+def test_random_sequences_come_upon_every_error_there_is(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
     """With fixed seeds: what the draws of the test above are worth."""
     name = topic(2)
     seen: dict[str, Counter[int]] = {}
@@ -134,7 +135,7 @@ def codes_of(response: Any) -> list[int]:
 
 
 def test_a_planted_bug_of_our_coordinator_is_found(
-    kafka: RealKafka, topic: NewTopicFactory, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaCluster, topic: NewTopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coordinator that forgets to fence the old holder of an instance id does not pass for Kafka's."""
     honest = GroupMetadata.validate_member
@@ -186,7 +187,7 @@ async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
 
 
 @pytest.mark.behaviour(129)
-def test_groups_that_kafka_wrote_are_read_back_right(kafka: RealKafka, topic: NewTopicFactory) -> None:
+def test_groups_that_kafka_wrote_are_read_back_right(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
     name = topic(2)
 
     async def scenario(broker: RealBroker) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from consumer_coord.cli import main
 from tests.support.java import run_kafka_tool
-from tests.support.real_kafka import RealKafka
+from tests.support.kafka_cluster import KafkaCluster
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(kafka: RealKafka, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     """``run("describe", "group", …)``: consumer-coord on the shared broker."""
 
     def run(*arguments: str) -> Ran:
@@ -53,7 +53,7 @@ def run(kafka: RealKafka, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def kafka_tool(kafka: RealKafka, tool_jars: str) -> Run:
+def kafka_tool(kafka: KafkaCluster, tool_jars: str) -> Run:
     """``kafka_tool("--describe", …)``: ``kafka-consumer-groups.sh`` on the shared broker."""
 
     def run(*arguments: str) -> Ran:

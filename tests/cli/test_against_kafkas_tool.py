@@ -9,13 +9,13 @@ from confluent_kafka import Producer
 
 from tests.cli.conftest import Ran, Run
 from tests.support.admin import committed_offsets
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
-from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 pytestmark = pytest.mark.kafka
 
 
-def produce(kafka: RealKafka, topic: str, partitions: int, each: int) -> None:
+def produce(kafka: KafkaCluster, topic: str, partitions: int, each: int) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(partitions * each):
         producer.produce(topic, b"value", partition=number % partitions)
@@ -28,7 +28,7 @@ def same_lines(ours: Ran, theirs: Ran) -> None:
 
 
 @pytest.fixture
-def orders(kafka: RealKafka, topic: NewTopicFactory) -> str:
+def orders(kafka: KafkaCluster, topic: NewTopicFactory) -> str:
     """A topic with three partitions of twenty records."""
     name = topic(3, prefix="orders")
     produce(kafka, name, 3, 20)
@@ -36,7 +36,7 @@ def orders(kafka: RealKafka, topic: NewTopicFactory) -> str:
 
 
 def test_a_living_group(
-    kafka: RealKafka,
+    kafka: KafkaCluster,
     orders: str,
     topic: NewTopicFactory,
     group: str,
@@ -78,7 +78,7 @@ def test_a_living_group(
 
 
 def test_an_empty_group_reset_in_every_way(
-    kafka: RealKafka, orders: str, group: str, members: Members, run: Run, kafka_tool: Run
+    kafka: KafkaCluster, orders: str, group: str, members: Members, run: Run, kafka_tool: Run
 ) -> None:
     member = members.start("confluent-kafka", group, [orders])
     member.wait_until(lambda: member.total == 60, "60 records")
@@ -112,7 +112,7 @@ def test_an_empty_group_reset_in_every_way(
 
 
 def test_a_plan_exported_by_either_is_read_by_the_other(
-    kafka: RealKafka, orders: str, group: str, tmp_path: Path, run: Run, kafka_tool: Run
+    kafka: KafkaCluster, orders: str, group: str, tmp_path: Path, run: Run, kafka_tool: Run
 ) -> None:
     flags = ["--to-offset", "9", "--topic", orders, "--dry-run", "--export"]
     ours, theirs = run("reset", group, *flags), kafka_tool("--reset-offsets", "--group", group, *flags)

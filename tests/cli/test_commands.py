@@ -15,15 +15,15 @@ from confluent_kafka import Consumer, Producer
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.top import COLUMNS
 from tests.cli.conftest import Run
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.members import Members, await_shared
 from tests.support.processes import spawn
-from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def orders(kafka: RealKafka, topic: NewTopicFactory) -> str:
+def orders(kafka: KafkaCluster, topic: NewTopicFactory) -> str:
     """A topic with two partitions, of 30 and of 10 records."""
     name = topic(2, prefix="orders")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -123,7 +123,7 @@ def test_one_group_of_two_that_does_not_exist(run: Run, behind: str) -> None:
 
 
 def test_a_topic_that_was_deleted_does_not_hold_the_report_up(
-    kafka: RealKafka, topic: NewTopicFactory, run: Run, orders: str, behind: str
+    kafka: KafkaCluster, topic: NewTopicFactory, run: Run, orders: str, behind: str
 ) -> None:
     gone = topic(1)
     run("reset", behind, "--to-latest", "--topic", gone, "--execute")
@@ -143,7 +143,7 @@ def test_list_by_state_and_type(run: Run, behind: str) -> None:
     assert {"group": behind, "type": "Classic", "state": "Empty"} in run("list", "--json").json["groups"]
 
 
-def test_a_group_of_the_new_protocol(kafka: RealKafka, run: Run, orders: str) -> None:
+def test_a_group_of_the_new_protocol(kafka: KafkaCluster, run: Run, orders: str) -> None:
     """KIP-848, by librdkafka: epochs and the target assignment besides."""
     group = unique_name("new-protocol")
     consumer = Consumer({
@@ -173,7 +173,7 @@ def test_a_group_of_the_new_protocol(kafka: RealKafka, run: Run, orders: str) ->
 
 
 def test_top_shows_lag_and_pace(
-    kafka: RealKafka, run: Run, orders: str, group: str, members: Members
+    kafka: KafkaCluster, run: Run, orders: str, group: str, members: Members
 ) -> None:
     member = members.start("confluent-kafka", group, [orders])
     await_shared([member], {orders: 2})
@@ -189,7 +189,7 @@ def test_top_shows_lag_and_pace(
     assert [(row["group"], row["topic"], row["lag"], row["read_per_s"]) for row in rows] == [(group, orders, 0, None)]
 
 
-def test_top_on_a_terminal_is_a_live_table(kafka: RealKafka, orders: str, behind: str) -> None:
+def test_top_on_a_terminal_is_a_live_table(kafka: KafkaCluster, orders: str, behind: str) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 200))
     command = [sys.executable, "-m", "consumer_coord", "top", behind, "--count", "1"]
@@ -198,7 +198,8 @@ def test_top_on_a_terminal_is_a_live_table(kafka: RealKafka, orders: str, behind
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm"},
+        # The terminal says how wide it is, not COLUMNS, which a worker of pytest has.
+        env={**{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}, "TERM": "xterm"},
     )
     os.close(theirs)
     shown = b""

@@ -51,6 +51,7 @@ def test_credentials_in_a_jaas_configuration(module: str, quoted: str) -> None:
         (f'org.x.PlainLoginModule required password="{PASSWORD}"', "only PlainLoginModule"),
         (f'org.x.PlainLoginModule required password="{PASSWORD}";', "no username"),
     ],
+    ids=["Kerberos", "no semicolon", "no username"],
 )
 def test_a_jaas_configuration_that_is_not_understood(jaas: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told) as raised:

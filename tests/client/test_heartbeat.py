@@ -123,7 +123,7 @@ async def test_heartbeats_go_out_while_the_join_completes() -> None:
         return PASS
 
     brokers.answer(SyncGroupRequest, slowly)
-    async with member(brokers, session_timeout_ms=10_000) as one:
+    async with member(brokers, session_timeout_ms=30_000) as one:
         await one.join()
         [sync] = brokers.times(SyncGroupRequest)
         during = [moment for moment in brokers.times(HeartbeatRequest) if sync < moment < sync + 20_000]
@@ -141,7 +141,7 @@ async def test_heartbeats_go_out_while_the_join_waits_at_the_coordinator() -> No
         await asyncio.sleep(20)
         return PASS
 
-    async with member(brokers) as one:
+    async with member(brokers, session_timeout_ms=30_000) as one:
         await one.join()
         await pause(500)
         brokers.answer(JoinGroupRequest, slowly)

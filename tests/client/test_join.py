@@ -221,11 +221,12 @@ async def test_a_join_may_take_as_long_as_the_rebalance_timeout() -> None:
         return brokers.usual(request)
 
     brokers.answer(JoinGroupRequest, brokers.usual, slowly)
-    async with member(brokers, rebalance_timeout_ms=60_000, request_timeout_ms=5_000) as one:
+    async with member(brokers, rebalance_timeout_ms=60_000, request_timeout_ms=5_000, session_timeout_ms=90_000) as one:
         await one.join(within_ms=70_000)
         assert now_ms() > 60_000
         # And no longer than a few seconds more.
         brokers.answer(JoinGroupRequest, SILENCE)
+        brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
         one.coordinator.enforce_rebalance()
         joins, started = len(brokers.all(JoinGroupRequest)), now_ms()
         await until(lambda: len(brokers.all(JoinGroupRequest)) > joins + 1, 80_000)

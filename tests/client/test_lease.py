@@ -12,7 +12,7 @@ import pytest
 from consumer_coord.lease import Lease
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
-from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass
+from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, held_until
 from tests.client.support.member import COOPERATIVE, TestMember, at, member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 
@@ -112,17 +112,14 @@ async def test_an_answer_that_the_membership_is_gone_ends_the_lease() -> None:
 async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_rebalance_timeout() -> None:
     """The member holds its partitions meanwhile (KIP-429); what its JoinGroup became it does not know."""
     brokers = FakeBrokers()
-
-    async def slowly(_: JoinGroupRequest) -> Pass:
-        await asyncio.sleep(63)
-        return PASS
+    everybody_joined = asyncio.Event()
 
     async with member(brokers, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS) as one:
         await one.join()
         await until(lambda: len(brokers.all(HeartbeatRequest)) >= 2)
         last_good = now_ms()
         brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
-        brokers.answer(JoinGroupRequest, *([slowly] * 20))
+        brokers.always(JoinGroupRequest, held_until(everybody_joined))
         await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
         before = len(brokers.all(HeartbeatRequest))
         await pause(last_good + REBALANCE_MS - 1_000 - now_ms())
@@ -133,7 +130,8 @@ async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_re
         assert suspended(one)[0] == 1
         assert one.held, "only the coordinator can say that the membership is gone"
         brokers.always(HeartbeatRequest, None)
-        await until(lambda: one.coordinator.generation == 2, 60_000)
+        everybody_joined.set()
+        await until(lambda: one.coordinator.generation >= 2, 100)
         await until(lambda: one.stable and left_ms(one) > 0)
         assert [what for what, _ in one.told] == ["assigned"]
 

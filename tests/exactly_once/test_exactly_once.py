@@ -18,8 +18,8 @@ from consumer_coord import GroupConsumer, group_metadata
 from consumer_coord.member_state import Generation
 from consumer_coord.retry import Deadline
 from examples.exactly_once import Billing, behind
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.processes import end, spawn
-from tests.support.real_kafka import NewTopicFactory, RealKafka, unique_name
 
 pytestmark = pytest.mark.kafka
 
@@ -30,7 +30,7 @@ ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
 RECORDS = int(os.environ.get("EXACTLY_ONCE_RECORDS", "20000"))
 
 
-def produce(kafka: RealKafka, topic: str, count: int, partitions: int) -> None:
+def produce(kafka: KafkaCluster, topic: str, count: int, partitions: int) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20})
     for number in range(count):
         producer.produce(topic, str(number), partition=number % partitions)
@@ -38,7 +38,7 @@ def produce(kafka: RealKafka, topic: str, count: int, partitions: int) -> None:
     assert producer.flush(60) == 0
 
 
-def committed_values(kafka: RealKafka, topic: str, until: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:
+def committed_values(kafka: KafkaCluster, topic: str, until: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:
     reader = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -59,14 +59,14 @@ def committed_values(kafka: RealKafka, topic: str, until: Callable[[Counter[byte
     return values
 
 
-def start(kafka: RealKafka, source: str, sink: str, group: str) -> Popen[bytes]:
+def start(kafka: KafkaCluster, source: str, sink: str, group: str) -> Popen[bytes]:
     command = [sys.executable, "-m", "examples.exactly_once", kafka.bootstrap_servers, source, sink, group, "--batch", "200"]
     return spawn(command, cwd=ROOT)
 
 
 @pytest.mark.slow
 def test_every_record_comes_out_once_through_kills_freezes_and_rebalances(
-    kafka: RealKafka, topic: NewTopicFactory, group: str
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
     source, sink = topic(6), topic(1)
     produce(kafka, source, RECORDS // 2, 6)
@@ -94,7 +94,7 @@ def test_every_record_comes_out_once_through_kills_freezes_and_rebalances(
     assert values == expected
 
 
-def test_a_zombies_transaction_is_refused(kafka: RealKafka, topic: NewTopicFactory, group: str) -> None:
+def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
     source, sink = topic(1), topic(1)
     produce(kafka, source, 10, 1)
     billing = Billing(kafka.bootstrap_servers, source, sink, group)
@@ -130,7 +130,7 @@ def test_a_zombies_transaction_is_refused(kafka: RealKafka, topic: NewTopicFacto
 
 
 def test_a_rebalance_aborts_no_transaction_that_is_shorter_than_half_the_rebalance_timeout(
-    kafka: RealKafka, topic: NewTopicFactory, group: str
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
     source, sink = topic(4), topic(1)
     produce(kafka, source, 400, 4)
@@ -172,7 +172,7 @@ def test_a_rebalance_aborts_no_transaction_that_is_shorter_than_half_the_rebalan
 
 
 def test_the_private_format_of_librdkafkas_group_metadata_is_pinned(
-    kafka: RealKafka, topic: NewTopicFactory, group: str
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
     native = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
     unsubscribed = bytes(native.consumer_group_metadata())
@@ -187,7 +187,7 @@ def test_the_private_format_of_librdkafkas_group_metadata_is_pinned(
     static.close()
 
 
-def test_outside_the_group_there_is_no_metadata(kafka: RealKafka, group: str) -> None:
+def test_outside_the_group_there_is_no_metadata(kafka: KafkaCluster, group: str) -> None:
     consumer = GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
     with pytest.raises(KafkaException, match="no group metadata outside the group"):
         consumer.consumer_group_metadata()

@@ -17,9 +17,9 @@ from consumer_coord.wire.offsets_topic import OffsetCommitKey, decode_key, decod
 from tests.kafka import churn_checks
 from tests.kafka.churn_checks import Batch, Moved
 from tests.support.admin import committed_offsets, log_offsets
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.processes import wait_until
-from tests.support.real_kafka import RealKafka
 
 #: A member frozen for the first outlives it, for the second it does not: the session timeout lies between.
 FREEZES_S = (2.0, 9.0)
@@ -92,7 +92,7 @@ class Group:
 
     def __init__(
         self,
-        kafka: RealKafka,
+        kafka: KafkaCluster,
         topic: str,
         group: str,
         *,
@@ -208,7 +208,7 @@ def trouble(group: Group, seconds: float, seed: int, *, most: int = 7, least: in
 class SteadyProducer:
     """Writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
 
-    def __init__(self, kafka: RealKafka, topic: str, partitions: int, per_s: int) -> None:
+    def __init__(self, kafka: KafkaCluster, topic: str, partitions: int, per_s: int) -> None:
         self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0})
         self._topic, self._partitions, self._per_s = topic, partitions, per_s
         self._stopping = threading.Event()
@@ -234,7 +234,7 @@ class SteadyProducer:
 
 
 def churn(
-    kafka: RealKafka,
+    kafka: KafkaCluster,
     topic: str,
     partitions: int,
     group: Group,
@@ -278,7 +278,7 @@ def outcome(group: Group, ends: Mapping[int, int], lag_zero_s: float | None, cou
     )
 
 
-def commits_in_log(kafka: RealKafka, group: str, topic: str) -> list[tuple[int, int]]:
+def commits_in_log(kafka: KafkaCluster, group: str, topic: str) -> list[tuple[int, int]]:
     """(partition, offset) of every commit of a group, in the order in which the broker wrote them."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "oracle", "enable.partition.eof": True}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from tests.support.real_kafka import RealKafka
+from tests.support.kafka_cluster import KafkaCluster
 
 
-def produce(kafka: RealKafka, topic: str, partitions: int, each: int) -> None:
+def produce(kafka: KafkaCluster, topic: str, partitions: int, each: int) -> None:
     """Write ``each`` records into each of the partitions, and wait until all are acknowledged."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(partitions * each):

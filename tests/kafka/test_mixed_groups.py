@@ -6,8 +6,8 @@ import pytest
 
 from tests.kafka.producing import produce
 from tests.support.admin import GroupDescription, await_group
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Member, Members, await_shared
-from tests.support.real_kafka import NewTopicFactory, RealKafka
 from tests.support.reversed_range import REVERSED_RANGE
 
 pytestmark = pytest.mark.kafka
@@ -21,7 +21,7 @@ def plan_of(described: GroupDescription, topic: str) -> list[tuple[int, ...]]:
     return [described.members[one].assignment.get(topic, ()) for one in sorted(described.members)]
 
 
-def check_agreement(kafka: RealKafka, group: str, members: list[Member], assignor: str) -> None:
+def check_agreement(kafka: KafkaCluster, group: str, members: list[Member], assignor: str) -> None:
     """What the members say of themselves is what the coordinator says of them."""
     described = await_group(kafka.admin, group, members=len(members))
     assert described.assignor == assignor
@@ -36,7 +36,7 @@ def test_shares_with_a_peer(
     ours_first: bool,
     peer: Client,
     assignor: str,
-    kafka: RealKafka,
+    kafka: KafkaCluster,
     topic: NewTopicFactory,
     group: str,
     members: Members,
@@ -64,7 +64,7 @@ def test_shares_with_a_peer(
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_our_plan_is_obeyed_where_we_lead(
-    peer: Client, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    peer: Client, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """The plan is one that only our assignor makes."""
     name = topic(5)
@@ -77,7 +77,7 @@ def test_our_plan_is_obeyed_where_we_lead(
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_peers_plan_is_obeyed_where_it_leads(
-    peer: Client, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    peer: Client, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """Our assignor would have planned otherwise."""
     name = topic(5)
@@ -90,7 +90,7 @@ def test_a_peers_plan_is_obeyed_where_it_leads(
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 def test_all_clients_in_one_group(
-    assignor: str, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    assignor: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """Ours takes the lead when the leader is killed, and nothing is left without an owner."""
     name = topic(8)
@@ -120,7 +120,7 @@ def test_with_a_cooperative_assignor_only_what_moves_is_given_up(
 
 
 def test_a_live_upgrade_from_range_to_cooperative_sticky(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """Members with both names sit in a range group until its last old member has left."""
     name = topic(4)

@@ -6,15 +6,15 @@ import pytest
 
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, delete_group, log_offsets
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Client, Members, await_shared
-from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python", "aiokafka"])
 def test_a_peer_consumes_commits_and_leaves(
-    client: Client, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    client: Client, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     name = topic(3)
     produce(kafka, name, 3, 100)
@@ -42,15 +42,8 @@ def test_peers_share_and_take_over(
     await_shared([second], {name: 4})
 
 
-def test_a_killed_broker_comes_back_with_its_topics(kafka3: RealKafka) -> None:
-    name = kafka3.new_topic(3, replication_factor=3)
-    kafka3.kill(2)
-    kafka3.restart(2)
-    produce(kafka3, name, 3, 1)
-
-
 def test_the_broker_tells_of_groups_and_logs(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     name = topic(2)
     produce(kafka, name, 2, 10)

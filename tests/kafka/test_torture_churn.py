@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from tests.kafka.churn import Group, Outcome, churn, outcome
 from tests.kafka.churn_checks import Batch, Moved, backward_commits, double_owners, lost_records, refused_though_held
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.processes import wait_until
-from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def check(found: Outcome) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_nothing_is_lost_and_no_commit_refused_under_churn(
-    assignor: str, kafka: RealKafka, topic: NewTopicFactory, group: str
+    assignor: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
     name = topic(12)
     with closing(Group(kafka, name, group, assignor=assignor)) as members:
@@ -50,7 +50,7 @@ def test_nothing_is_lost_and_no_commit_refused_under_churn(
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_a_million_messages_through_members_that_come_and_go(
-    kafka: RealKafka, topic: NewTopicFactory, group: str
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
     records, partitions = 1_000_000, 12
     name = topic(partitions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.member_state import MemberState
@@ -13,58 +12,17 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group
-from tests.support.members import Member, Members, await_shared
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.members import Members, await_shared
 from tests.support.processes import wait_until
-from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SHORT_SESSION = {"session.timeout.ms": 2_000, "heartbeat.interval.ms": 300}
 
 
-@pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
-def test_the_coordinators_broker_is_killed_in_mid_rebalance(
-    assignor: str, kafka3: RealKafka, group: str, members: Members
-) -> None:
-    """One member keeps the rebalance waiting, its coordinator dies, and the group comes out whole, twice."""
-    name = kafka3.new_topic(6, replication_factor=3)
-    where = kafka3.bootstrap_servers
-
-    def start() -> None:
-        everybody.append(members.start("ours", group, [name], assignors=[assignor], bootstrap_servers=where))
-
-    everybody: list[Member] = []
-    start()
-    start()
-    await_shared(everybody, {name: 6}, at_least=2)
-    produce(kafka3, name, 6, 50)
-    wait_until(lambda: sum(one.total for one in everybody) == 300, 60, "300 records")
-    for one in everybody:
-        one.command("commit")
-    # A frozen member keeps the group in the middle of its rebalance.
-    everybody[0].pause()
-    start()
-    await_group(kafka3.admin, group, state="PREPARING_REBALANCING")
-    coordinator = describe_group(kafka3.admin, group).coordinator
-    kafka3.kill(coordinator)
-    everybody[0].resume()
-    await_shared(everybody, {name: 6}, at_least=1, deadline_s=90)
-    kafka3.restart(coordinator)
-    start()
-    await_shared(everybody, {name: 6}, at_least=1, deadline_s=90)
-    produce(kafka3, name, 6, 50)
-    wait_until(lambda: sum(one.total for one in everybody) >= 600, 60, "600 records")
-    for one in everybody:
-        one.command("commit")
-    # librdkafka 2.16's admin client crashes the process when it asks for offsets over a coordinator that was killed and came
-    # back: a new one asks.
-    admin = AdminClient({"bootstrap.servers": where})
-    assert committed_offsets(admin, group) == {(name, number): 100 for number in range(6)}
-    assert sum(one.total for one in everybody) == 600, "a committed record came twice"
-
-
 def test_a_killed_members_partitions_go_to_the_others(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     name = topic(4)
     victim, other = (
@@ -86,7 +44,7 @@ def test_a_killed_members_partitions_go_to_the_others(
 @pytest.mark.behaviour(40)
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_a_frozen_member_loses_its_partitions_and_goes_on(
-    assignor: str, kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    assignor: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """Its commits are refused, it reports *lost*, rejoins, and sets nobody's progress back."""
     name = topic(4)
@@ -116,7 +74,7 @@ def test_a_frozen_member_loses_its_partitions_and_goes_on(
 
 
 def test_a_zombies_commit_is_refused_when_nobody_else_is_left(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """An empty group would take any commit: the client must not send one for what it has lost."""
     name = topic(1)
@@ -139,7 +97,7 @@ def test_a_zombies_commit_is_refused_when_nobody_else_is_left(
 
 
 def test_commit_heartbeat_and_leave_do_not_wait_for_a_join(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, members: Members
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
     """A frozen member keeps our JoinGroup waiting; what else we ask is answered meanwhile."""
     name = topic(2)

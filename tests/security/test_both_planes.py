@@ -15,7 +15,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.consumer.librdkafka_security import guarded, refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
 from tests.security.secured import SecuredKafka, unsecured_token
-from tests.support.real_kafka import unique_name
+from tests.support.kafka_cluster import unique_name
 from tests.support.secrets import found_in, made_up
 
 pytestmark = pytest.mark.kafka
@@ -194,7 +194,12 @@ PASSWORD = made_up("password in a message")
 @pytest.mark.parametrize(
     ("code", "text", "kind"),
     [
-        (KafkaError._AUTHENTICATION, f"x: SASL authentication error: no {PASSWORD} (after 1ms)", AuthenticationError),
+        pytest.param(
+            KafkaError._AUTHENTICATION,
+            f"x: SASL authentication error: no {PASSWORD} (after 1ms)",
+            AuthenticationError,
+            id="what the broker says",
+        ),
         (KafkaError._AUTHENTICATION, "x: SASL PLAIN mechanism handshake failed: Broker: Unsupported", AuthenticationError),
         (KafkaError._AUTHENTICATION, "x: SASL authentication error: Local: Broker transport failure", None),
         (KafkaError._AUTHENTICATION, "Failed to acquire SASL OAUTHBEARER token: OAuth callback raised exception", None),

@@ -29,6 +29,16 @@ def test_exception(): raise ValueError(SECRET)
 def test_assertion(): assert SECRET == "something else"
 def test_nothing(): print(len(SECRET))
 """
+IN_A_NAME = """
+import os, pytest
+from tests.support.secrets import keep_secret
+
+SECRET = os.environ["INNER_SECRET"]
+keep_secret(SECRET, "inner password")
+
+@pytest.mark.parametrize("value", [SECRET])
+def test_name(value): pass
+"""
 
 
 def test_a_test_that_shows_a_secret_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +52,19 @@ def test_a_test_that_shows_a_secret_fails(pytester: pytest.Pytester, monkeypatch
     ran.assert_outcomes(passed=1, failed=5, errors=3)
     text = ran.stdout.str() + ran.stderr.str()
     assert text.count("printed a secret, the inner password") >= 5
+    assert secret not in text
+
+
+def test_a_secret_in_the_name_of_a_test_ends_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = made_up("inner password")
+    monkeypatch.setenv("INNER_SECRET", secret)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(IN_A_NAME)
+    ran = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    text = ran.stdout.str() + ran.stderr.str()
+    assert "test_name has a secret in its name, the inner password" in text
     assert secret not in text
 
 

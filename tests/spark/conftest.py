@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from consumer_coord.spark.launcher import fast_python
 from tests.spark.drivers import QUICK_JVM
-from tests.support.real_kafka import RealKafka
+from tests.support.kafka_cluster import KafkaCluster
 
 
 def produce(bootstrap_servers: str, topic: str, records: Sequence[Mapping[str, Any]]) -> None:
@@ -25,7 +25,7 @@ def produce(bootstrap_servers: str, topic: str, records: Sequence[Mapping[str, A
 
 
 @pytest.fixture
-def fill(kafka: RealKafka) -> Callable[..., None]:
+def fill(kafka: KafkaCluster) -> Callable[..., None]:
     """``fill(topic, partition, count, first=0)``: records with key k<n> and value v<n>."""
 
     def write(topic: str, partition: int, count: int, first: int = 0) -> None:

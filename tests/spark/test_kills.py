@@ -10,12 +10,12 @@ import pytest
 
 from tests.spark.deliveries import UNEXPLAINED, Delivery, Run, judge
 from tests.spark.proof import Scene, play
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.members import Members
-from tests.support.real_kafka import RealKafka
 
 
 @pytest.fixture
-def scene(kafka: RealKafka, tmp_path: Path) -> Iterator[Scene]:
+def scene(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
     found = Scene(kafka.bootstrap_servers, tmp_path, partitions=8)
     try:
         yield found

@@ -20,15 +20,15 @@ from consumer_coord.spark.progress import ShareEvent
 from tests.spark.assignors import Failing, ToTheFirst
 from tests.spark.conftest import produce
 from tests.spark.queries import DEADLINE_S, Queries, Rows, kinds, owned, until
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members
 from tests.support.processes import wait_until
-from tests.support.real_kafka import NewTopicFactory, RealKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.fixture
-def queries(spark: Any, kafka: RealKafka, group: str, tmp_path: Path) -> Iterator[Queries]:
+def queries(spark: Any, kafka: KafkaCluster, group: str, tmp_path: Path) -> Iterator[Queries]:
     found = Queries(spark, kafka.bootstrap_servers, group, tmp_path, kafka.admin)
     try:
         yield found
@@ -284,7 +284,7 @@ def test_an_assignor_that_fails_on_the_leader_fails_the_query(queries: Queries, 
 
 
 def test_a_partition_added_in_mid_query_is_read_from_its_beginning(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: RealKafka
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: KafkaCluster
 ) -> None:
     name = topic(partitions=1)
     fill(name, 0, 5)
@@ -338,7 +338,7 @@ def test_nothing_of_an_unfinished_batch_is_committed_and_it_runs_again(
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_deleted_and_made_again(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: RealKafka, fail: str
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: KafkaCluster, fail: str
 ) -> None:
     name = topic(partitions=1)
     fill(name, 0, 20)
@@ -451,7 +451,7 @@ def test_a_checkpoint_of_other_topics_is_refused(
 
 
 def test_asynchronous_progress_tracking_is_refused(
-    queries: Queries, topic: NewTopicFactory, kafka: RealKafka, tmp_path: Path
+    queries: Queries, topic: NewTopicFactory, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     name = topic()
     writer = queries.frame(name).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "async"))

@@ -21,7 +21,7 @@ from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.packing import Range, ReadSpec
 from consumer_coord.spark.reader import read_ranges
 from tests.spark.conftest import produce
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = pytest.mark.kafka
 
@@ -29,7 +29,7 @@ Read = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def read(kafka: RealKafka) -> Iterator[Read]:
+def read(kafka: KafkaCluster) -> Iterator[Read]:
     def run(
         ranges: Sequence[Range], schema: StructType | None = None, *, headers: bool = False, **options: str
     ) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def offsets(rows: Sequence[dict[str, Any]], partition: int = 0) -> list[int]:
     return [row["offset"] for row in rows if row["partition"] == partition]
 
 
-def test_the_columns_are_those_of_sparks_source(kafka: RealKafka, topic: NewTopicFactory, read: Read) -> None:
+def test_the_columns_are_those_of_sparks_source(kafka: KafkaCluster, topic: NewTopicFactory, read: Read) -> None:
     name = topic()
     produce(
         kafka.bootstrap_servers,
@@ -155,7 +155,7 @@ def test_one_task_may_read_a_partition_in_two_places(
     ]
 
 
-def transactions(kafka: RealKafka, topic: str, *outcomes: bool) -> None:
+def transactions(kafka: KafkaCluster, topic: str, *outcomes: bool) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"writer-of-{topic}"})
     producer.init_transactions(30)
     for number, commit in enumerate(outcomes):
@@ -169,14 +169,14 @@ def transactions(kafka: RealKafka, topic: str, *outcomes: bool) -> None:
             producer.abort_transaction(30)
 
 
-def test_control_records_at_the_end_do_not_hang(kafka: RealKafka, topic: NewTopicFactory, read: Read) -> None:
+def test_control_records_at_the_end_do_not_hang(kafka: KafkaCluster, topic: NewTopicFactory, read: Read) -> None:
     name = topic()
     transactions(kafka, name, True)
     assert offsets(read([Range(name, 0, 0, 4)])) == [0, 1, 2], "offset 3 is the commit marker"
     assert offsets(read([Range(name, 0, 3, 4)])) == []
 
 
-def test_aborted_records_at_the_end_do_not_hang(kafka: RealKafka, topic: NewTopicFactory, read: Read) -> None:
+def test_aborted_records_at_the_end_do_not_hang(kafka: KafkaCluster, topic: NewTopicFactory, read: Read) -> None:
     name = topic()
     transactions(kafka, name, True, False)
     assert offsets(read([Range(name, 0, 0, 8)])) == [0, 1, 2]
@@ -185,7 +185,7 @@ def test_aborted_records_at_the_end_do_not_hang(kafka: RealKafka, topic: NewTopi
     assert offsets(uncommitted) == [0, 1, 2, 4, 5, 6]
 
 
-def test_ranges_end_inside_transactions(kafka: RealKafka, topic: NewTopicFactory, read: Read) -> None:
+def test_ranges_end_inside_transactions(kafka: KafkaCluster, topic: NewTopicFactory, read: Read) -> None:
     name = topic()
     transactions(kafka, name, True, False, True)
     for start in range(12):
@@ -195,7 +195,7 @@ def test_ranges_end_inside_transactions(kafka: RealKafka, topic: NewTopicFactory
 
 
 def test_deleted_records_fail_or_warn(
-    kafka: RealKafka,
+    kafka: KafkaCluster,
     topic: NewTopicFactory,
     fill: Callable[..., None],
     read: Read,
@@ -224,7 +224,7 @@ def test_a_promise_that_is_not_kept_is_an_error(
     assert offsets(read([Range(name, 0, 0, 9)])) == list(range(9))
 
 
-def test_a_batch_larger_than_everything_kept(topic: NewTopicFactory, kafka: RealKafka, read: Read) -> None:
+def test_a_batch_larger_than_everything_kept(topic: NewTopicFactory, kafka: KafkaCluster, read: Read) -> None:
     name = topic(partitions=2)
     for number in range(2):
         produce(kafka.bootstrap_servers, name, [{"partition": number, "value": b"x" * 50} for _ in range(30_000)])

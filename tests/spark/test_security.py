@@ -14,7 +14,7 @@ from consumer_coord.spark import by_value
 from tests.security.secured import SecuredKafka, unsecured_token
 from tests.spark.conftest import produce
 from tests.spark.queries import DEADLINE_S, Queries
-from tests.support.real_kafka import unique_name
+from tests.support.kafka_cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,11 @@ def shown_by(item: pytest.Item) -> Sequence[int]:
 
 
 class BehaviourTable:
-    """Collects who claims what and how it went, and prints the table when ``--behaviours`` asked for it."""
+    """Collects who claims what and how it went, and prints the table when ``--behaviours`` asked for it.
+
+    With ``-n`` only the workers collect tests, and only the process that started them hears of all outcomes and prints.
+    So each worker hands over its claims at its end; they are the same everywhere.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._wanted: bool = config.getoption("--behaviours")
@@ -54,6 +59,16 @@ class BehaviourTable:
         for item in items:
             for number in shown_by(item):
                 self._claims.setdefault(number, []).append(item.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker hands over what it collected."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["claims"] = list(self._claims.items())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker has ended; one that crashed handed nothing over."""
+        self._claims |= dict(getattr(node, "workeroutput", {}).get("claims", ()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test's outcome is that of its worst phase."""

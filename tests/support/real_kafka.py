@@ -16,14 +16,13 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 import attrs
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.kafka_cluster import KafkaCluster, Node
 from tests.support.kafka_jars import java_executable
-from tests.support.processes import end, spawn, wait_until
+from tests.support.processes import end, spawn
 
 #: Generous, because a broker may start beside other work on a small machine; nobody waits that long for a healthy one.
 _START_DEADLINE_S = 120
@@ -35,25 +34,6 @@ _names = itertools.count(1)
 
 class RealKafkaError(Exception):
     """A broker did not start, or died; the message ends with the tail of its log."""
-
-
-def unique_name(prefix: str) -> str:
-    """A topic or group name nobody else in this test run uses."""
-    return f"{prefix}-{os.getpid()}-{next(_names)}"
-
-
-class NewTopicFactory(Protocol):
-    """What the ``topic`` fixture gives: `RealKafka.new_topic` of the shared broker."""
-
-    def __call__(
-        self,
-        partitions: int = 1,
-        *,
-        prefix: str = "topic",
-        replication_factor: int = 1,
-        config: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create a topic with a name of its own, and say which."""
 
 
 @attrs.frozen
@@ -68,24 +48,7 @@ class Listener:
     security_protocol: str
 
 
-@attrs.define
-class _Node:
-    node_id: int
-    directory: Path
-    ports: dict[str, int]  # listener name -> port
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "broker.log"
-
-    def log_tail(self, lines: int = 40) -> str:
-        if not self.log.exists():
-            return "(no log)"
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
-
-class RealKafka:
+class RealKafka(KafkaCluster):
     """A cluster of Apache Kafka brokers, each broker and controller in one, ended with the test run at the latest.
 
     ``libs``: the directory with Kafka's jars.  ``brokers``: how many; their node ids are 1 to ``brokers``.
@@ -105,6 +68,7 @@ class RealKafka:
         jvm_arguments: Sequence[str] = ("-Xmx512m", "-XX:TieredStopAtLevel=1"),
         outlives_test: bool = False,
     ) -> None:
+        super().__init__({})
         self._libs = libs
         self._java = java_executable()
         self._brokers = brokers
@@ -115,8 +79,6 @@ class RealKafka:
         self._outlives_test = outlives_test
         _remove_abandoned_data()
         self._directory = Path(tempfile.mkdtemp(prefix=f"{_DATA_PREFIX}{os.getpid()}-"))
-        self._nodes: dict[int, _Node] = {}
-        self._admin: AdminClient | None = None
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 
@@ -154,28 +116,6 @@ class RealKafka:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # -- where it is -----------------------------------------------------------------------------------------------
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """``host:port,…`` of the plain listeners."""
-        return self.bootstrap("PLAINTEXT")
-
-    def bootstrap(self, listener: str) -> str:
-        """``host:port,…`` of the listeners of that name."""
-        return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
-
-    @property
-    def admin(self) -> AdminClient:
-        """An admin client on the plain listeners, made when first asked for."""
-        if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        return self._admin
-
-    def log_tail(self, broker: int = 1, lines: int = 40) -> str:
-        """The last lines of a broker's log."""
-        return self._nodes[broker].log_tail(lines)
-
     # -- trouble ---------------------------------------------------------------------------------------------------
 
     def stop(self, broker: int = 1) -> None:
@@ -202,45 +142,6 @@ class RealKafka:
         self._launch(node)
         self._await_ready([broker])
 
-    # -- topics ----------------------------------------------------------------------------------------------------
-
-    def new_topic(
-        self,
-        partitions: int = 1,
-        *,
-        prefix: str = "topic",
-        replication_factor: int = 1,
-        config: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create a topic with a name of its own, and say which."""
-        name = unique_name(prefix)
-        self.create_topic(name, partitions, replication_factor=replication_factor, config=config)
-        return name
-
-    def create_topic(
-        self, name: str, partitions: int, *, replication_factor: int = 1, config: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a topic, and wait until each of its partitions has a leader."""
-        new = NewTopic(name, partitions, replication_factor=replication_factor, config=dict(config or {}))
-        self.admin.create_topics([new], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
-
-        def is_there() -> bool:
-            topic = self._metadata(name)
-            return len(topic) == partitions and all(leader >= 0 for leader in topic.values())
-
-        wait_until(is_there, _REQUEST_DEADLINE_S, f"topic {name} with {partitions} partitions")
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, and wait until the metadata forgets it."""
-        self.admin.delete_topics([name], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
-        wait_until(lambda: not self._metadata(name), _REQUEST_DEADLINE_S, f"the end of topic {name}")
-
-    def _metadata(self, topic: str) -> Mapping[int, int]:
-        """Partition -> leader; empty for a topic that is not there.  A named look-up would put it into a cache."""
-        metadata = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S)
-        found = metadata.topics.get(topic)
-        return {} if found is None else {number: partition.leader for number, partition in found.partitions.items()}
-
     # -- how it is run ---------------------------------------------------------------------------------------------
 
     def _configure(self) -> None:
@@ -251,12 +152,12 @@ class RealKafka:
             directory = self._directory / f"node-{node_id}"
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
-            self._nodes[node_id] = _Node(node_id, directory, {name: next(ports) for name in names})
+            self._nodes[node_id] = Node(node_id, directory, {name: next(ports) for name in names})
         for node in self._nodes.values():
             lines = [f"{key}={value}\n" for key, value in {**self._defaults(node), **self._properties}.items()]
             (node.directory / "server.properties").write_text("".join(lines))
 
-    def _defaults(self, node: _Node) -> Mapping[str, str]:
+    def _defaults(self, node: Node) -> Mapping[str, str]:
         names = [listener.name for listener in self._listeners]
         protocols = {listener.name: listener.security_protocol for listener in self._listeners}
         protocols["CONTROLLER"] = "PLAINTEXT"
@@ -310,7 +211,7 @@ class RealKafka:
             if code != 0:
                 raise RealKafkaError(f"formatting the storage of broker {node.node_id} failed:\n{node.log_tail()}")
 
-    def _launch(self, node: _Node) -> None:
+    def _launch(self, node: Node) -> None:
         command = self._java_command("kafka.Kafka", self._jvm_arguments)
         with node.log.open("ab") as log:
             node.process = spawn(
@@ -346,7 +247,7 @@ class RealKafka:
             return False  # it listens, and does not answer yet
         return set(brokers) <= set(known)
 
-    def _check_alive(self, node: _Node, deadline: float) -> None:
+    def _check_alive(self, node: Node, deadline: float) -> None:
         if node.process is None or node.process.poll() is not None:
             code = None if node.process is None else node.process.returncode
             raise RealKafkaError(f"broker {node.node_id} ended with code {code} while starting:\n{node.log_tail()}")
@@ -359,7 +260,7 @@ class RealKafka:
             raise RealKafkaError(f"broker {broker} is not running:\n{node.log_tail()}")
         return node.process
 
-    def _end(self, node: _Node, grace_s: float) -> None:
+    def _end(self, node: Node, grace_s: float) -> None:
         if node.process is not None:
             end(node.process, grace_s=grace_s)
             node.process = None

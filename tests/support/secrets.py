@@ -36,7 +36,13 @@ def found_in(text: str) -> list[str]:
 
 
 class SecretWatch:
-    """A plugin that fails a test whose output, log or exception shows a secret."""
+    """A plugin that fails a test whose output, log or exception shows a secret, and a run with one in a test's name."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Raises UsageError.  The workers of a run would not agree on such a name either."""
+        for item in items:
+            if found := found_in(item.nodeid):
+                raise pytest.UsageError(f"{item.nodeid.partition('[')[0]} has a secret in its name, the {found[0]}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

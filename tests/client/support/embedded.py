@@ -14,6 +14,9 @@ from consumer_coord.broker.server import EmbeddedKafka
 
 GROUP = "billing"
 
+#: Generous, because the machine may be busy; nothing healthy takes so long.
+DEADLINE_S = 60.0
+
 #: Short sessions let a test end soon when something is wrong; nothing here waits for one.
 BROKER: Mapping[str, object] = {"group.min.session.timeout.ms": 100}
 
@@ -41,7 +44,48 @@ class Told:
         return [kind for kind, numbers in self.events if numbers]
 
 
-def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **settings: Any) -> GroupConsumer:
+class KeepingConsumer(GroupConsumer):
+    """A consumer that keeps what comes while `poll_until` waits for something else, until `take` asks for it.
+
+    ``poll`` and ``consume`` refuse to pass over what was kept: a test that forgets a message fails each time, not only when
+    the message happens to come early.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.kept: list[Message] = []
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """As `GroupConsumer.poll`."""
+        self._nothing_kept()
+        return super().poll(timeout)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """As `GroupConsumer.consume`."""
+        self._nothing_kept()
+        return super().consume(num_messages, timeout)
+
+    def _nothing_kept(self) -> None:
+        assert not self.kept, f"{len(self.kept)} messages came while poll_until waited: take them first"
+
+    def poll_and_keep(self) -> None:
+        """One short poll."""
+        message = super().poll(0.005)
+        if message is not None:
+            assert message.error() is None, message.error()
+            self.kept.append(message)
+
+    def take(self, count: int) -> list[Message]:
+        """At most so many: what was kept, or else what comes within a moment."""
+        if not self.kept:
+            self.kept = super().consume(count, 0.01)
+            for message in self.kept:
+                assert message.error() is None, message.error()
+        taken, self.kept = self.kept[:count], self.kept[count:]
+        return taken
+
+
+def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **settings: Any) -> KeepingConsumer:
     """A consumer of the group, reading from the beginning; dots of settings are written as underscores."""
     config = {
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -52,7 +96,7 @@ def consumer(kafka: EmbeddedKafka, strategy: str = "cooperative-sticky", **setti
         "session.timeout.ms": 10_000,
         **{key if callable(value) else key.replace("_", "."): value for key, value in settings.items()},
     }
-    return GroupConsumer(config)
+    return KeepingConsumer(config)
 
 
 def produce(kafka: EmbeddedKafka, topic: str, values: Mapping[int, Iterable[Any]], **record: Any) -> None:
@@ -65,33 +109,26 @@ def produce(kafka: EmbeddedKafka, topic: str, values: Mapping[int, Iterable[Any]
 
 
 def poll_until(
-    consumers: Sequence[GroupConsumer] | GroupConsumer, condition: Callable[[], object], within_s: float = 20
-) -> list[Message]:
-    """Let consumers poll in turn until something holds; the messages that came."""
-    several = [consumers] if isinstance(consumers, GroupConsumer) else list(consumers)
-    messages = []
+    consumers: Sequence[KeepingConsumer] | KeepingConsumer, condition: Callable[[], object], within_s: float = DEADLINE_S
+) -> None:
+    """Let consumers poll in turn until something holds; the messages that come meanwhile are kept for `take`."""
+    several = [consumers] if isinstance(consumers, KeepingConsumer) else list(consumers)
     ends = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < ends, "it did not happen in time"
         for each in several:
-            message = each.poll(0.005)
-            if message is not None:
-                assert message.error() is None, message.error()
-                messages.append(message)
-    return messages
+            each.poll_and_keep()
 
 
-def take(consumers: Sequence[GroupConsumer] | GroupConsumer, count: int) -> list[Message]:
-    """So many messages, and not one more within a moment."""
-    several = [consumers] if isinstance(consumers, GroupConsumer) else list(consumers)
+def take(consumers: Sequence[KeepingConsumer] | KeepingConsumer, count: int) -> list[Message]:
+    """The next ``count`` messages of consumers that poll in turn, those kept by `poll_until` first."""
+    several = [consumers] if isinstance(consumers, KeepingConsumer) else list(consumers)
     messages: list[Message] = []
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + DEADLINE_S
     while len(messages) < count:
         assert time.monotonic() < ends, f"only {len(messages)} of {count} messages came"
         for each in several:
-            messages += each.consume(count, 0.01)
-    for message in messages:
-        assert message.error() is None, message.error()
+            messages += each.take(count - len(messages)) if len(messages) < count else []
     return messages
 
 

@@ -186,6 +186,11 @@ class FakeBrokers:
     # -- what a client connects to ----------------------------------------------------------------------------------
 
     @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return sum(not transport.over for transport in self._transports)
+
+    @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
         """Where clients begin."""
         return tuple((f"broker-{node}", 9092) for node in self.nodes)
@@ -517,12 +522,12 @@ class _Transport:
         self._number = number
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._over = False
+        self.over = False
         self._server = asyncio.get_running_loop().create_task(self._serve(), name=f"fake broker {node}")
 
     def send(self, frame: bytes) -> None:
         """See :class:`consumer_coord.environment.Transport`."""
-        if self._over:
+        if self.over:
             raise DisconnectedError(f"broker-{self._node} closed the connection")
         self._requests.put_nowait(frame)
 
@@ -535,12 +540,12 @@ class _Transport:
 
     def close(self) -> None:
         """See :class:`consumer_coord.environment.Transport`.  What was sent before still arrives, as with TCP."""
-        self._over = True
+        self.over = True
         self._requests.put_nowait(None)
 
     def end(self) -> None:
         """The broker ends the connection."""
-        self._over = True
+        self.over = True
         self._server.cancel()
         self._answers.put_nowait(None)
 
@@ -559,7 +564,7 @@ class _Transport:
             if isinstance(answer, Silence):
                 return
             if isinstance(answer, Drop):
-                self._over = True
+                self.over = True
                 self._answers.put_nowait(None)
                 return
             await asyncio.sleep(LATENCY_MS / 1000)

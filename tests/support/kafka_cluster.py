@@ -1,0 +1,139 @@
+"""A cluster of Apache Kafka brokers as the tests use it, wherever it was started."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.processes import wait_until
+
+_REQUEST_DEADLINE_S = 60
+_names = itertools.count(1)
+
+
+def unique_name(prefix: str) -> str:
+    """A topic or group name nobody else in this test run uses."""
+    return f"{prefix}-{os.getpid()}-{next(_names)}"
+
+
+class NewTopicFactory(Protocol):
+    """What the ``topic`` fixture gives: `KafkaCluster.new_topic` of the shared broker."""
+
+    def __call__(
+        self,
+        partitions: int = 1,
+        *,
+        prefix: str = "topic",
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic with a name of its own, and say which."""
+
+
+@attrs.define
+class Node:
+    """One broker; ``process`` where it was started by this process and runs."""
+
+    node_id: int
+    directory: Path
+    ports: dict[str, int]  # listener name -> port
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What it writes."""
+        return self.directory / "broker.log"
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The last lines of it."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class KafkaCluster:
+    """Brokers that run: where they are, and their topics.  Who started them ends them (`RealKafka`)."""
+
+    def __init__(self, nodes: Mapping[int, Node]) -> None:
+        self._nodes = dict(nodes)
+        self._admin: AdminClient | None = None
+
+    @classmethod
+    def at(cls, address: str) -> KafkaCluster:
+        """The cluster whose :attr:`address` another process told."""
+        rows = [Node(number, Path(directory), ports) for number, directory, ports in json.loads(address)]
+        return cls({node.node_id: node for node in rows})
+
+    # -- where it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """What :meth:`at` needs in another process."""
+        return json.dumps([(node.node_id, str(node.directory), node.ports) for node in self._nodes.values()])
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,…`` of the plain listeners."""
+        return self.bootstrap("PLAINTEXT")
+
+    def bootstrap(self, listener: str) -> str:
+        """``host:port,…`` of the listeners of that name."""
+        return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client on the plain listeners, made when first asked for."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        return self._admin
+
+    def log_tail(self, broker: int = 1, lines: int = 40) -> str:
+        """The last lines of a broker's log."""
+        return self._nodes[broker].log_tail(lines)
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        *,
+        prefix: str = "topic",
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic with a name of its own, and say which."""
+        name = unique_name(prefix)
+        self.create_topic(name, partitions, replication_factor=replication_factor, config=config)
+        return name
+
+    def create_topic(
+        self, name: str, partitions: int, *, replication_factor: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, and wait until each of its partitions has a leader."""
+        new = NewTopic(name, partitions, replication_factor=replication_factor, config=dict(config or {}))
+        self.admin.create_topics([new], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
+
+        def is_there() -> bool:
+            topic = self._metadata(name)
+            return len(topic) == partitions and all(leader >= 0 for leader in topic.values())
+
+        wait_until(is_there, _REQUEST_DEADLINE_S, f"topic {name} with {partitions} partitions")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until the metadata forgets it."""
+        self.admin.delete_topics([name], operation_timeout=30)[name].result(_REQUEST_DEADLINE_S)
+        wait_until(lambda: not self._metadata(name), _REQUEST_DEADLINE_S, f"the end of topic {name}")
+
+    def _metadata(self, topic: str) -> Mapping[int, int]:
+        """Partition -> leader; empty for a topic that is not there.  A named look-up would put it into a cache."""
+        metadata = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S)
+        found = metadata.topics.get(topic)
+        return {} if found is None else {number: partition.leader for number, partition in found.partitions.items()}
