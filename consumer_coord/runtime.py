@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -114,6 +114,16 @@ def cluster_client(config: ClientConfig) -> ClusterClient:
 class _Shared:
     client: ClusterClient
     users: int = 0
+
+
+class Clusters(Protocol):
+    """Where a member gets its connections."""
+
+    def acquire(self, config: ClientConfig) -> ClusterClient:
+        """The client for ``config``."""
+
+    async def release(self, config: ClientConfig) -> None:
+        """It is needed no more."""
 
 
 class SharedClusters:

@@ -20,9 +20,10 @@ from confluent_kafka import Message
 
 from assignors.base import Assignor
 from consumer_coord.blocking import choose_assignors
-from consumer_coord.config import parse
+from consumer_coord.config import Config, parse
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.async_home import AsyncHome
+from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.kafka_exceptions import kafka_exceptions, to_kafka_exception
@@ -44,7 +45,7 @@ from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
 from consumer_coord.offsets import CommitResult
-from consumer_coord.runtime import shared_clusters
+from consumer_coord.runtime import Clusters, shared_clusters
 from consumer_coord.subscription import librdkafka_pattern
 
 logger = logging.getLogger(__name__)
@@ -80,10 +81,23 @@ class AsyncGroupConsumer:
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
         self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
         with kafka_exceptions():
-            self._settings = parse(settings)
-            self._assignors = choose_assignors(settings, self._settings, assignors)
-            self._librdkafka = Librdkafka(self._settings.librdkafka, **keywords)
-        self._plane = Threaded(self._librdkafka)
+            parsed = parse(settings)
+            chosen = choose_assignors(settings, parsed, assignors)
+            self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
+        self._set_up(parsed, chosen, Threaded(self._librdkafka), shared_clusters)
+
+    def _set_up(
+        self,
+        settings: Config,
+        assignors: Sequence[Assignor],
+        plane: DataPlane,
+        clusters: Callable[[], Clusters],
+    ) -> None:
+        """The parts; a simulation has a plane and cluster clients of its own."""
+        self._settings = settings
+        self._assignors = assignors
+        self._plane = plane
+        self._clusters = clusters
         self._made: Engine | None = None
         self._home: AsyncHome | None = None
         self._turn = asyncio.Lock()
@@ -105,7 +119,7 @@ class AsyncGroupConsumer:
         if self._closing is not None:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
         if self._made is None:
-            cluster = shared_clusters().acquire(self._settings.client)
+            cluster = self._clusters().acquire(self._settings.client)
             core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
             self._home = AsyncHome(core)
             self._made = Engine(
@@ -179,7 +193,7 @@ class AsyncGroupConsumer:
             try:
                 if engine is not None:
                     await engine.core.close(max(0.0, ends - loop.time()) * 1000)
-                    await shared_clusters().release(self._settings.client)
+                    await self._clusters().release(self._settings.client)
             finally:
                 await self._plane.close()
         return failure

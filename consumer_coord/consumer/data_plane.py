@@ -51,7 +51,7 @@ class DataPlane(Protocol):
         """Returns when no operation that was begun is still under way."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these too, from these positions; none of them is assigned now, and none is paused."""
+        """Read these too, from these positions; none of them is assigned now, and none is paused afterwards."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more; after it no message of theirs comes.  All of them are assigned now."""
@@ -63,7 +63,10 @@ class DataPlane(Protocol):
         """Fetch these again."""
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """Go on at another position; what was fetched from the former one does not come any more."""
+        """Go on at another position; what was fetched from the former one does not come any more.
+
+        Also for a partition whose offset was out of range, of which nothing else comes after that event.
+        """
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Behind the last message taken, for those of ``partitions`` that had one since they were assigned or sought."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka_security import with_tokens
@@ -94,7 +94,16 @@ class Librdkafka:
 
     def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         """Go on elsewhere."""
-        self.handle.seek(native(partition, position))
+        row = native(partition, position)
+        try:
+            self.handle.seek(row)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE or partition not in self.assignment():
+                raise
+            # Fetching has not begun yet, a moment after the assignment, or has ended: the offset was out of range.
+            # Assigned anew it stays paused, if it was.
+            self.handle.incremental_unassign([row])
+            self.handle.incremental_assign([row])
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind the last message taken."""

@@ -16,6 +16,8 @@ from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.node import BrokerNode
+from consumer_coord.broker.topics import NO_LEADER
+from consumer_coord.simulation.data_plane import Found
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
@@ -78,6 +80,8 @@ class SimulatedCluster:
         self.loop = loop
         self.network = network
         self.loading_ms = 0
+        #: Called with each partition that got records, by those who read them.
+        self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
         self.kafka = BrokerCluster(
             config,
@@ -138,6 +142,26 @@ class SimulatedCluster:
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is not None and isinstance(found.log, CountingLog):
             found.log.produce(count)
+            for called in tuple(self.on_records.values()):
+                called(partition)
+
+    def trim(self, partition: TopicPartition, before: int) -> None:
+        """Retention: records before an offset are gone."""
+        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        if found is not None:
+            found.log.delete_before(min(before, found.log.end_offset))
+
+    def reached(self, partition: TopicPartition, host: str) -> Found | None:
+        """See :class:`~consumer_coord.simulation.data_plane.Brokers`."""
+        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        if found is None or found.leader == NO_LEADER:
+            return None
+        node = self.kafka.node(found.leader)
+        if not node.up or self.processes[self.index_of(node)].frozen:
+            return None
+        if not self.network.passes(host, node.host) or not self.network.passes(node.host, host):
+            return None
+        return Found(found.log, found.leader_epoch)
 
     def end_offset(self, partition: TopicPartition) -> int | None:
         """How many records there are; None when there is no such partition."""

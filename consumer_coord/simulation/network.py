@@ -133,6 +133,11 @@ class SimulatedNetwork:
         for connection in [connection for connection in self._connections if connection.client is process]:
             connection.close_client()
 
+    def passes(self, source: str, target: str) -> bool:
+        """Whether a link lets anything through now."""
+        link = self._links.get((source, target))
+        return link is None or not link.blocked
+
     # -- how frames travel ------------------------------------------------------------------------------------------
 
     def _link(self, source: str, target: str) -> _Link:

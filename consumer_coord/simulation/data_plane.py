@@ -1,0 +1,455 @@
+"""A data plane in virtual time, with librdkafka's habits.
+
+:class:`SimulatedPlane` is what the engine reads from in a simulation.  Like librdkafka it fetches ahead of its caller into a
+queue; a partition's position moves when a message is taken from it; what goes wrong arrives as messages.
+``tests/simulation/test_data_plane_contract.py`` holds it and the real librdkafka to one contract.
+
+There are no fetch requests: a fetch looks at the cluster's logs after the time that a request takes to get there, and its
+records arrive after the time that an answer takes, if the links and the leader are well at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any, Protocol
+
+import attrs
+from confluent_kafka import KafkaError, KafkaException
+
+from consumer_coord.broker.log import PartitionLog
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.simulation.process import Process
+from consumer_coord.topic_partition import TopicPartition
+
+#: A leader that cannot be reached, or a topic that is not there, is tried again after this long.
+_RETRY_S = 0.4
+
+#: librdkafka looks at topics that it has not heard of once a second.
+_UNKNOWN_TOPIC_S = 1.0
+
+
+@attrs.frozen
+class Found:
+    """A partition as its leader has it at a moment."""
+
+    log: PartitionLog
+    leader_epoch: int
+
+
+class Brokers(Protocol):
+    """The cluster, as the data plane of one process sees it."""
+
+    #: Called with a partition that got records.
+    on_records: dict[object, Callable[[TopicPartition], None]]
+
+    def reached(self, partition: TopicPartition, host: str) -> Found | None:
+        """The partition, if a request of ``host`` gets to its leader now, and an answer back."""
+
+
+class SimulatedMessage:
+    """A record, or an event."""
+
+    __slots__ = ("_epoch", "_error", "_offset", "_partition", "_topic")
+
+    def __init__(self, partition: TopicPartition, offset: int, epoch: int = -1, error: KafkaError | None = None) -> None:
+        self._topic, self._partition = partition
+        self._offset = offset
+        self._epoch = epoch
+        self._error = error
+
+    def topic(self) -> str:
+        """As ``confluent_kafka.Message``, here and below."""
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def leader_epoch(self) -> int | None:
+        return None if self._epoch < 0 else self._epoch
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def __repr__(self) -> str:
+        what = "" if self._error is None else f" {self._error.name()}"
+        return f"{self._topic}-{self._partition}@{self._offset}{what}"
+
+
+@attrs.frozen(kw_only=True)
+class PlaneConfig:
+    """librdkafka's settings, and how long things take."""
+
+    #: ``auto.offset.reset``: earliest, latest, or error.
+    reset: str = "earliest"
+    #: ``enable.partition.eof``.
+    eof: bool = False
+    #: ``queued.min.messages``.
+    queued: int = 200
+    #: At most this many records of a partition come at a time.
+    batch: int = 50
+    latency_ms: float = 1.0
+    #: A call takes up to this long on the handle's thread.
+    call_ms: float = 0.0
+    #: The first message of a topic that the handle has not heard of may take this long.
+    unknown_topic_s: float = _UNKNOWN_TOPIC_S
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """One assigned partition."""
+
+    partition: TopicPartition
+    #: The next offset to fetch; a logical one until the leader was asked.
+    next: int
+    #: librdkafka tells by it which fetches and messages are older than an assignment, a seek or a pause.
+    version: int
+    known_at: float
+    #: Behind the last message taken, None since the assignment or the last seek.
+    position: int | None = None
+    #: Where to go on after a pause: behind the last message taken, or where it was to begin.
+    resume_at: int = 0
+    paused: bool = False
+    #: Its offset is not in the log, and there is no policy: nothing more until it is assigned or sought.
+    stopped: bool = False
+    #: The end of the partition was told at this offset.
+    eof_at: int = -1
+
+
+@attrs.frozen(eq=False)
+class _Answer:
+    """What became of the fetch of one partition; ``next`` is where to go on, None when that does not change."""
+
+    reading: _Reading
+    version: int
+    messages: list[SimulatedMessage]
+    next: int | None = None
+    eof_at: int = -1
+    stopped: bool = False
+
+
+@attrs.define(eq=False)
+class _Call:
+    """What the handle's thread is to do."""
+
+    future: asyncio.Future[Any]
+    work: Callable[[], Any] | None
+    most: int = 0
+    wait_s: float = 0.0
+    sink: Sink | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class SimulatedPlane:
+    """See :class:`~consumer_coord.consumer.data_plane.DataPlane`; like ``Threaded``, calls are carried out one by one."""
+
+    def __init__(self, process: Process, brokers: Brokers, random: Random, config: PlaneConfig | None = None) -> None:
+        self.config = config or PlaneConfig()
+        self.closed = False
+        self._process = process
+        self._brokers = brokers
+        self._random = random
+        self._readings: dict[TopicPartition, _Reading] = {}
+        self._queue: deque[tuple[int, SimulatedMessage]] = deque()
+        self._versions = 0
+        self._known: set[str] = set()
+        self._calls: deque[_Call] = deque()
+        self._running: _Call | None = None
+        self._last: asyncio.Future[Any] | None = None
+        #: A request is on its way, or its answer is.
+        self._asking = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        brokers.on_records[self] = self._on_records
+
+    # -- the data plane's calls -----------------------------------------------------------------------------------------
+
+    async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
+        await asyncio.shield(self._begin(_Call(self._process.create_future(), None, most, wait_s, sink)))
+
+    async def settled(self) -> None:
+        if self._last is not None and not self._last.done():
+            await asyncio.wait({self._last})
+
+    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        wanted = dict(sorted(positions.items()))
+        await self._run(lambda: self._assign(wanted))
+
+    async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = sorted(partitions)
+        await self._run(lambda: self._unassign(gone))
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = sorted(partitions)
+        await self._run(lambda: self._pause(wanted))
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        wanted = sorted(partitions)
+        await self._run(lambda: self._resume(wanted))
+
+    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        await self._run(lambda: self._seek(partition, position.offset))
+
+    async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        wanted = sorted(partitions)
+        found: Mapping[TopicPartition, OffsetAndMetadata] = await self._run(lambda: self._positions(wanted))
+        return found
+
+    async def assignment(self) -> frozenset[TopicPartition]:
+        found: frozenset[TopicPartition] = await self._run(lambda: frozenset(self._readings))
+        return found
+
+    async def close(self) -> None:
+        if not self.closed:
+            await self._run(self._close)
+
+    # -- one call after the other ---------------------------------------------------------------------------------------
+
+    async def _run(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.shield(self._begin(_Call(self._process.create_future(), work)))
+
+    def _begin(self, call: _Call) -> asyncio.Future[Any]:
+        if self.closed:
+            raise RuntimeError("Consumer closed")
+        # Its outcome belongs to the one who awaits, if that one was not cancelled.
+        call.future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._last = call.future
+        self._calls.append(call)
+        if self._running is None:
+            self._next()
+        return call.future
+
+    def _next(self) -> None:
+        self._running = self._calls.popleft() if self._calls else None
+        if self._running is not None:
+            takes_s = self._random.random() * self.config.call_ms / 1000 if self.config.call_ms else 0.0
+            if takes_s:
+                self._process.call_later(takes_s, self._perform, self._running)
+            else:
+                self._process.call_soon(self._perform, self._running)
+
+    def _perform(self, call: _Call) -> None:
+        if call.work is None:
+            if not self._queue and call.wait_s > 0:
+                call.timer = self._process.call_later(call.wait_s, self._fetched, call)
+            else:
+                self._fetched(call)
+            return
+        try:
+            result = call.work()
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+            self._done(call, None, error)
+        else:
+            self._done(call, result)
+
+    def _done(self, call: _Call, result: Any, error: Exception | None = None) -> None:
+        if error is None:
+            call.future.set_result(result)
+        else:
+            call.future.set_exception(error)
+        self._next()
+
+    def _fetched(self, call: _Call) -> None:
+        """The end of a fetch: messages are here, or the time is up."""
+        if call is not self._running:
+            return
+        if call.timer is not None:
+            call.timer.cancel()
+        taken: list[Any] = []
+        while self._queue and len(taken) < call.most:
+            version, message = self._queue.popleft()
+            reading = self._readings.get(TopicPartition(message.topic(), message.partition()))
+            assert reading is not None
+            assert reading.version == version
+            if message.error() is None:
+                reading.position = reading.resume_at = message.offset() + 1
+            taken.append(message)
+        if call.sink is not None:
+            call.sink(taken)
+        self._done(call, None)
+        self._look_soon()
+
+    # -- what the calls do ----------------------------------------------------------------------------------------------
+
+    def _version(self) -> int:
+        self._versions += 1
+        return self._versions
+
+    def _assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        for partition in positions:
+            if partition in self._readings:
+                raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{partition} is already part of the assignment"))
+        moment = self._process.time()
+        for partition, at in positions.items():
+            known_at = moment
+            if partition.topic not in self._known:
+                # Heard of with the handle's first metadata request, or at the next look for unknown topics.
+                known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
+            self._readings[partition] = _Reading(partition, at.offset, self._version(), known_at, resume_at=at.offset)
+        self._look_soon()
+
+    def _unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if partition not in self._readings:
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{partition} is not in the current assignment"))
+        for partition in partitions:
+            self._drop(self._readings.pop(partition))
+
+    def _drop(self, reading: _Reading) -> None:
+        """What was fetched of it, or is being fetched, comes no more."""
+        old = reading.version
+        reading.version = self._version()
+        if self._queue:
+            self._queue = deque(entry for entry in self._queue if entry[0] != old)
+
+    def _pause(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            reading = self._readings.get(partition)
+            if reading is not None and not reading.paused:
+                reading.paused = True
+                self._drop(reading)
+                if not reading.stopped:
+                    reading.next = reading.resume_at
+
+    def _resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            reading = self._readings.get(partition)
+            if reading is not None:
+                reading.paused = False
+        self._look_soon()
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        reading = self._readings.get(partition)
+        if reading is None:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, f"Failed to seek to offset {offset}"))
+        self._drop(reading)
+        reading.stopped = False
+        reading.next = reading.resume_at = offset
+        reading.position = None
+        reading.eof_at = -1
+        self._look_soon()
+
+    def _positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition in partitions:
+            reading = self._readings.get(partition)
+            if reading is not None and reading.position is not None:
+                found[partition] = OffsetAndMetadata(reading.position)
+        return found
+
+    def _close(self) -> None:
+        self.closed = True
+        self._readings.clear()
+        self._queue.clear()
+        self._brokers.on_records.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- fetching -------------------------------------------------------------------------------------------------------
+
+    def _on_records(self, partition: TopicPartition) -> None:
+        """The answer to a fetch that waited at the broker: the process hears of it when it runs."""
+        if partition in self._readings:
+            self._process.call_soon(self._look_soon)
+
+    def _look_soon(self, after_s: float = 0.0) -> None:
+        """Send a fetch after ``after_s``, unless one is to be sent before."""
+        if self.closed or (self._asking and not after_s):
+            return
+        moment = self._process.time() + after_s
+        if self._timer is not None:
+            if self._timer_at <= moment:
+                return
+            self._timer.cancel()
+        self._timer_at = moment
+        self._timer = self._process.call_at(moment, self._ask)
+
+    def _latency_s(self) -> float:
+        return self.config.latency_ms / 1000 * (0.5 + self._random.random())
+
+    def _ask(self) -> None:
+        self._timer = None
+        if self._asking or self.closed:
+            return
+        moment = self._process.time()
+        room = self.config.queued - len(self._queue)
+        if room <= 0:
+            return
+        wanted = [
+            (reading, reading.version)
+            for reading in self._readings.values()
+            if not reading.paused and not reading.stopped and reading.known_at <= moment
+        ]
+        later = [reading.known_at for reading in self._readings.values() if reading.known_at > moment]
+        if later:
+            self._look_soon(min(later) - moment + 0.001)
+        if wanted:
+            self._asking = True
+            # At the brokers, which know nothing of the client's process.
+            self._process.loop.call_later(self._latency_s(), self._served, wanted, room)
+
+    def _served(self, wanted: list[tuple[_Reading, int]], room: int) -> None:
+        """What the leaders answer."""
+        answers: list[_Answer] = []
+        retry = False
+        self._random.shuffle(wanted)
+        for reading, version in wanted:
+            found = self._brokers.reached(reading.partition, self._process.name)
+            if found is not None:
+                answer = self._read(reading, version, found, min(room, self.config.batch))
+                room -= len(answer.messages)
+                answers.append(answer)
+                continue
+            # A topic that is gone is waited for: librdkafka tells of it after half a minute (propagation of metadata).
+            retry = True
+        self._process.call_later(self._latency_s(), self._arrived, answers, retry)
+
+    def _read(self, reading: _Reading, version: int, found: Found, most: int) -> _Answer:
+        """Records of one partition, or what is told instead."""
+        partition, log, offset = reading.partition, found.log, reading.next
+        if offset == OFFSET_BEGINNING:
+            offset = log.log_start_offset
+        elif offset == OFFSET_END:
+            offset = log.end_offset
+        elif not log.log_start_offset <= offset <= log.end_offset:
+            if self.config.reset == "error":
+                error = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"{partition}: {offset} is out of range")
+                return _Answer(reading, version, [SimulatedMessage(partition, offset, error=error)], stopped=True)
+            offset = log.log_start_offset if self.config.reset == "earliest" else log.end_offset
+        last = min(log.end_offset, offset + max(0, most))
+        messages = [SimulatedMessage(partition, number, found.leader_epoch) for number in range(offset, last)]
+        eof_at = last if self.config.eof and last == log.end_offset else -1
+        if eof_at >= 0 and eof_at != reading.eof_at:
+            messages.append(SimulatedMessage(partition, last, error=KafkaError(KafkaError._PARTITION_EOF)))
+        return _Answer(reading, version, messages, next=last, eof_at=eof_at)
+
+    def _arrived(self, answers: list[_Answer], retry: bool) -> None:
+        self._asking = False
+        if self.closed:
+            return
+        more = False
+        for answer in answers:
+            reading = answer.reading
+            if reading.version != answer.version:
+                # Older than a seek, a pause, or the end of the assignment.
+                more = True
+                continue
+            reading.stopped = answer.stopped
+            if answer.next is not None:
+                self._known.add(reading.partition.topic)
+                more = more or answer.next != reading.next
+                reading.next, reading.eof_at = answer.next, answer.eof_at
+            self._queue.extend((reading.version, message) for message in answer.messages)
+        waiting = self._running
+        if self._queue and waiting is not None and waiting.timer is not None:
+            self._fetched(waiting)
+        if more:
+            self._look_soon()
+        elif retry:
+            self._look_soon(_RETRY_S)
