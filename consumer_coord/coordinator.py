@@ -53,6 +53,8 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
+#: Limit for waiting for the first JoinGroup's answer when leaving.
+_MEMBER_ID_MS = 200
 
 
 class ConsumerCoordinator(GroupMember):
@@ -373,6 +375,7 @@ class ConsumerCoordinator(GroupMember):
             if step is Step.ADOPT_MEMBER_ID:
                 self._generation = Generation(member_id=answer.member_id)
                 self._metrics.record("member-id-required")
+                self._signal.fire()
                 continue
             if step is Step.GO_ON:
                 break
@@ -583,6 +586,11 @@ class ConsumerCoordinator(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
+        if self._joining and not self._generation.has_member_id and self.config.group_instance_id is None:
+            # The answer brings the member id, as a rule at once.  Without it nothing can leave, and the group would wait
+            # for the member that it has promised a place (KIP-394).
+            promised = Deadline.after(_MEMBER_ID_MS)
+            await self._signal.until(lambda: self._generation.has_member_id or not self._joining, promised)
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -66,30 +67,36 @@ class Membership:
         self._retry_commit_s = float("-inf")
         self._checked_metadata = -1
         self._seen_target = -1
+        #: Either it joins before it leaves, or not at all.
+        self._gate = threading.Lock()
         self._left = False
 
     # -- coming and going -------------------------------------------------------------------------------------------
 
     def open(self) -> BlockingCoordinator:
         """Subscribe, if that was not done; joining goes on in the background."""
-        if self._left:
-            raise FatalError("this query has left its group")
-        if self._coordinator is None:
-            options = self._options
-            assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+        if self._coordinator is not None and not self._left:
+            return self._coordinator
+        options = self._options
+        assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+        with self._gate:
+            if self._left:
+                raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
             self._background = Background(self._look_up, self._send)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
-        return self._coordinator
+        return coordinator
 
     def leave(self) -> None:
-        """Leave the group, within a second or so; idempotent.  Nothing more is committed."""
-        if self._left:
-            return
-        self._left = True
+        """Leave the group, within a second or so; nothing more is committed.  From any thread.
+
+        It is one operation: everybody who asks waits for its end.
+        """
+        with self._gate:
+            self._left = True
         if self._background is not None:
             self._background.close()
         if self._coordinator is not None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from consumer_coord.broker.node import BrokerNode, ClientConnection
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import FatalError
 from consumer_coord.spark.member import Membership
 from consumer_coord.spark.offsets import Offsets
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
+
+#: The API key.
+LEAVE_GROUP = 13
 
 
 @pytest.fixture
@@ -79,3 +85,43 @@ def test_idle_planning_calls_cost_no_requests(
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
     wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
+
+
+def test_every_caller_of_leave_waits_for_the_same_leave(
+    embedded: EmbeddedKafka, membership: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the planner's input and SIGTERM come at the same moment, and the second to ask ends the process."""
+    membership.next_batch(Offsets("billing"))
+    leaves: list[bytes] = []
+    left, answered = threading.Event(), threading.Event()
+    handle = BrokerNode.handle
+
+    async def slow(self: BrokerNode, frame: bytes, client: ClientConnection) -> bytes | None:
+        if int.from_bytes(frame[:2], "big") == LEAVE_GROUP:
+            leaves.append(frame)
+            left.set()
+            await asyncio.to_thread(answered.wait)
+        return await handle(self, frame, client)
+
+    monkeypatch.setattr(BrokerNode, "handle", slow)
+    first, second = (threading.Thread(target=membership.leave, daemon=True) for _ in range(2))
+    first.start()
+    assert left.wait(30)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive(), "the process would end now, and nobody hears the answer"
+    answered.set()
+    first.join(30)
+    second.join(30)
+    assert not first.is_alive()
+    assert not second.is_alive()
+    assert len(leaves) == 1
+    with pytest.raises(FatalError, match="has left its group"):
+        membership.open()
+
+
+def test_it_does_not_join_when_it_has_left(embedded: EmbeddedKafka, membership: Membership, frames: list[bytes]) -> None:
+    membership.leave()
+    with pytest.raises(FatalError, match="has left its group"):
+        membership.next_batch(Offsets("billing"))
+    assert frames == []
