@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -100,7 +101,7 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
     """One task's ranges."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(tuple((each.topic, each.partition, each.start, each.end) for each in task))
+        super().__init__(tuple(map(attrs.astuple, task)))
 
     @property
     def ranges(self) -> Sequence[Range]:
@@ -221,7 +222,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:
     """The tasks of a recorded batch; the same for the same batch, whenever it is asked for."""
     ranges = [
-        Range(partition.topic, partition.partition, span.start, span.end)
+        Range(partition.topic, partition.partition, span.start, span.end, batch.topics[partition.topic].id)
         for partition, span in batch.spans()
         if span.start < span.end
     ]
