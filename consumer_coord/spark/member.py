@@ -44,6 +44,8 @@ VIEW_WAIT_S = 2.0
 SPIN_S = 0.05
 #: A query with Trigger.AvailableNow that gets nothing at first waits so long for others to hand something over.
 FIRST_SHARE_S = 5.0
+#: The first join is waited for so long; then what stands in its way is told.
+JOIN_WAIT_MS = 3_000
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
 
@@ -69,6 +71,10 @@ class Membership:
         self._last_call_s = float("-inf")
         self._retry_commit_s = float("-inf")
         self._seen_target = -1
+        #: When the first join fails for good, None before it is tried.
+        self._join_by_s: float | None = None
+        self._seen_metadata = -1
+        self._missing: str | None = None
         #: Either it joins before it leaves, or not at all.
         self._gate = threading.Lock()
         self._left = False
@@ -107,29 +113,64 @@ class Membership:
             except CoordinatorError as error:
                 logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
 
-    def _join(self, coordinator: BlockingCoordinator) -> None:
-        """Wait for the first assignment."""
+    def _join(self, coordinator: BlockingCoordinator) -> bool:
+        """Wait for the first assignment.  False when something stands in the way: it is told, and tried again meanwhile."""
         config = coordinator.config.coordinator
-        timeout_ms = config.default_api_timeout_ms + config.rebalance_timeout_ms
-        try:
-            coordinator.join_group_if_needed(timeout_ms)
-        except RetriableError as error:
-            raise type(error)(
-                f"{error}. The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
-                f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?",
-                code=error.code,
-            ) from error
-        self._joined = True
+        if self._join_by_s is None:
+            self._join_by_s = time.monotonic() + (config.default_api_timeout_ms + config.rebalance_timeout_ms) / 1000
+        while True:
+            left_ms = max(1.0, (self._join_by_s - time.monotonic()) * 1000)
+            try:
+                coordinator.join_group_if_needed(min(left_ms, JOIN_WAIT_MS))
+            except RetriableError as error:
+                if left_ms <= JOIN_WAIT_MS:
+                    raise type(error)(f"{error}. {self._where()}", code=error.code) from error
+                self._tell(f"{error}. {self._where()}")
+                if coordinator.core.obstacle:
+                    return False
+            else:
+                self._joined = True
+                self._join_by_s = None
+                return True
+
+    def _where(self) -> str:
+        return (
+            f"The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
+            f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?"
+        )
 
     def _poll(self, coordinator: BlockingCoordinator) -> None:
         try:
             coordinator.polled()
         except RetriableError as error:
-            if not self._joined:
-                raise
             # The coordinator goes on trying; so does the query, with what it holds.
-            logger.warning("group %r: %s", self._options.group, error)
-            self.status.problem = str(error)
+            self._tell(str(error))
+
+    def _tell(self, problem: str) -> None:
+        """In the log and in the progress, with which Spark shows it."""
+        if problem != self.status.problem:
+            logger.warning("group %r: %s", self._options.group, problem)
+        self.status.problem = problem
+
+    def _tell_missing(self, coordinator: BlockingCoordinator) -> None:
+        """A topic that does not exist is waited for; but it may be a misspelled one."""
+        metadata = coordinator.metadata
+        if metadata.version == self._seen_metadata:
+            return
+        self._seen_metadata = metadata.version
+        missing = sorted(set(self._options.topics) - metadata.topics.keys())
+        pattern = self._options.pattern
+        if missing:
+            told = f"{', '.join(missing)}: no such topic; the query begins with it when it is made (option subscribe)"
+        elif pattern is not None and not metadata.matching(re.compile(pattern), exclude_internal=True):
+            told = f"{self._options.subscription()} matches no topic; the query begins with one when it is made"
+        else:
+            told = None
+        if told is not None:
+            self._tell(told)
+        elif self._missing is not None and self.status.problem == self._missing:
+            self.status.problem = None
+        self._missing = told
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -142,8 +183,9 @@ class Membership:
         spinning = now_s - self._last_call_s < SPIN_S and self._planner.unfinished is None
         self._planner.confirm(start)
         self._poll(coordinator)
-        if not self._joined:
-            self._join(coordinator)
+        if not self._joined and not self._join(coordinator):
+            return None
+        self._tell_missing(coordinator)
         if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
             self._checkpoint_checked = True
@@ -216,8 +258,7 @@ class Membership:
             try:
                 starts = self._resolve(coordinator, change.added)
             except RetriableError as error:
-                logger.warning("group %r: where %s start: %s", self._options.group, listed(change.added), error)
-                self.status.problem = str(error)
+                self._tell(f"where {listed(change.added)} start: {error}")
                 return
             taken = coordinator.take_up(change)
             if taken:
@@ -408,8 +449,7 @@ class Membership:
                 again = {partition: holding for partition, holding in held.items() if partition.topic == topic}
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            logger.warning("group %r: which topics there are: %s", self._options.group, error)
-            self.status.problem = str(error)
+            self._tell(f"which topics there are: {error}")
 
     def _recreated(
         self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID
@@ -489,7 +529,8 @@ class Membership:
         background = self._background
         assert background is not None
         self._poll(coordinator)
-        self._join(coordinator)
+        while not self._join(coordinator):
+            continue
         deadline = time.monotonic() + FIRST_SHARE_S
         while not coordinator.change().target.partitions and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -3,7 +3,7 @@
 ``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
 ``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count) and ``trigger``
 (the time from batch to batch; by default none).  Events are lines of JSON on standard output; the end of standard input
-stops the query.
+stops the query, or with ``"end": "exit"`` ends this process.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def main() -> None:
 
     def stop_at_end_of_input() -> None:
         sys.stdin.read()
+        if setup.get("end") == "exit":
+            os._exit(0)
         query.stop()
 
     threading.Thread(target=stop_at_end_of_input, daemon=True).start()

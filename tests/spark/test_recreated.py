@@ -5,6 +5,7 @@ The membership without Spark, on the embedded Kafka: batches are finished at onc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import attrs
@@ -80,7 +81,7 @@ class Query:
 
 def whole(spans: list[tuple[int, int]]) -> tuple[int, int] | None:
     """First and last offset of spans that follow each other."""
-    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+    for (_, end), (start, _) in itertools.pairwise(spans):
         assert end == start, f"a gap or an overlap: {spans}"
     return (spans[0][0], spans[-1][1]) if spans else None
 
