@@ -93,11 +93,12 @@ _NO_WRITER = "kafka_group reads only: a group is about reading. Write with Spark
 
 def register(spark: Any) -> None:
     """Register the source with the number of tasks that ``spark``'s executors can run at once."""
-    cores = _parallelism(spark)
+    cores = parallelism_of(spark)
     spark.dataSource.register(type("KafkaGroupSource", (KafkaGroupSource,), {"parallelism": cores, "__module__": "__main__"}))
 
 
-def _parallelism(spark: Any) -> int:
+def parallelism_of(spark: Any) -> int:
+    """How many tasks the executors of a session can run at once."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         # Spark Connect has no SparkContext on this side; a range has as many partitions as there are cores.
         from pyspark.sql.functions import spark_partition_id
