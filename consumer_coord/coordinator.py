@@ -50,6 +50,9 @@ from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, li
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
+#: Limit for waiting for the first JoinGroup's answer when leaving.
+_MEMBER_ID_MS = 200
+
 
 class ConsumerCoordinator(GroupMember):
     """One member of a consumer group.  Make it on the loop that it will live on.
@@ -368,6 +371,7 @@ class ConsumerCoordinator(GroupMember):
                 self._generation = Generation(member_id=answer.member_id)
                 self._lease.lost()
                 self._metrics.record("member-id-required")
+                self._signal.fire()
                 continue
             if step is Step.GO_ON:
                 break
@@ -571,6 +575,11 @@ class ConsumerCoordinator(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
+        if self._joining and not self._generation.has_member_id and self.config.group_instance_id is None:
+            # The answer brings the member id, as a rule at once.  Without it nothing can leave, and the group would wait
+            # for the member that it has promised a place (KIP-394).
+            promised = Deadline.after(_MEMBER_ID_MS)
+            await self._signal.until(lambda: self._generation.has_member_id or not self._joining, promised)
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)

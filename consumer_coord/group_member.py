@@ -195,6 +195,11 @@ class GroupMember:
         return self._state is MemberState.COMPLETING_REBALANCE
 
     @property
+    def obstacle(self) -> str:
+        """What stands in the way of joining, empty when nothing is known to; thread-safe."""
+        return self._failures.obstacle
+
+    @property
     def metadata(self) -> Metadata:
         """The cluster's metadata as last seen; thread-safe."""
         return self.cluster.metadata

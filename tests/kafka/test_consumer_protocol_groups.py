@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from assignors import CooperativeStickyAssignor
 from consumer_coord.blocking import BlockingCoordinator
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = pytest.mark.kafka
 
@@ -24,7 +24,7 @@ def _poll(member: BlockingCoordinator) -> None:
 
 
 @pytest.fixture
-def native(kafka: RealKafka, group: str) -> Iterator[Consumer]:
+def native(kafka: KafkaCluster, group: str) -> Iterator[Consumer]:
     """librdkafka with the consumer protocol."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
@@ -34,7 +34,7 @@ def native(kafka: RealKafka, group: str) -> Iterator[Consumer]:
 
 
 def test_a_member_joins_as_often_as_something_changes(
-    kafka: RealKafka, topic: NewTopicFactory, group: str, native: Consumer
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, native: Consumer
 ) -> None:
     """The generation is the member epoch there, and comes again: one that ended did not end for ever."""
     name = topic(partitions=6)

@@ -17,7 +17,7 @@ from consumer_coord.net.connection import Connection
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.runtime import real_environment
 from consumer_coord.wire import error_codes as codes
-from tests.support.real_kafka import NewTopicFactory, RealKafka
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = pytest.mark.kafka
 
@@ -58,7 +58,7 @@ class _Raw:
         self.quick.close()
 
 
-async def _open(kafka: RealKafka, group: str, topic: str) -> _Raw:
+async def _open(kafka: KafkaCluster, group: str, topic: str) -> _Raw:
     host, port = kafka.bootstrap_servers.split(",")[0].rsplit(":", 1)
     how: dict[str, Any] = {"client_id": "raw", "software_version": "0", "timeout_ms": 10_000}
     environment = real_environment(TcpConnector())
@@ -73,7 +73,7 @@ async def _open(kafka: RealKafka, group: str, topic: str) -> _Raw:
     )
 
 
-async def _alone(kafka: RealKafka, group: str, topic: str) -> _Raw:
+async def _alone(kafka: KafkaCluster, group: str, topic: str) -> _Raw:
     """The only member of its group, synced."""
     one = await _open(kafka, group, topic)
     for _ in range(100):
@@ -85,7 +85,7 @@ async def _alone(kafka: RealKafka, group: str, topic: str) -> _Raw:
     return one
 
 
-async def _heartbeats_while_a_join_waits(kafka: RealKafka, group: str, topic: str) -> None:
+async def _heartbeats_while_a_join_waits(kafka: KafkaCluster, group: str, topic: str) -> None:
     one = await _alone(kafka, group, topic)
     former = one.member
     other = await _open(kafka, group, topic)
@@ -108,7 +108,7 @@ async def _heartbeats_while_a_join_waits(kafka: RealKafka, group: str, topic: st
     other.close()
 
 
-async def _a_late_sync_renews_no_session(kafka: RealKafka, group: str, topic: str) -> None:
+async def _a_late_sync_renews_no_session(kafka: KafkaCluster, group: str, topic: str) -> None:
     one = await _alone(kafka, group, topic)
     await asyncio.sleep(0.7 * _SESSION_S)
     assert await one.sync() == codes.NONE
@@ -117,7 +117,7 @@ async def _a_late_sync_renews_no_session(kafka: RealKafka, group: str, topic: st
     one.close()
 
 
-async def _who_does_not_sync_is_dropped_although_it_beats(kafka: RealKafka, group: str, topic: str) -> None:
+async def _who_does_not_sync_is_dropped_although_it_beats(kafka: KafkaCluster, group: str, topic: str) -> None:
     one = await _open(kafka, group, topic)
     assert await one.join() == codes.NONE
     began = asyncio.get_running_loop().time()
@@ -129,7 +129,7 @@ async def _who_does_not_sync_is_dropped_although_it_beats(kafka: RealKafka, grou
     one.close()
 
 
-def test_what_renews_a_session_and_what_does_not(kafka: RealKafka, topic: NewTopicFactory, group: str) -> None:
+def test_what_renews_a_session_and_what_does_not(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
     name = topic(partitions=1)
 
     async def all_at_once() -> None:
