@@ -35,7 +35,7 @@ def together(name: str) -> str:
 
 def misplaced(items: Iterable[pytest.Item]) -> Sequence[str]:
     """The files with tests that use such a fixture, and that are not listed."""
-    found = set()
+    found: set[str] = set()
     for item in items:
         file = item.nodeid.partition("::")[0]
         if together(file) == file:
