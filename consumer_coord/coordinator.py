@@ -53,8 +53,6 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
-#: Limit for waiting for the first JoinGroup's answer when leaving.
-_MEMBER_ID_MS = 200
 
 
 class ConsumerCoordinator(GroupMember):
@@ -586,11 +584,7 @@ class ConsumerCoordinator(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
-        if self._joining and not self._generation.has_member_id and self.config.group_instance_id is None:
-            # The answer brings the member id, as a rule at once.  Without it nothing can leave, and the group would wait
-            # for the member that it has promised a place (KIP-394).
-            promised = Deadline.after(_MEMBER_ID_MS)
-            await self._signal.until(lambda: self._generation.has_member_id or not self._joining, promised)
+        await self._member_id_promised()
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark.deliveries import UNEXPLAINED, Delivery, Run, judge
-from tests.spark.proof import Scene, play
+from tests.spark.proof import play
+from tests.spark.scene import Scene
 from tests.support.members import Members
 from tests.support.real_kafka import RealKafka
 
