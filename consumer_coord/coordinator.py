@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -498,9 +499,11 @@ class ConsumerCoordinator(GroupMember):
         *,
         timeout_ms: float | None = None,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
         """Commit positions with our generation; for each partition None, or why not.  See ``offsets.py``."""
-        return await self.offsets.commit(offsets, timeout_ms=self._timeout(timeout_ms), ownerships=ownerships)
+        limit = self._timeout(timeout_ms)
+        return await self.offsets.commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None

@@ -46,6 +46,8 @@ SPIN_S = 0.05
 FIRST_SHARE_S = 5.0
 #: The first join is waited for so long; then what stands in its way is told.
 JOIN_WAIT_MS = 3_000
+#: A commit that failed is sent again after so long.
+RETRY_COMMIT_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
 
@@ -69,7 +71,8 @@ class Membership:
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
-        self._retry_commit_s = float("-inf")
+        #: A commit that failed is not sent again before this time.
+        self._retry_commit_s: dict[TopicPartition, float] = {}
         self._seen_target = -1
         #: When the first join fails for good, None before it is tried.
         self._join_by_s: float | None = None
@@ -283,6 +286,7 @@ class Membership:
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
+            self._retry_commit_s.pop(partition, None)
 
     def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
         if not added:
@@ -319,12 +323,14 @@ class Membership:
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
         """Commit the starts that were resolved: whoever comes next must not resolve them again, later."""
-        if not self._starting or time.monotonic() < self._retry_commit_s:
+        commits = self._due(
+            {
+                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
+                for partition, holding in self._starting.items()
+            }
+        )
+        if not commits:
             return
-        commits = {
-            partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
-            for partition, holding in self._starting.items()
-        }
         results: CommitResult
         try:
             results = self._send(commits)
@@ -341,10 +347,15 @@ class Membership:
 
     def _commit_finished(self, background: Background) -> None:
         self._collect(background)
-        if time.monotonic() >= self._retry_commit_s:
-            commits = self._planner.uncommitted()
-            if commits:
-                background.commit(commits)
+        commits = self._due(self._planner.uncommitted())
+        if commits:
+            background.commit(commits)
+
+    def _due(self, commits: Mapping[TopicPartition, PlannedCommit]) -> Mapping[TopicPartition, PlannedCommit]:
+        """Those that did not fail just now."""
+        now_s = time.monotonic()
+        self._retry_commit_s = {partition: at_s for partition, at_s in self._retry_commit_s.items() if at_s > now_s}
+        return {partition: commit for partition, commit in commits.items() if partition not in self._retry_commit_s}
 
     def _collect(self, background: Background) -> None:
         for outcome in background.outcomes():
@@ -360,12 +371,13 @@ class Membership:
         logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
         self.status.commit_failed(partition, commit.offset, error)
         self._identity.hint()
-        self._retry_commit_s = time.monotonic() + 1.0
+        self._retry_commit_s[partition] = time.monotonic() + RETRY_COMMIT_S
 
     def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
         """On the background thread, or the main one."""
         assert self._coordinator is not None
-        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.
+        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.  Brokers of
+        # 4.1 and later look at the id themselves; older ones know names only.
         ids = self._look_up_ids(frozenset(partition.topic for partition in commits))
         gone = {
             partition
@@ -381,6 +393,7 @@ class Membership:
             {partition: position(commit) for partition, commit in kept.items()},
             timeout_ms=REQUEST_TIMEOUT_MS,
             ownerships={partition: commit.ownership for partition, commit in kept.items()},
+            topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
         )
         return results
 
