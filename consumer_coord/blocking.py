@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import re
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -189,10 +190,14 @@ class BlockingCoordinator:
         *,
         timeout_ms: float | None = None,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
         """Commit positions; for each partition None, or why not."""
         return self.call(
-            lambda: self._coordinator.commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships), timeout_ms
+            lambda: self._coordinator.commit(
+                offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids
+            ),
+            timeout_ms,
         )
 
     def committed(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,9 +50,6 @@ from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, 
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
-
-#: Limit for waiting for the first JoinGroup's answer when leaving.
-_MEMBER_ID_MS = 200
 
 
 class ConsumerCoordinator(GroupMember):
@@ -488,9 +486,11 @@ class ConsumerCoordinator(GroupMember):
         *,
         timeout_ms: float | None = None,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
         """Commit positions with our generation; for each partition None, or why not.  See ``offsets.py``."""
-        return await self.offsets.commit(offsets, timeout_ms=self._timeout(timeout_ms), ownerships=ownerships)
+        limit = self._timeout(timeout_ms)
+        return await self.offsets.commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
@@ -575,11 +575,7 @@ class ConsumerCoordinator(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
-        if self._joining and not self._generation.has_member_id and self.config.group_instance_id is None:
-            # The answer brings the member id, as a rule at once.  Without it nothing can leave, and the group would wait
-            # for the member that it has promised a place (KIP-394).
-            promised = Deadline.after(_MEMBER_ID_MS)
-            await self._signal.until(lambda: self._generation.has_member_id or not self._joining, promised)
+        await self._member_id_promised()
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)

@@ -52,6 +52,8 @@ from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupReques
 
 #: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
 LEAVE_LOOKUP_MS = 3_000
+#: Limit for waiting for the first JoinGroup's answer when leaving.
+MEMBER_ID_MS = 200
 
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
@@ -533,6 +535,15 @@ class GroupMember:
         for code in (answer.error_code, *(row.error_code for row in answer.members)):
             if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
                 self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
+
+    async def _member_id_promised(self) -> None:
+        """Before leaving: wait for a first JoinGroup's answer, as a rule a moment, because it brings the member id.
+
+        Without the id nothing can leave, and the group would wait for the member that it promised a place (KIP-394).
+        """
+        if self._joining and not self._generation.has_member_id and self.config.group_instance_id is None:
+            promised = Deadline.after(MEMBER_ID_MS)
+            await self._signal.until(lambda: self._generation.has_member_id or not self._joining, promised)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=f"{name} of {self.group_id}")

@@ -11,11 +11,12 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, Partitions, run_through
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
 from consumer_coord.offsets import CommitResult
@@ -46,8 +47,33 @@ SPIN_S = 0.05
 FIRST_SHARE_S = 5.0
 #: The first join is waited for so long; then what stands in its way is told.
 JOIN_WAIT_MS = 3_000
+#: A commit that failed is sent again after so long.
+RETRY_COMMIT_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
+
+
+class _Share(HoldsNothing):
+    """A query's share, as the hand-over sees it."""
+
+    def __init__(self, member: Membership, coordinator: BlockingCoordinator, background: Background) -> None:
+        self._member = member
+        self._coordinator = coordinator
+        self._background = background
+
+    async def finish(self, revoked: Partitions) -> bool:
+        """Everything that is finished is committed before another member reads on from there."""
+        if revoked:
+            self._member.commit_before_revoke(self._background)
+        return True
+
+    async def stop(self, partitions: Partitions) -> None:
+        """Nothing more of these is planned."""
+        self._member.give_up(partitions)
+
+    async def may_take_up(self, added: Partitions) -> bool:
+        """When it is known where they begin."""
+        return self._member.resolve_starts(self._coordinator, added)
 
 
 class Membership:
@@ -61,6 +87,9 @@ class Membership:
         self.status = Status()
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None
+        self._handover: Handover | None = None
+        #: Where the partitions begin that are about to be taken up.
+        self._starts: Mapping[TopicPartition, Start] = {}
         self._joined = False
         self._checkpoint_checked = False
         self._topics_at_start: TopicIds | None = None
@@ -69,7 +98,8 @@ class Membership:
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
-        self._retry_commit_s = float("-inf")
+        #: A commit that failed is not sent again before this time.
+        self._retry_commit_s: dict[TopicPartition, float] = {}
         self._seen_target = -1
         #: When the first join fails for good, None before it is tried.
         self._join_by_s: float | None = None
@@ -92,6 +122,8 @@ class Membership:
                 raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
             self._background = Background(self._look_up, self._look_up_ids, self._send)
+            self._handover = Handover(coordinator.core, _Share(self, coordinator, self._background))
+            self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
@@ -234,38 +266,45 @@ class Membership:
 
     def _settle(self, coordinator: BlockingCoordinator, background: Background) -> None:
         """Carry out what the group wants: lost, revoked, added."""
+        handover = self._handover
+        assert handover is not None
         for _ in range(10):
-            change = coordinator.change()
-            if not change:
-                break
-            if change.lost:
-                self._note_lost_commits(change.lost)
-                self._give_up(change.lost)
-                coordinator.let_go(change.lost)
-                self.status.lost(change.lost, coordinator.generation)
-            if change.revoked:
-                # Everything that is finished is committed before somebody else reads on from there.
-                self._commit_finished(background)
-                background.drain(REQUEST_TIMEOUT_MS / 1000)
-                self._collect(background)
-                self._give_up(change.revoked)
-                coordinator.let_go(change.revoked)
-                self.status.revoked(change.revoked, coordinator.generation)
-                self._check_deleted(coordinator, change.revoked)
-            if change.target.generation >= 0 and change.target.number != self._seen_target:
-                self._seen_target = change.target.number
+            target = coordinator.core.assignment.target
+            if target.generation >= 0 and target.number != self._seen_target:
+                self._seen_target = target.number
                 self.status.rebalances += 1
-            try:
-                starts = self._resolve(coordinator, change.added)
-            except RetriableError as error:
-                self._tell(f"where {listed(change.added)} start: {error}")
+            done = run_through(handover.carry_out())
+            failure = handover.take_failure()
+            if failure is not None:
+                # Nothing of the application's runs in there: it is an error of the source, as it is.
+                raise failure.__cause__ or failure
+            if not done:
                 return
-            taken = coordinator.take_up(change)
-            if taken:
-                self._take_up(coordinator, {partition: starts[partition] for partition in taken})
-                self.status.owned(taken, coordinator.generation)
-                background.forget_view()
+            if not coordinator.change():
+                break
         self._commit_starts(coordinator)
+
+    def _lost(self, _: object, rows: Iterable[TopicPartition]) -> None:
+        assert self._coordinator is not None
+        lost = frozenset(rows)
+        self._note_lost_commits(lost)
+        self.status.lost(lost, self._coordinator.generation)
+
+    def _revoked(self, _: object, rows: Iterable[TopicPartition]) -> None:
+        assert self._coordinator is not None
+        revoked = frozenset(rows)
+        self.status.revoked(revoked, self._coordinator.generation)
+        self._check_deleted(self._coordinator, revoked)
+
+    def _assigned(self, _: object, rows: Iterable[TopicPartition]) -> None:
+        assert self._coordinator is not None
+        assert self._background is not None
+        taken = frozenset(rows)
+        if taken:
+            self._take_up(self._coordinator, {partition: self._starts[partition] for partition in taken})
+            self._starts = {}
+            self.status.owned(taken, self._coordinator.generation)
+            self._background.forget_view()
 
     def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
         """What is finished and can be committed no more will be read again by whoever has these partitions now."""
@@ -279,10 +318,12 @@ class Membership:
             )
             self._on_commit_failure(partition, waiting[partition], error)
 
-    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+    def give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Nothing of these is planned any more."""
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
+            self._retry_commit_s.pop(partition, None)
 
     def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
         if not added:
@@ -319,12 +360,14 @@ class Membership:
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
         """Commit the starts that were resolved: whoever comes next must not resolve them again, later."""
-        if not self._starting or time.monotonic() < self._retry_commit_s:
+        commits = self._due(
+            {
+                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
+                for partition, holding in self._starting.items()
+            }
+        )
+        if not commits:
             return
-        commits = {
-            partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
-            for partition, holding in self._starting.items()
-        }
         results: CommitResult
         try:
             results = self._send(commits)
@@ -339,12 +382,32 @@ class Membership:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
+    def commit_before_revoke(self, background: Background) -> None:
+        """Commit what is finished, and wait for the answer."""
+        self._commit_finished(background)
+        background.drain(REQUEST_TIMEOUT_MS / 1000)
+        self._collect(background)
+
+    def resolve_starts(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> bool:
+        """Find out where these begin; False, and told, when that is not known yet."""
+        try:
+            self._starts = {**self._starts, **self._resolve(coordinator, added)}
+        except RetriableError as error:
+            self._tell(f"where {listed(added)} start: {error}")
+            return False
+        return True
+
     def _commit_finished(self, background: Background) -> None:
         self._collect(background)
-        if time.monotonic() >= self._retry_commit_s:
-            commits = self._planner.uncommitted()
-            if commits:
-                background.commit(commits)
+        commits = self._due(self._planner.uncommitted())
+        if commits:
+            background.commit(commits)
+
+    def _due(self, commits: Mapping[TopicPartition, PlannedCommit]) -> Mapping[TopicPartition, PlannedCommit]:
+        """Those that did not fail just now."""
+        now_s = time.monotonic()
+        self._retry_commit_s = {partition: at_s for partition, at_s in self._retry_commit_s.items() if at_s > now_s}
+        return {partition: commit for partition, commit in commits.items() if partition not in self._retry_commit_s}
 
     def _collect(self, background: Background) -> None:
         for outcome in background.outcomes():
@@ -360,12 +423,13 @@ class Membership:
         logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
         self.status.commit_failed(partition, commit.offset, error)
         self._identity.hint()
-        self._retry_commit_s = time.monotonic() + 1.0
+        self._retry_commit_s[partition] = time.monotonic() + RETRY_COMMIT_S
 
     def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
         """On the background thread, or the main one."""
         assert self._coordinator is not None
-        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.
+        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.  Brokers of
+        # 4.1 and later look at the id themselves; older ones know names only.
         ids = self._look_up_ids(frozenset(partition.topic for partition in commits))
         gone = {
             partition
@@ -381,6 +445,7 @@ class Membership:
             {partition: position(commit) for partition, commit in kept.items()},
             timeout_ms=REQUEST_TIMEOUT_MS,
             ownerships={partition: commit.ownership for partition, commit in kept.items()},
+            topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
         )
         return results
 
@@ -464,7 +529,7 @@ class Membership:
         self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
         self._identity.replaced(before)
-        self._give_up(frozenset(held))
+        self.give_up(frozenset(held))
         self._take_up(coordinator, starts)
         assert self._background is not None
         self._background.forget_view()

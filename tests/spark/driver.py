@@ -67,8 +67,8 @@ def main() -> None:
             super().onQueryProgress(event)
             found = progress(_Last(event.progress))
             if found is not None:
-                batch = event.progress
-                tell("progress", batch=batch.batchId, rows=batch.numInputRows, lag=found.lag, member=found.member_id)
+                batch, rows = event.progress.batchId, event.progress.numInputRows
+                tell("progress", batch=batch, rows=rows, lag=found.lag, member=found.member_id)
 
     spark.streams.addListener(Told())
     reader = spark.readStream.format("kafka_group")

@@ -67,7 +67,9 @@ class Stopped:
 class Stops:
     """One group, one topic, and one query after the other that is stopped."""
 
-    def __init__(self, bootstrap_servers: str, directory: Path, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, bootstrap_servers: str, directory: Path, seed: int, say: Callable[[str], None], spark: Any = None
+    ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.directory = directory
         self.random = random.Random(seed)
@@ -75,7 +77,8 @@ class Stops:
         self.name = f"stops-{os.getpid()}-{time.time_ns()}"
         self.admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self.admin.create_topics([NewTopic(self.name, PARTITIONS, 1)])[self.name].result(60)
-        self._spark: Any = None
+        self._spark = spark
+        self._own_session = spark is None
         self._writing = threading.Event()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -94,7 +97,7 @@ class Stops:
         """End the records and the session."""
         self._writing.set()
         self._writer.join(15)
-        if self._spark is not None:
+        if self._own_session and self._spark is not None:
             self._spark.stop()
 
     # -- what is watched --------------------------------------------------------------------------------------------
