@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
@@ -19,6 +20,12 @@ from tests.support.processes import children
 from tests.support.real_kafka import RealKafka
 from tests.support.secrets import SecretWatch
 from tests.support.shared import Shared, directory_of_the_run
+
+# No example is too slow on a busy machine, and a commit gets the same ones each time: ``--hypothesis-profile=fresh`` draws
+# others.
+settings.register_profile("fresh", deadline=None)
+settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.load_profile("fixed")
 
 #: A plugin of this suite is tested by running pytest inside a test.
 pytest_plugins = ["pytester"]

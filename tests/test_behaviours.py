@@ -57,6 +57,7 @@ def test_a_reason_stands_only_where_there_is_no_test() -> None:
     assert reasons().keys() <= known().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [("-p", "no:xdist"), ("-n", "2")], ids=["alone", "side by side"])
 def test_the_table_has_what_was_claimed_and_how_it_went(
     how: tuple[str, ...], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -62,6 +63,12 @@ def tracked_files() -> Sequence[Path]:
     return [ROOT / name for name in listed if (ROOT / name).is_file()]
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    """Its syntax tree."""
+    return ast.parse(file.read_text())
+
+
 def module_name(file: Path) -> str:
     """``consumer_coord/net/tcp.py`` -> ``consumer_coord.net.tcp``."""
     parts = file.relative_to(ROOT).with_suffix("").parts
@@ -76,7 +83,7 @@ def modules_below(package: str) -> Iterator[tuple[str, Path]]:
 
 def imports_of(file: Path) -> Iterator[str]:
     """Every module that a file imports, also inside functions; ``from a import b`` counts as ``a`` and as ``a.b``."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -117,7 +124,7 @@ def shadowed(tree: ast.AST, name: str) -> set[int]:
 
 def module_calls(file: Path, modules: Sequence[str]) -> set[str]:
     """Calls such as ``time.monotonic`` of functions of these modules."""
-    tree = ast.parse(file.read_text())
+    tree = parsed(file)
     hidden = {module: shadowed(tree, module) for module in modules}
     return {
         ast.unparse(node.func)
@@ -222,7 +229,7 @@ def test_exceptions_are_not_swallowed() -> None:
     found = []
     for package in ("assignors", "consumer_coord", "examples", "benchmarks", "tests"):
         for _, file in modules_below(package):
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in ast.walk(parsed(file)):
                 if isinstance(node, ast.ExceptHandler) and all(isinstance(one, ast.Pass) for one in node.body):
                     caught = ast.unparse(node.type) if node.type is not None else "everything"
                     if caught in {"everything", "Exception", "BaseException"}:

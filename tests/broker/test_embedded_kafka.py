@@ -395,6 +395,7 @@ def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> N
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
 def test_the_pytest_plugin_gives_a_cluster_and_topics(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """

@@ -19,6 +19,7 @@ from consumer_coord.consumer import group_metadata
 from consumer_coord.member_state import Generation
 from consumer_coord.retry import Deadline
 from examples.exactly_once import Billing, behind
+from tests.support.admin import await_group
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.processes import end, spawn
 
@@ -74,13 +75,15 @@ def test_every_record_comes_out_once_through_kills_freezes_and_rebalances(
     running = [start(kafka, source, sink, group) for _ in range(3)]
     frozen: Popen[bytes] | None = None
     try:
-        time.sleep(4)
+        committed_values(kafka, sink, lambda found: found.total() > 0)
+        await_group(kafka.admin, group, members=3)
         running.pop(0).kill()
         running.append(start(kafka, source, sink, group))
         produce(kafka, source, RECORDS - RECORDS // 2, 6)
         frozen = running.pop(0)
         os.kill(frozen.pid, 19)
-        time.sleep(8)  # past its session of 6 s: it wakes up as a zombie
+        # Both sessions end; the frozen one wakes up as a zombie.
+        await_group(kafka.admin, group, members=2)
         running.append(start(kafka, source, sink, group))
         os.kill(frozen.pid, 18)
         running.append(frozen)
@@ -110,7 +113,7 @@ def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFa
         await core._leave("a test", Deadline.after(5000))
 
     billing.consumer._coordinator.call(lose)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while core.generation <= generation and time.monotonic() < deadline:
         time.sleep(0.05)
     assert core.generation > generation, "a new generation, and the batch was read under the old one"

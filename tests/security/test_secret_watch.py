@@ -41,6 +41,7 @@ def test_name(value): pass
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_shows_a_secret_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = made_up("inner password")
     monkeypatch.setenv("INNER_SECRET", secret)
@@ -55,6 +56,7 @@ def test_a_test_that_shows_a_secret_fails(pytester: pytest.Pytester, monkeypatch
     assert secret not in text
 
 
+@pytest.mark.slow
 def test_a_secret_in_the_name_of_a_test_ends_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = made_up("inner password")
     monkeypatch.setenv("INNER_SECRET", secret)

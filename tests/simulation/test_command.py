@@ -41,6 +41,7 @@ def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str
     assert 0 < int(played[1]) < 1_000
 
 
+@pytest.mark.slow
 def test_processes_share_the_work() -> None:
     command = [sys.executable, "-m", "consumer_coord", "simulate", "--seeds", "10", "--first-seed", "5", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -89,11 +90,12 @@ def test_idle_planning_calls_cost_no_requests(
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
-    before = len(frames)
+    before, began = len(frames), time.monotonic()
     calls = 20_000
     for _ in range(calls):
         assert membership.next_batch(offsets) is None
-    assert len(frames) - before <= calls / 100
+    # On a slow machine there is time for more of them: ten a second, and heartbeats.
+    assert len(frames) - before <= 20 + 12 * (time.monotonic() - began)
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
     wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
