@@ -44,7 +44,7 @@ from consumer_coord.metadata_watch import MetadataWatch
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata, Offsets
 from consumer_coord.rebalance import Target
-from consumer_coord.retry import Deadline
+from consumer_coord.retry import Deadline, Pace
 from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
@@ -84,6 +84,8 @@ class ConsumerCoordinator(GroupMember):
             ask=self._ask,
             on_return=self._signal.fire,
         )
+        #: Whatever brokers answer, JoinGroup goes out no more often.  When many members start or stop, seven may be needed.
+        self._join_pace = Pace(10, 4)
         self._leaving = False
         self._driver: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -221,16 +223,17 @@ class ConsumerCoordinator(GroupMember):
 
     async def _drive(self) -> None:
         """The background: rebalance whenever something asks for it."""
-        retries = 0
+        retries = failures = 0
         while True:
             await self._signal.until(self._join_wanted)
             try:
                 await self._rebalance()
-                retries = 0
+                retries = failures = 0
                 if self._mismatches:
                     # A leader that gives us what we did not ask for will do so again: no storm of rebalances.
                     await asyncio.sleep(self.cluster.backoff.ms(self._mismatches - 1) / 1000)
-            except Superseded:
+            except Superseded as over:
+                self.note_obstacle(str(over) or "the rebalance began anew")
                 continue
             except (RetriableError, MalformedMessageError) as error:
                 self.note_obstacle(str(error))
@@ -239,6 +242,9 @@ class ConsumerCoordinator(GroupMember):
             except CoordinatorError as error:
                 retries = 0
                 await self._fail(error)
+                # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
+                await asyncio.sleep(self.cluster.backoff.ms(failures) / 1000)
+                failures += 1
 
     def _join_wanted(self) -> bool:
         if self._leaving or not self._subscription or self._failures.current is not None or self._rejoin_reason is None:
@@ -354,6 +360,8 @@ class ConsumerCoordinator(GroupMember):
                 await self._peers.gathering.pass_gate(self)
                 self._check_not_superseded(before)
             broker = await self.ensure_coordinator_ready()
+            await self._join_pace.turn()
+            self._check_not_superseded(before)
             started = now()
             self._lease.joins()
             named, owned = self._named, self._owned()
@@ -368,6 +376,8 @@ class ConsumerCoordinator(GroupMember):
                 self._generation = Generation(member_id=answer.member_id)
                 self._lease.lost()
                 self._metrics.record("member-id-required")
+                if before.has_member_id or not answer.member_id:
+                    raise RetriableError("JoinGroup: MEMBER_ID_REQUIRED, again", code=answer.error_code)
                 continue
             if step is Step.GO_ON:
                 break
@@ -375,7 +385,6 @@ class ConsumerCoordinator(GroupMember):
         check_protocol("JoinGroup", self.group_id, answer, self._names())
         self._metrics.record("join", (now() - started) * 1000)
         self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
-        self._failures.went_on()
         self._lease.joined(anew=answer.generation_id != before.generation_id)
         if self._lease.proven_s * 1000 > self.config.heartbeat_interval_ms:
             # The join took long: its end proves less than a heartbeat does.

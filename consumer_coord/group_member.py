@@ -269,7 +269,7 @@ class GroupMember:
         elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
             self._lose(f"{request} was answered with {name}", keep_member_id=step is Step.LOSE_GENERATION)
         elif step is Step.REJOIN:
-            raise Superseded
+            raise Superseded(f"{request}: {name}")
         elif step is Step.FAIL:
             raise fatal(code, group_id=self.group_id, request=request, detail=detail)
         raise RetriableError(f"{request}: {name}", code=code)
