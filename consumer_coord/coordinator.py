@@ -558,7 +558,8 @@ class ConsumerCoordinator(GroupMember):
             await self._leave("the consumer is being closed", deadline, rejoin=False)
         self._closed = True
         self._lease.close()
-        self._peers.remove(self)
+        if self._peers.remove(self) and self.cluster.groups.get(self.group_id) is self._peers:
+            del self.cluster.groups[self.group_id]
         self._watch.close()
         tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]
         for task in tasks:
