@@ -1,6 +1,6 @@
 """One member's standing in its group: generation, heartbeats, what answers ask for, leaving.
 
-This is the half of the coordinator that Java calls ``AbstractCoordinator``; ``coordinator.py`` goes through the sequence of
+This is the half of the coordinator that Java calls ``AbstractCoordinator``; ``rebalancing.py`` goes through the sequence of
 a rebalance on top of it.  Everything here runs on one event loop, except what is marked as thread-safe.
 """
 
@@ -104,6 +104,8 @@ class GroupMember:
         self._rejoin_reason: str | None = None
         #: The count of polls when the application was found not to poll; None while it does.
         self._parked_at: int | None = None
+        #: The count of polls when the application began to leave; None when it does not.
+        self._leaving_at: int | None = None
         #: The count of polls when a transaction began to hold joins; None while there is none.
         self._held_at: int | None = None
         self._released: set[TopicPartition] = set()
@@ -225,6 +227,10 @@ class GroupMember:
             # This is the poll that joins were held for.
             self._held_at = None
             self._call(self._signal.fire)
+        if self._leaving_at is not None and self._leaving_at != self.polls:
+            # It did not leave after all.
+            self._leaving_at = None
+            self._call(self._signal.fire)
         failure = self._failures.take()
         if failure is None and self._parked_at is None and self._held_at is None:
             self.attention = not self.assignment.settled
@@ -251,6 +257,7 @@ class GroupMember:
         self._log.warning(
             "the coordinator may count this member no more: records are handed out again when it answers a heartbeat"
         )
+        self._signal.fire()
 
     def _on_resumed(self, suspended_s: float | None) -> None:
         if suspended_s is not None:
