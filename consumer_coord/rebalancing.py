@@ -203,7 +203,9 @@ class RebalancingMember(GroupMember):
         self._held_at = None
         self._past_hold = True
         gone = self._released if self.protocol is RebalanceProtocol.COOPERATIVE else None
-        await self.offsets.drained(Deadline.after(self.config.rebalance_timeout_ms), gone)
+        # The group waits for this member, and no commit is worth its session.
+        limit_ms = min(self.config.rebalance_timeout_ms, self.config.session_timeout_ms)
+        await self.offsets.drained(Deadline.after(limit_ms), gone)
         self._check_not_superseded(before)
         if not self._subscription:
             raise Superseded
