@@ -114,7 +114,11 @@ class GroupMember:
         self._log = MemberLog(logging.getLogger(__name__), self)
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The group's members in this process; they wake each other.
-        self._peers = cluster.groups.setdefault(config.group_id, Peers(CoordinatorLookup(config.group_id, cluster)))
+        peers = cluster.groups.get(config.group_id)
+        if peers is None:
+            peers = Peers(CoordinatorLookup(config.group_id, cluster, self._quick_ms))
+            cluster.groups[config.group_id] = peers
+        self._peers = peers
         self._lookup = self._peers.lookup
         self._heartbeat = Heartbeat(
             self,
@@ -140,6 +144,11 @@ class GroupMember:
         self._closed = False
         #: True while it is being closed: no rebalance will complete any more.
         self._ending = False
+
+    @property
+    def _quick_ms(self) -> float:
+        """How long an answer may take that the session depends on: so another try, on a new connection, is in time."""
+        return min(self.config.request_timeout_ms, self.config.session_timeout_ms / 2)
 
     @property
     def group_id(self) -> str:
@@ -338,8 +347,7 @@ class GroupMember:
             answer = await self.ask_coordinator(
                 broker,
                 requests.heartbeat(self.config, used),
-                # Half a session, so that another one gets there on a new connection before the session ends.
-                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms / 2),
+                timeout_ms=self._quick_ms,
             )
         except MalformedMessageError as error:
             self.coordinator_gone(broker, str(error))
