@@ -5,6 +5,7 @@ Each is kept as a scenario, because a seed means another history when the drawin
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -116,6 +117,11 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 def test_the_bug_put_back_is_found_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, rule = PUT_BACK[seed]
     put_back(monkeypatch)
-    violation = play(_scenario(seed)).violation
+    # A collection in the midst of it may find what a bug left behind before the rules do, and tell of it as a crash.
+    gc.disable()
+    try:
+        violation = play(_scenario(seed)).violation
+    finally:
+        gc.enable()
     assert violation is not None
     assert violation.rule == rule
