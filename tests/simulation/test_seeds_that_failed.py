@@ -36,7 +36,7 @@ WHAT_IT_WAS = {
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
     500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
     700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",
-    500277: "the simulation took it for a breach that a coordinator which had loaded the group knew one assignor of each member",
+    500277: "a coordinator that had loaded the group knew one assignor of each member; the simulation took that for a breach",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
 }
 
