@@ -18,14 +18,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
+import logging
+import os
 import re
 import uuid
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import Config, as_assignor, load_assignors, parse
+from consumer_coord.config import ClientConfig, Config, as_assignor, load_assignors, parse
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.list_offsets import ListedOffset
@@ -35,10 +39,15 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.rebalance import Change, Target
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime import EXIT_TIMEOUT_S, Runtime
+from consumer_coord.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.topic_partition import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+#: A member that was dropped finishes its commits and leaves within this time.
+_DROPPED_TIMEOUT_MS = 5_000
 
 
 def choose_assignors(
@@ -71,8 +80,14 @@ class BlockingCoordinator:
         #: The one operation that closes; on the loop.
         self._closing: asyncio.Task[None] | None = None
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
+        #: At exit, and when this object is collected, the core alone is known: nothing keeps a dropped object alive.
+        self._leave_at_exit = functools.partial(self._coordinator.leave_at_exit, EXIT_TIMEOUT_S * 1000)
         self._runtime.on_exit(self._leave_at_exit)
         self._runtime.members.add(self._coordinator)
+        self._finalizer = weakref.finalize(
+            self, _dropped, self._runtime, self._coordinator, self.config.client, self._leave_at_exit
+        )
+        self._finalizer.atexit = False
 
     async def _make(self) -> ConsumerCoordinator:
         cluster = self._runtime.clusters.acquire(self.config.client)
@@ -281,23 +296,42 @@ class BlockingCoordinator:
         self._runtime.check_process()
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._closed = True
+        self._finalizer.detach()
         self._runtime.call(lambda: self._close(timeout_ms, leave), timeout_ms=limit)
 
     async def _close(self, timeout_ms: float | None, leave: bool) -> None:
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._end(timeout_ms, leave), name="close")
+            end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
+            self._closing = asyncio.get_running_loop().create_task(end, name="close")
         # A caller who is interrupted, or out of time, does not take the leave back.
         await asyncio.shield(self._closing)
 
-    async def _end(self, timeout_ms: float | None, leave: bool) -> None:
-        try:
-            await self._coordinator.close(timeout_ms, leave=leave)
-        finally:
-            self._runtime.forget(self._leave_at_exit)
-            await self._runtime.clusters.release(self.config.client)
 
-    async def _leave_at_exit(self) -> None:
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
-        else:
-            await self._coordinator.leave_at_exit(EXIT_TIMEOUT_S * 1000)
+async def _end(
+    runtime: Runtime,
+    core: ConsumerCoordinator,
+    client: ClientConfig,
+    leave_at_exit: Leave,
+    timeout_ms: float | None,
+    *,
+    leave: bool = True,
+) -> None:
+    try:
+        await core.close(timeout_ms, leave=leave)
+    finally:
+        # Until here an exit of the interpreter waits for it.
+        runtime.forget(leave_at_exit)
+        await runtime.clusters.release(client)
+
+
+def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
+    """A coordinator was collected that nobody closed: without this its heartbeats would hold its partitions for ever."""
+    if runtime.pid != os.getpid() or runtime.loop.is_closed():
+        return
+
+    async def leave() -> None:
+        logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.group_id)
+        await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
+
+    # This runs wherever a collection happens to run: all the rest is the loop's.
+    runtime.submit(leave)

@@ -33,7 +33,9 @@ class Waiter(Protocol):
 class CoordinatorLookup:
     """Which broker coordinates one group; one look-up at a time, shared by all members of the process."""
 
-    def __init__(self, group_id: str, cluster: ClusterClient) -> None:
+    def __init__(self, group_id: str, cluster: ClusterClient, attempt_ms: float) -> None:
+        """``attempt_ms``: how long one broker may take to answer."""
+        self._attempt_ms = attempt_ms
         self.coordinator: Broker | None = None
         self._group_id = group_id
         self._cluster = cluster
@@ -84,7 +86,10 @@ class CoordinatorLookup:
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):
             with attempt:
                 answer = await self._cluster.request_any(
-                    request, Deadline.after(self._cluster.config.request_timeout_ms), note=self._note
+                    request,
+                    Deadline.after(self._cluster.config.request_timeout_ms),
+                    attempt_ms=self._attempt_ms,
+                    note=self._note,
                 )
                 found = answer.coordinators[0] if answer.coordinators else answer
                 code = found.error_code

@@ -1,6 +1,6 @@
 """One member's standing in its group: generation, heartbeats, what answers ask for, leaving.
 
-This is the half of the coordinator that Java calls ``AbstractCoordinator``; ``coordinator.py`` goes through the sequence of
+This is the half of the coordinator that Java calls ``AbstractCoordinator``; ``rebalancing.py`` goes through the sequence of
 a rebalance on top of it.  Everything here runs on one event loop, except what is marked as thread-safe.
 """
 
@@ -108,6 +108,8 @@ class GroupMember:
         self._rejoin_reason: str | None = None
         #: The count of polls when the application was found not to poll; None while it does.
         self._parked_at: int | None = None
+        #: The count of polls when the application began to leave; None when it does not.
+        self._leaving_at: int | None = None
         #: The count of polls when a transaction began to hold joins; None while there is none.
         self._held_at: int | None = None
         self._released: set[TopicPartition] = set()
@@ -116,7 +118,11 @@ class GroupMember:
         self._log = MemberLog(logging.getLogger(__name__), self)
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The group's members in this process; they wake each other.
-        self._peers = cluster.groups.setdefault(config.group_id, Peers(CoordinatorLookup(config.group_id, cluster)))
+        peers = cluster.groups.get(config.group_id)
+        if peers is None:
+            peers = Peers(CoordinatorLookup(config.group_id, cluster, self._quick_ms))
+            cluster.groups[config.group_id] = peers
+        self._peers = peers
         self._lookup = self._peers.lookup
         self._heartbeat = Heartbeat(
             self,
@@ -142,6 +148,11 @@ class GroupMember:
         self._closed = False
         #: True while it is being closed: no rebalance will complete any more.
         self._ending = False
+
+    @property
+    def _quick_ms(self) -> float:
+        """How long an answer may take that the session depends on: so another try, on a new connection, is in time."""
+        return min(self.config.request_timeout_ms, self.config.session_timeout_ms / 2)
 
     @property
     def group_id(self) -> str:
@@ -234,6 +245,10 @@ class GroupMember:
             # This is the poll that joins were held for.
             self._held_at = None
             self._call(self._signal.fire)
+        if self._leaving_at is not None and self._leaving_at != self.polls:
+            # It did not leave after all.
+            self._leaving_at = None
+            self._call(self._signal.fire)
         failure = self._failures.take()
         if failure is None and self._parked_at is None and self._held_at is None:
             self.attention = not self.assignment.settled
@@ -260,6 +275,7 @@ class GroupMember:
         self._log.warning(
             "the coordinator may count this member no more: records are handed out again when it answers a heartbeat"
         )
+        self._signal.fire()
 
     def _on_resumed(self, suspended_s: float | None) -> None:
         if suspended_s is not None:
@@ -278,7 +294,7 @@ class GroupMember:
         elif step in (Step.LOSE_GENERATION, Step.LOSE_MEMBERSHIP):
             self._lose(f"{request} was answered with {name}", keep_member_id=step is Step.LOSE_GENERATION)
         elif step is Step.REJOIN:
-            raise Superseded
+            raise Superseded(f"{request}: {name}")
         elif step is Step.FAIL:
             raise fatal(code, group_id=self.group_id, request=request, detail=detail)
         raise RetriableError(f"{request}: {name}", code=code)
@@ -340,8 +356,7 @@ class GroupMember:
             answer = await self.ask_coordinator(
                 broker,
                 requests.heartbeat(self.config, used),
-                # Half a session, so that another one gets there on a new connection before the session ends.
-                timeout_ms=min(self.config.request_timeout_ms, self.config.session_timeout_ms / 2),
+                timeout_ms=self._quick_ms,
             )
         except MalformedMessageError as error:
             self.coordinator_gone(broker, str(error))

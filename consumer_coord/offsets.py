@@ -61,6 +61,10 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 10_000
 
 
+#: A topic that the coordinator does not know may be new; one that it does not know for so long does not exist (any more).
+_UNKNOWN_TOPIC_S = 0.5
+
+
 @attrs.frozen
 class OffsetAndMetadata:
     """A committed position: the next ``offset`` to read, the ``leader_epoch`` of the last record read (KIP-320, -1 if
@@ -149,6 +153,8 @@ class Offsets:
         self._closed = False
         #: Fires when a commit, or a part of one, is answered.
         self._settled = Signal()
+        #: Partitions of the commit under way that the coordinator does not know, and since when.
+        self._unknown_since: dict[TopicPartition, float] = {}
         #: What stood in the way of a commit last.
         self._obstacle = ""
 
@@ -251,6 +257,7 @@ class Offsets:
         retries = 0
         last: CoordinatorError | None = None
         self._obstacle = ""
+        self._unknown_since.clear()
         while entries:
             if last is not None:
                 self._obstacle = str(last)
@@ -369,9 +376,14 @@ class Offsets:
                 elif code == codes.NONE:
                     del remaining[partition]
                     self._settle(tickets, partition, None)
+                elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+                    last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)
+                    since = self._unknown_since.setdefault(partition, now())
+                    if now() - since >= _UNKNOWN_TOPIC_S:
+                        del remaining[partition]
+                        self._settle(tickets, partition, last)
                 elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
-                    kind = UnknownTopicError if code == codes.UNKNOWN_TOPIC_OR_PARTITION else RetriableError
-                    last = kind(f"committing {partition}: {codes.error_name(code)}", code=code)
+                    last = RetriableError(f"committing {partition}: {codes.error_name(code)}", code=code)
                 else:
                     del remaining[partition]
                     self._settle(tickets, partition, self._final(code, partition, used))

@@ -82,13 +82,14 @@ class Peers:
         moment_s = interval_s / _BEATS_AN_INTERVAL
         return due // moment_s * moment_s
 
-    def remove(self, member: Peer) -> None:
-        """A member ends."""
+    def remove(self, member: Peer) -> bool:
+        """A member ends; True when it was the last one."""
         self._members.pop(member, None)
         self._settled.pop(member, None)
         self.gathering.gone(member)
         if not self._members:
             self.lookup.close()
+        return not self._members
 
     def more_to_let_go(self, generation: int) -> bool:
         """True while an application has partitions to let go of, or a member has not heard yet whether it has."""

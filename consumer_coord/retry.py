@@ -65,6 +65,24 @@ class Backoff:
         return min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30) * jitter)
 
 
+class Pace:
+    """At most ``burst`` turns at once, and ``per_s`` a second in the long run."""
+
+    def __init__(self, burst: int, per_s: float) -> None:
+        self._apart_s = 1 / per_s
+        self._ahead_s = burst / per_s
+        #: When the turns that were taken would be over if they came one by one.
+        self._booked_until = float("-inf")
+
+    async def turn(self) -> None:
+        """Wait for a turn; for the first ones nothing."""
+        moment = now()
+        self._booked_until = max(self._booked_until, moment) + self._apart_s
+        wait_s = self._booked_until - moment - self._ahead_s
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+
 class _WaitBackoff(wait_base):
     def __init__(self, backoff: Backoff, deadline: Deadline | None) -> None:
         self._backoff = backoff

@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: What is to be done at interpreter exit.
+Leave = Callable[[], Coroutine[Any, Any, None]]
+
 #: At exit, members leave over connections that are open, all of them within this time.
 EXIT_TIMEOUT_S = 1.0
 
@@ -175,7 +178,7 @@ class Runtime:
         self.clusters = SharedClusters()
         #: Roused in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
         self.members: weakref.WeakSet[GroupMember] = weakref.WeakSet()
-        self._at_exit: dict[Callable[[], Coroutine[Any, Any, None]], None] = {}
+        self._at_exit: dict[Leave, None] = {}
         started = threading.Event()
         self.thread = threading.Thread(
             target=self._run, args=(started,), name="consumer-coord", daemon=True
@@ -239,11 +242,11 @@ class Runtime:
             raise ClosedError("the background loop has ended with the interpreter")
         return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
-    def on_exit(self, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def on_exit(self, leave: Leave) -> None:
         """Run ``leave`` at interpreter exit, unless taken back by :meth:`forget`."""
         self._at_exit[leave] = None
 
-    def forget(self, leave: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def forget(self, leave: Leave) -> None:
         """Nothing to do at exit any more."""
         self._at_exit.pop(leave, None)
 

@@ -129,7 +129,7 @@ class ClusterClient:
         """
         if waits:
             return await self._request_waiting(broker, message, Deadline.after(timeout_ms))
-        if patience_ms is None:
+        if patience_ms is None or patience_ms >= timeout_ms:
             deadline = Deadline.after(timeout_ms)
             connection = await self._shared_connection(broker, deadline)
             return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
@@ -159,13 +159,19 @@ class ClusterClient:
         return endpoint.shared
 
     async def request_any(
-        self, message: Any, deadline: Deadline, *, note: Callable[[str], None] | None = None
+        self,
+        message: Any,
+        deadline: Deadline,
+        *,
+        attempt_ms: float | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> Any:
         """Ask the least-loaded known broker, others when it fails, with backoff and jitter, until ``deadline``.
 
+        A broker has ``attempt_ms`` to answer, by default the request timeout.
         ``note`` is told of each failure at once: its caller may be asked what takes so long.
         """
-        attempt_ms = self.config.request_timeout_ms
+        attempt_ms = self.config.request_timeout_ms if attempt_ms is None else attempt_ms
         limit_ms = deadline.remaining_ms
         name = _name(message)
         failed: dict[int, int] = {}

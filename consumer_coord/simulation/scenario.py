@@ -358,6 +358,7 @@ class World:
         """
         began = self.loop.time()
         quiet_since: float | None = None
+        helped = False
         while quiet_since is None or self.loop.time() - quiet_since < _QUIET_S:
             disquiet = self._disquiet()
             if disquiet is not None:
@@ -367,7 +368,21 @@ class World:
                 self.history.note("world", "is quiet")
             if disquiet is not None and self.loop.time() - began > self.bound_s:
                 raise Violation("liveness", f"not quiet {self.bound_s:.0f} s after the last fault: {disquiet}")
+            if not helped and self.loop.time() - began > _QUIET_S:
+                helped = self._help_the_refused()
             await self._until(self.loop.time() + 0.5)
+
+    def _help_the_refused(self) -> bool:
+        """Let the members rejoin once if another one is refused for its assignors; True if one was.
+
+        As in Kafka, a coordinator that loaded the group knows of each member only the assignor that the group had agreed
+        on, and refuses a member that offers only another one until the others have joined again.
+        """
+        live = [member for member in self.members.values() if member.alive]
+        refused = [member for member in live if member.failures and "INCONSISTENT_GROUP_PROTOCOL" in member.failures[-1]]
+        for member in live if refused else ():
+            member.enforce_rebalance()
+        return bool(refused)
 
     def _disquiet(self) -> str | None:
         """What is not as it must be when nothing happens any more."""

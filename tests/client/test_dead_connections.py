@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Any
 
 import pytest
 
+from consumer_coord.net.tcp import TcpConnector, TcpTransport
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import (
     FindCoordinatorRequest,
@@ -137,3 +140,20 @@ async def test_a_heartbeat_that_is_swallowed_is_followed_by_another_before_the_s
         assert now_ms() - last < SESSION_MS
         await pause(1_000)
         assert one.coordinator.metrics()["lease-suspended-total"] == 0
+
+
+def test_the_kernel_notices_a_peer_that_acknowledges_nothing() -> None:
+    async def story() -> None:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        transport = await TcpConnector().connect("127.0.0.1", port)
+        assert isinstance(transport, TcpTransport)
+        raw = transport._writer.get_extra_info("socket")
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        for option, at_most in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", 15_000)):
+            if hasattr(socket, option):
+                assert 0 < raw.getsockopt(socket.IPPROTO_TCP, getattr(socket, option)) <= at_most
+        transport.close()
+        server.close()
+
+    asyncio.run(story())

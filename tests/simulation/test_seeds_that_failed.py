@@ -5,6 +5,7 @@ Each is kept as a scenario, because a seed means another history when the drawin
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ WHAT_IT_WAS = {
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
     500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
     700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",
+    500277: "a coordinator that had loaded the group knew one assignor of each member; the simulation took that for a breach",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
 }
 
@@ -116,6 +118,11 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 def test_the_bug_put_back_is_found_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, rule = PUT_BACK[seed]
     put_back(monkeypatch)
-    violation = play(_scenario(seed)).violation
+    # A collection in the midst of it may find what a bug left behind before the rules do, and tell of it as a crash.
+    gc.disable()
+    try:
+        violation = play(_scenario(seed)).violation
+    finally:
+        gc.enable()
     assert violation is not None
     assert violation.rule == rule
