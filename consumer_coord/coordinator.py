@@ -504,7 +504,7 @@ class ConsumerCoordinator(GroupMember):
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
-            missing = self._watch.missing(waited_long=self._failures.stuck_for_too_long)
+            missing = self._watch.missing(self.config.default_api_timeout_ms / 1000)
             if missing is not None:
                 self._failures.set(missing)
         if self._state is MemberState.STABLE:

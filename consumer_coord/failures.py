@@ -21,7 +21,8 @@ class Failures:
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
         self._tell = tell
-        self._stuck_since = now()
+        #: When the first obstacle since the last progress came up.
+        self._stuck_since: float | None = None
 
     def set(self, error: CoordinatorError, *, final: bool = False) -> None:
         """Note a failure and call the application; a final one is never replaced."""
@@ -37,21 +38,19 @@ class Failures:
         return error
 
     def went_on(self) -> None:
-        """The member made progress: nothing stands in the way."""
+        """The member made progress, or the coordinator counts it: nothing stands in the way."""
         self.obstacle = ""
-        self._stuck_since = now()
-
-    @property
-    def stuck_for_too_long(self) -> bool:
-        """True when there was no progress for ``default.api.timeout.ms``."""
-        return now() - self._stuck_since > self._patience_s
+        self._stuck_since = None
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
-        """Remember what stands in the way; if it stands there for too long, the application hears of it."""
+        """Remember what stands in the way.  When something does for ``default.api.timeout.ms`` the application hears of it."""
         self.obstacle = what
-        if wanted and self.stuck_for_too_long and self.current is None:
-            waited_s = now() - self._stuck_since
-            self._stuck_since = now()
+        moment = now()
+        if not wanted or self._stuck_since is None:
+            self._stuck_since = moment
+        waited_s = moment - self._stuck_since
+        if waited_s > self._patience_s and self.current is None:
+            self._stuck_since = moment
             self.set(
                 RetriableError(
                     f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"

@@ -350,6 +350,8 @@ class GroupMember:
         step = step_for(HEARTBEAT, code)
         if step in (Step.GO_ON, Step.REJOIN):
             self._lease.heartbeat_answered(sent, rebalancing=step is Step.REJOIN)
+        if step is Step.GO_ON:
+            self._failures.went_on()
         if after_wait:
             self._check_wait(step, used, broker)
         if step is Step.REJOIN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from consumer_coord.answers import fatal
+from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
 from consumer_coord.leader import ClusterView
 from consumer_coord.metadata import Metadata
@@ -32,6 +33,7 @@ class MetadataWatch:
         self._with_racks = False
         self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
         self._missing_reported = False
+        self._missing_since: float | None = None
         self._watch = cluster.watch(frozenset(), on_change)
 
     def close(self) -> None:
@@ -41,7 +43,7 @@ class MetadataWatch:
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Mind these topics from now on."""
         self.subscription = subscription
-        self._missing_reported = False
+        self._missing_reported, self._missing_since = False, None
         self._update()
 
     def topics(self) -> tuple[str, ...]:
@@ -93,12 +95,15 @@ class MetadataWatch:
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None
 
-    def missing(self, *, waited_long: bool) -> CoordinatorError | None:
-        """What to tell the application about topics it subscribed to by name and cannot have."""
+    def missing(self, patience_s: float) -> CoordinatorError | None:
+        """What to tell the application about topics that it subscribed to by name and cannot have.
+
+        One that does not exist is told of when it was missing for ``patience_s``.
+        """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
         if not missing:
-            self._missing_reported = False
+            self._missing_reported, self._missing_since = False, None
             return None
         if self._missing_reported:
             return None
@@ -107,7 +112,10 @@ class MetadataWatch:
             if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION):
                 self._missing_reported = True
                 return fatal(code, group_id=self._group_id, request=f"metadata of topic {topic!r}")
-        if not waited_long:
+        moment = now()
+        if self._missing_since is None:
+            self._missing_since = moment
+        if moment - self._missing_since <= patience_s:
             return None
         self._missing_reported = True
         return UnknownTopicError(

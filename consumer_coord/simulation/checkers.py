@@ -11,10 +11,18 @@ The rules, by the names under which they are reported:
 ``fencing``       a commit is accepted only while no later owner has the partition
 ``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
 ``durability``    what was told to be committed is in the log, and the next owner starts no earlier
-``skipped``       no record is left out: an owner starts no later than where everything before was processed
+``skipped``       no record is left out: an owner starts no later than where everything before was processed, and goes on
+                  with the next one, whatever was raised or cancelled between two calls
 ``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
                   an older one of the same owner followed, delayed on another connection)
-``callbacks``     assigned only what is not held; revoked and lost only what is
+``again``         and while it is held nothing is handed out a second time
+``lease``         once another owner has handed out a record of a partition, the former one hands out none
+``callbacks``     assigned only what is not held; revoked and lost only what is; records only of what is held
+``told``          every asynchronous commit is answered once, also at close
+``late``          a call returns within its time limit
+``raised``        ``poll`` of a member in its group raises nothing but what the application itself raised
+``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll
+``stranded``      a held partition is fetched, or paused, or waits for its position
 ``generations``   they only grow, and records of a generation do not change who is in it
 ``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions
 ``plans``         no leader refuses what one of our assignors planned
@@ -34,7 +42,6 @@ import attrs
 from consumer_coord.simulation.history import History
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
-
 
 #: A member of its own process, in a rebalance, sends about thirty requests a second.
 MOST_REQUESTS = 100
@@ -78,6 +85,8 @@ class Stint:
     number: int
     #: Whether its owner knew the group's present generation when it took the partition up: a zombie does not.
     rightful: bool
+    #: What the log said was committed when it was taken up.
+    committed_before: int = -1
     start: int | None = None
     position: int = 0
     acknowledged: int = -1
@@ -103,6 +112,9 @@ class _PartitionTruth:
     #: Processed beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     stints: list[Stint] = attrs.field(factory=list)
+    #: Who handed out the last record, and who did before somebody else.
+    handing: Stint | None = None
+    handed: list[Stint] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -256,7 +268,8 @@ class Checkers:
                     f" {stint.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._stints += 1
-        stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner))
+        before = self.committed_now(partition)
+        stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner), before)
         holders.append(stint)
         if len(holders) > 1:
             self._shared[partition] = None
@@ -269,8 +282,8 @@ class Checkers:
         """What is committed, by the log; -1 for nothing."""
         return self._truth(partition).committed
 
-    def starts(self, stint: Stint, offset: int, committed_before: int) -> None:
-        """A member looked up where to begin; ``committed_before`` is what the log said when it asked."""
+    def starts(self, stint: Stint, offset: int, *, log_start: int, reset: str) -> None:
+        """A member begins to read; ``reset`` is its policy for what nobody committed."""
         self.step()
         partition = stint.partition
         truth = self._truth(partition)
@@ -279,9 +292,18 @@ class Checkers:
         if partition in self._deleted:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
-        if offset < committed_before and stint.ended is None:
+        self._trimmed(truth, log_start)
+        if reset != "earliest" and stint.committed_before < log_start:
+            if stint.committed_before < 0 and any(former.clean for former in truth.stints if former is not stint):
+                raise Violation(
+                    "skipped", f"{stint.owner.name} starts {partition} at {offset}; a former owner committed no start"
+                )
+            # Nobody has promised to read what was there before.
+            truth.covered = max(truth.covered, offset)
+        if offset < stint.committed_before and stint.ended is None:
             raise Violation(
-                "durability", f"{stint.owner.name} starts {partition} at {offset} although {committed_before} was committed"
+                "durability",
+                f"{stint.owner.name} starts {partition} at {offset} although {stint.committed_before} was committed",
             )
         if offset > truth.covered:
             raise Violation(
@@ -295,8 +317,48 @@ class Checkers:
                     f" {former.position}",
                 )
 
-    def processes(self, stint: Stint, count: int) -> None:
-        """A member processed the next ``count`` records."""
+    def sought(self, stint: Stint, offset: int) -> None:
+        """A member goes on elsewhere, by its own choice: what is left out is read by its order."""
+        truth = self._truth(stint.partition)
+        self._history.note(stint.owner.name, f"seeks {stint.partition} to {offset}")
+        if stint.start is None:
+            stint.start = offset
+        stint.position = offset
+        truth.covered = max(truth.covered, offset)
+
+    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, reset: str, leased: bool) -> None:
+        """A member handed out the records from ``start`` up to ``end``."""
+        truth = self._truth(stint.partition)
+        name, partition = stint.owner.name, stint.partition
+        if stint.ended is not None:
+            raise Violation("callbacks", f"{name} handed out {start} of {partition}, which it gave up ({stint.ended})")
+        if truth.handing is not stint:
+            if leased and stint in truth.handed:
+                assert truth.handing is not None
+                raise Violation(
+                    "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
+                )
+            if truth.handing is not None:
+                truth.handed.append(truth.handing)
+            truth.handing = stint
+        if stint.start is None:
+            self.starts(stint, start, log_start=log_start, reset=reset)
+        elif start != stint.position and partition not in self._deleted:
+            self._trimmed(truth, log_start)
+            lapsed = stint.position < log_start
+            if start < stint.position:
+                raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {stint.position}")
+            if not lapsed or (reset == "earliest" and start != log_start):
+                raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {stint.position}")
+            if reset != "earliest":
+                truth.covered = max(truth.covered, start)
+            stint.position = start
+        self._processes(stint, end - start)
+
+    def _trimmed(self, truth: _PartitionTruth, log_start: int) -> None:
+        truth.covered = max(truth.covered, log_start)
+
+    def _processes(self, stint: Stint, count: int) -> None:
         truth = self._truth(stint.partition)
         start, end = stint.position, stint.position + count
         stint.position = end
@@ -311,6 +373,11 @@ class Checkers:
             if begin <= truth.covered:
                 truth.covered = max(truth.covered, finish)
                 truth.islands.remove((begin, finish))
+
+    def committed_by(self, stint: Stint) -> int:
+        """The offset that the log has as the last commit of this holding; -1 when there is none."""
+        truth = self._truth(stint.partition)
+        return truth.committed if truth.committed_by is stint else -1
 
     def acknowledged(self, stint: Stint, offset: int) -> None:
         """A commit of a member was confirmed."""

@@ -290,6 +290,11 @@ class World:
         except Violation as breach:
             self.fail(breach)
 
+    @property
+    def calm(self) -> bool:
+        """True after the last fault: applications do as they should."""
+        return not self.producing
+
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         if int.from_bytes(request[:2], "big") == _JOIN_GROUP:
             header = decode_request_header(request)
@@ -406,8 +411,9 @@ class World:
                 return f"{partition} has {len(holders)} owners"
             end = self.cluster.end_offset(partition)
             assert end is not None
-            if checkers.covered(partition) != end or holders[0].position != end:
-                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({holders[0].position})"
+            stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
+            if checkers.covered(partition) != end or (end and stands != end):
+                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)
