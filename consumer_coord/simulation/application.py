@@ -56,6 +56,7 @@ class MemberSpec:
     rebalance_timeout_ms: int = 10_000
     max_poll_interval_ms: int = 30_000
     poll_every_ms: int = 300
+    #: So many records of each partition are asked for at a time; with 1 it uses ``poll``.
     batch: int = 20
     commit: str = "interval"
     commit_every_ms: int = 2_000
@@ -131,6 +132,11 @@ class MemberProcess:
     def alive(self) -> bool:
         """Its process runs, or stands still."""
         return not self.process.dead and not self.finished
+
+    @property
+    def instance_id(self) -> str | None:
+        """A static member's name."""
+        return self.spec.instance_id
 
     @property
     def member_id(self) -> str:
@@ -309,7 +315,8 @@ class MemberProcess:
         if self._commit_due():
             self._committed_at = world.loop.time()
             await self._commit_as_usual(consumer)
-        pause_s = 0.0 if spec.poll_timeout_ms else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
+        hurries = spec.poll_timeout_ms or (world.calm and messages)
+        pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
         await asyncio.sleep(max(pause_s, self.absent_until - world.loop.time(), 0.001))
         return False
 
@@ -324,7 +331,7 @@ class MemberProcess:
         elif spec.batch == 1:
             call = self._poll_one(consumer, timeout_s)
         else:
-            call = consumer.consume(spec.batch, timeout_s)
+            call = consumer.consume(spec.batch * max(1, len(self._stints)), timeout_s)
         try:
             with calls.polling():
                 if cancelled:

@@ -63,6 +63,8 @@ class Owner(Protocol):
     @property
     def alive(self) -> bool: ...
     @property
+    def instance_id(self) -> str | None: ...
+    @property
     def member_id(self) -> str: ...
     @property
     def generation(self) -> int: ...
@@ -292,7 +294,6 @@ class Checkers:
         if partition in self._deleted:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
-        self._trimmed(truth, log_start)
         if reset != "earliest" and stint.committed_before < log_start:
             if stint.committed_before < 0 and any(former.clean for former in truth.stints if former is not stint):
                 raise Violation(
@@ -333,18 +334,21 @@ class Checkers:
         if stint.ended is not None:
             raise Violation("callbacks", f"{name} handed out {start} of {partition}, which it gave up ({stint.ended})")
         if truth.handing is not stint:
-            if leased and stint in truth.handed:
-                assert truth.handing is not None
-                raise Violation(
-                    "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
-                )
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
             truth.handing = stint
+            if leased and stint in truth.handed:
+                later = truth.handed[truth.handed.index(stint) + 1 :]
+                instance_id = stint.owner.instance_id
+                # Another process with the same instance id is the same member to the group: it takes over at once, and
+                # its predecessor learns of it from its next answer.
+                if instance_id is None or all(other.owner.instance_id != instance_id for other in later):
+                    raise Violation(
+                        "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
+                    )
         if stint.start is None:
             self.starts(stint, start, log_start=log_start, reset=reset)
         elif start != stint.position and partition not in self._deleted:
-            self._trimmed(truth, log_start)
             lapsed = stint.position < log_start
             if start < stint.position:
                 raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {stint.position}")
@@ -355,7 +359,9 @@ class Checkers:
             stint.position = start
         self._processes(stint, end - start)
 
-    def _trimmed(self, truth: _PartitionTruth, log_start: int) -> None:
+    def trimmed(self, partition: TopicPartition, log_start: int) -> None:
+        """Retention: what is before this offset nobody can read any more."""
+        truth = self._truth(partition)
         truth.covered = max(truth.covered, log_start)
 
     def _processes(self, stint: Stint, count: int) -> None:

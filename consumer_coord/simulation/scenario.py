@@ -21,7 +21,7 @@ from consumer_coord.broker.group import GroupState
 from consumer_coord.simulation.application import MemberProcess, MemberSpec
 from consumer_coord.simulation.checkers import Checkers, Violation
 from consumer_coord.simulation.cluster import SimulatedCluster
-from consumer_coord.simulation.faults import Fault, Nemesis, draw, draw_swallows
+from consumer_coord.simulation.faults import Fault, Nemesis, draw, draw_swallows, draw_trims
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
@@ -114,6 +114,9 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
         end_ms=faults_end_ms,
     )
     if faults != 0:
+        specs = _unruly(Random(f"{seed}-applications"), specs)
+        trims = draw_trims(Random(f"{seed}-trims"), begin_ms=3_000, end_ms=faults_end_ms)
+        drawn = tuple(sorted((*drawn, *trims), key=lambda fault: fault.at_ms))
         swallows = draw_swallows(Random(f"{seed}-swallows"), begin_ms=3_000, end_ms=faults_end_ms)
         drawn = tuple(sorted((*drawn, *swallows), key=lambda fault: fault.at_ms))
     return Scenario(
@@ -127,6 +130,29 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
         initial_rebalance_delay_ms=random.choice((0, 0, 500, 3_000)),
         latency_ms=random.choice((0.5, 2.0, 10.0)),
     )
+
+
+def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
+    """What applications do beside polling, committing and reading in good order: in a third of the histories nothing."""
+    if random.random() < 0.33:
+        return list(specs)
+    per_mille = random.choice((10, 50, 150, 400))
+    reset = random.choice(("earliest", "earliest", "earliest", "latest", "none", "by_duration:PT1S"))
+    return [
+        attrs.evolve(
+            spec,
+            unruly=random.choice((0, per_mille, per_mille)),
+            reset=reset,
+            commit=random.choice((spec.commit, "auto", "auto", "store", "all", "later")),
+            poll_timeout_ms=random.choice((0, 0, 20, 500, 3_000, 12_000)),
+            waits_for_all=random.random() < 0.3,
+            batch=random.choice((spec.batch, 1)),
+            call_ms=random.choice((0.0, 1.0, 20.0)),
+            eof=random.random() < 0.2,
+            close_ms=random.choice((5_000, 500, 1_500)),
+        )
+        for spec in specs
+    ]
 
 
 def to_json(scenario: Scenario) -> str:
