@@ -1,12 +1,13 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.  All make .venv by themselves.
 # make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
+# make quick                       the tests that need no JVM and are not slow, in a minute
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
 # make demo KAFKA=host:port        the demo on a Kafka of yours
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test hunt demo demo-spark soak bench clean
+.PHONY: help env lint test quick hunt demo demo-spark soak bench clean
 
 # A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -17,7 +18,7 @@ endif
 IN_ENV := .venv/bin/python
 
 help:
-	@echo "make demo | test | env | lint | hunt | demo-spark | soak | bench | clean"
+	@echo "make demo | test | quick | env | lint | hunt | demo-spark | soak | bench | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -35,6 +36,9 @@ lint: env
 WORKERS ?= 4
 test: lint
 	@$(IN_ENV) -m pytest -n $(WORKERS) $(ARGS)
+
+quick: env
+	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow" $(ARGS)
 
 # The command prints its first seed; what fails is shrunk, printed, and kept for --replay.
 hunt: env

@@ -133,13 +133,16 @@ def rows_of(group: Group) -> Sequence[Row]:
         42,
         ids[0],
         topics=[
-            OffsetCommitRequestTopic(t, [OffsetCommitRequestPartition(p, 1_000_000 + p, 7, "") for p in numbers])
+            OffsetCommitRequestTopic(
+                t, partitions=[OffsetCommitRequestPartition(p, 1_000_000 + p, 7, "") for p in numbers]
+            )
             for t, numbers in mine.items()
         ],
     )
     committed = OffsetCommitResponse(
         topics=[
-            OffsetCommitResponseTopic(t, [OffsetCommitResponsePartition(p) for p in numbers]) for t, numbers in mine.items()
+            OffsetCommitResponseTopic(t, partitions=[OffsetCommitResponsePartition(p) for p in numbers])
+            for t, numbers in mine.items()
         ]
     )
     fetch = OffsetFetchRequest(

@@ -16,8 +16,10 @@ group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import re
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -66,6 +68,8 @@ class BlockingCoordinator:
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False
+        #: The one operation that closes; on the loop.
+        self._closing: asyncio.Task[None] | None = None
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
         self._runtime.on_exit(self._leave_at_exit)
         self._runtime.members.add(self._coordinator)
@@ -186,10 +190,14 @@ class BlockingCoordinator:
         *,
         timeout_ms: float | None = None,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
         """Commit positions; for each partition None, or why not."""
         return self.call(
-            lambda: self._coordinator.commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships), timeout_ms
+            lambda: self._coordinator.commit(
+                offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids
+            ),
+            timeout_ms,
         )
 
     def committed(
@@ -263,21 +271,33 @@ class BlockingCoordinator:
         self.call(lambda: self._coordinator.leave_group(reason, timeout_ms), timeout_ms)
 
     def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
-        """Finish commits, leave, and give everything back; idempotent."""
-        if self._closed:
+        """Finish commits, leave, and give everything back; idempotent.
+
+        It is one operation: a second call, of another thread or after an interrupt, waits for the one that is under way.
+        """
+        closing = self._closing
+        if closing is not None and closing.done():
             return
         self._runtime.check_process()
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
-
-        async def end() -> None:
-            try:
-                await self._coordinator.close(timeout_ms, leave=leave)
-            finally:
-                await self._runtime.clusters.release(self.config.client)
-
         self._closed = True
-        self._runtime.forget(self._leave_at_exit)
-        self._runtime.call(end, timeout_ms=limit)
+        self._runtime.call(lambda: self._close(timeout_ms, leave), timeout_ms=limit)
+
+    async def _close(self, timeout_ms: float | None, leave: bool) -> None:
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._end(timeout_ms, leave), name="close")
+        # A caller who is interrupted, or out of time, does not take the leave back.
+        await asyncio.shield(self._closing)
+
+    async def _end(self, timeout_ms: float | None, leave: bool) -> None:
+        try:
+            await self._coordinator.close(timeout_ms, leave=leave)
+        finally:
+            self._runtime.forget(self._leave_at_exit)
+            await self._runtime.clusters.release(self.config.client)
 
     async def _leave_at_exit(self) -> None:
-        await self._coordinator.leave_at_exit(EXIT_TIMEOUT_S * 1000)
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+        else:
+            await self._coordinator.leave_at_exit(EXIT_TIMEOUT_S * 1000)

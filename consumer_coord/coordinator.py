@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -368,6 +369,7 @@ class ConsumerCoordinator(GroupMember):
                 self._generation = Generation(member_id=answer.member_id)
                 self._lease.lost()
                 self._metrics.record("member-id-required")
+                self._signal.fire()
                 continue
             if step is Step.GO_ON:
                 break
@@ -375,12 +377,14 @@ class ConsumerCoordinator(GroupMember):
         check_protocol("JoinGroup", self.group_id, answer, self._names())
         self._metrics.record("join", (now() - started) * 1000)
         self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
+        self._failures.went_on()
         self._lease.joined(anew=answer.generation_id != before.generation_id)
         if self._lease.proven_s * 1000 > self.config.heartbeat_interval_ms:
             # The join took long: its end proves less than a heartbeat does.
             self.beat_early((0,))
         self._joined_topics = topics
         self._is_leader = answer.leader == answer.member_id
+        self._peers.joined(answer.generation_id, started)
         self._set_state(MemberState.COMPLETING_REBALANCE)
         self._heartbeat.session_starts()
         return answer
@@ -482,9 +486,11 @@ class ConsumerCoordinator(GroupMember):
         *,
         timeout_ms: float | None = None,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
         """Commit positions with our generation; for each partition None, or why not.  See ``offsets.py``."""
-        return await self.offsets.commit(offsets, timeout_ms=self._timeout(timeout_ms), ownerships=ownerships)
+        limit = self._timeout(timeout_ms)
+        return await self.offsets.commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
@@ -504,7 +510,7 @@ class ConsumerCoordinator(GroupMember):
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
-            missing = self._watch.missing(self.config.default_api_timeout_ms / 1000)
+            missing = self._watch.missing(self.config.default_api_timeout_ms)
             if missing is not None:
                 self._failures.set(missing)
         if self._state is MemberState.STABLE:
@@ -569,6 +575,7 @@ class ConsumerCoordinator(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
+        await self._member_id_promised()
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)

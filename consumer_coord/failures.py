@@ -21,7 +21,7 @@ class Failures:
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
         self._tell = tell
-        #: When the first obstacle since the last progress came up.
+        #: When something began to stand in the way of a join; None while nothing does.
         self._stuck_since: float | None = None
 
     def set(self, error: CoordinatorError, *, final: bool = False) -> None:
@@ -38,19 +38,24 @@ class Failures:
         return error
 
     def went_on(self) -> None:
-        """The member made progress, or the coordinator counts it: nothing stands in the way."""
+        """The member made progress: nothing stands in the way."""
         self.obstacle = ""
         self._stuck_since = None
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
-        """Remember what stands in the way.  When something does for ``default.api.timeout.ms`` the application hears of it."""
+        """Remember what stands in the way; if something does for ``default.api.timeout.ms``, the application hears of it.
+
+        ``wanted`` is False when nothing has to be joined: a member that has its partitions reads on.
+        """
         self.obstacle = what
-        moment = now()
-        if not wanted or self._stuck_since is None:
-            self._stuck_since = moment
-        waited_s = moment - self._stuck_since
+        if not wanted:
+            self._stuck_since = None
+            return
+        if self._stuck_since is None:
+            self._stuck_since = now()
+        waited_s = now() - self._stuck_since
         if waited_s > self._patience_s and self.current is None:
-            self._stuck_since = moment
+            self._stuck_since = now()
             self.set(
                 RetriableError(
                     f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"

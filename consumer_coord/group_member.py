@@ -52,6 +52,8 @@ from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupReques
 
 #: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
 LEAVE_LOOKUP_MS = 3_000
+#: Limit for waiting for the first JoinGroup's answer when leaving.
+MEMBER_ID_MS = 200
 
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
@@ -193,6 +195,11 @@ class GroupMember:
     def syncing(self) -> bool:
         """True while the answer to SyncGroup is awaited."""
         return self._state is MemberState.COMPLETING_REBALANCE
+
+    @property
+    def obstacle(self) -> str:
+        """What stands in the way of joining, empty when nothing is known to; thread-safe."""
+        return self._failures.obstacle
 
     @property
     def metadata(self) -> Metadata:
@@ -350,8 +357,6 @@ class GroupMember:
         step = step_for(HEARTBEAT, code)
         if step in (Step.GO_ON, Step.REJOIN):
             self._lease.heartbeat_answered(sent, rebalancing=step is Step.REJOIN)
-        if step is Step.GO_ON:
-            self._failures.went_on()
         if after_wait:
             self._check_wait(step, used, broker)
         if step is Step.REJOIN:
@@ -531,6 +536,15 @@ class GroupMember:
             if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
                 self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
 
+    async def _member_id_promised(self) -> None:
+        """Before leaving: wait for a first JoinGroup's answer, as a rule a moment, because it brings the member id.
+
+        Without the id nothing can leave, and the group would wait for the member that it promised a place (KIP-394).
+        """
+        if self._joining and not self._generation.has_member_id and self.config.group_instance_id is None:
+            promised = Deadline.after(MEMBER_ID_MS)
+            await self._signal.until(lambda: self._generation.has_member_id or not self._joining, promised)
+
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=f"{name} of {self.group_id}")
         self._tasks.add(task)
@@ -574,7 +588,8 @@ class GroupMember:
 
     def note_obstacle(self, what: str) -> None:
         """Remember what stands in the way of joining."""
-        self._failures.note_obstacle(what, wanted=bool(self._subscription))
+        settled = self._state is MemberState.STABLE and self._rejoin_reason is None
+        self._failures.note_obstacle(what, wanted=bool(self._subscription) and not settled)
 
     def _timeout(self, timeout_ms: float | None) -> float:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms

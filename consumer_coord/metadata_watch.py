@@ -33,7 +33,8 @@ class MetadataWatch:
         self._with_racks = False
         self._doubted_racks: Mapping[str, Sequence[frozenset[str]]] | None = None
         self._missing_reported = False
-        self._missing_since: float | None = None
+        #: topic -> since when it is missing.
+        self._missing_since: dict[str, float] = {}
         self._watch = cluster.watch(frozenset(), on_change)
 
     def close(self) -> None:
@@ -43,7 +44,8 @@ class MetadataWatch:
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Mind these topics from now on."""
         self.subscription = subscription
-        self._missing_reported, self._missing_since = False, None
+        self._missing_reported = False
+        self._missing_since.clear()
         self._update()
 
     def topics(self) -> tuple[str, ...]:
@@ -95,15 +97,16 @@ class MetadataWatch:
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None
 
-    def missing(self, patience_s: float) -> CoordinatorError | None:
-        """What to tell the application about topics that it subscribed to by name and cannot have.
+    def missing(self, patience_ms: float) -> CoordinatorError | None:
+        """What to tell the application about topics it subscribed to by name and cannot have.
 
-        One that does not exist is told of when it was missing for ``patience_s``.
+        A topic that does not exist may only be late: it is told of when it was missing for ``patience_ms``.
         """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
+        self._missing_since = {topic: self._missing_since.get(topic, now()) for topic in missing}
         if not missing:
-            self._missing_reported, self._missing_since = False, None
+            self._missing_reported = False
             return None
         if self._missing_reported:
             return None
@@ -112,14 +115,12 @@ class MetadataWatch:
             if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION):
                 self._missing_reported = True
                 return fatal(code, group_id=self._group_id, request=f"metadata of topic {topic!r}")
-        moment = now()
-        if self._missing_since is None:
-            self._missing_since = moment
-        if moment - self._missing_since <= patience_s:
+        gone = [topic for topic, since in self._missing_since.items() if now() - since > patience_ms / 1000]
+        if not gone:
             return None
         self._missing_reported = True
         return UnknownTopicError(
-            f"subscribed topics do not exist: {', '.join(missing)}. Create them, or mend the names; they are joined as soon"
+            f"subscribed topics do not exist: {', '.join(gone)}. Create them, or mend the names; they are joined as soon"
             " as they appear",
             code=codes.UNKNOWN_TOPIC_OR_PARTITION,
         )

@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Protocol
 
 import attrs
@@ -32,7 +34,7 @@ from consumer_coord.errors import (
     UnknownTopicError,
 )
 from consumer_coord.member_state import NO_GENERATION, Generation
-from consumer_coord.metadata import Broker
+from consumer_coord.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.metrics import Metrics
 from consumer_coord.net.connection import Versioned
 from consumer_coord.rebalance import AssignmentState
@@ -41,6 +43,7 @@ from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
+    OFFSET_COMMIT_BY_NAME,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -98,6 +101,8 @@ class _Entry:
     position: OffsetAndMetadata
     #: Under which ownership it was read; None when nobody said.
     ownership: int | None
+    #: Of which topic it is; None when nobody said.
+    topic_id: uuid.UUID | None = None
 
 
 @attrs.define(eq=False)
@@ -155,9 +160,14 @@ class Offsets:
         *,
         timeout_ms: float,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
-        """Commit, and say for each partition how it went; see the module's text for what is sent again."""
-        return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships)
+        """Commit, and say for each partition how it went; see the module's text for what is sent again.
+
+        ``topic_ids``: of which topics the offsets are.  Brokers of 4.1 and later refuse those of a topic that was deleted,
+        also when there is another one of its name; older ones know names only.
+        """
+        return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids)
 
     def start_commit(
         self,
@@ -165,6 +175,7 @@ class Offsets:
         *,
         timeout_ms: float,
         ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
         """Take a place in the lane now; the future tells how it went."""
         if self._closed:
@@ -180,7 +191,10 @@ class Offsets:
                 f"{MOST_WAITING} commits of group {self._group_id!r} wait for the coordinator: await them, or commit less often"
             )
         owned = self._assignment.ownerships(offsets) if ownerships is None else ownerships
-        entries = {partition: _Entry(position, owned.get(partition)) for partition, position in offsets.items()}
+        ids = topic_ids or {}
+        entries = {
+            partition: _Entry(position, owned.get(partition), ids.get(partition)) for partition, position in offsets.items()
+        }
         ticket = _Ticket(entries, future, Deadline.after(timeout_ms))
         self._waiting.append(ticket)
         # Whatever the lane waits for just now, no caller waits longer than it said.
@@ -251,7 +265,7 @@ class Offsets:
                 broker = await self._member.find_coordinator(deadline)
                 answer: OffsetCommitResponse = await self._member.ask_coordinator(
                     broker,
-                    self._request(entries, used),
+                    _by_name_or_id(self._request(entries, used)),
                     timeout_ms=self._request_timeout_ms,
                     patience_ms=max(1.0, deadline.remaining_ms),
                 )
@@ -308,9 +322,9 @@ class Offsets:
         return {partition: entry for partition, entry in entries.items() if partition not in refused}
 
     def _request(self, entries: Mapping[TopicPartition, _Entry], generation: Generation) -> OffsetCommitRequest:
-        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for partition, entry in sorted(entries.items()):
-            topics.setdefault(partition.topic, []).append(
+        topics: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}
+        for partition, entry in sorted(entries.items(), key=itemgetter(0)):
+            topics.setdefault((partition.topic, entry.topic_id or NO_TOPIC_ID), []).append(
                 OffsetCommitRequestPartition(
                     partition_index=partition.partition,
                     committed_offset=entry.position.offset,
@@ -323,9 +337,11 @@ class Offsets:
             generation_id_or_member_epoch=generation.generation_id,
             member_id=generation.member_id,
             group_instance_id=self._member.group_instance_id if generation != NO_GENERATION else None,
-            topics=[OffsetCommitRequestTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
+            topics=[
+                OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=parts)
+                for (topic, topic_id), parts in topics.items()
+            ],
         )
-
     def _read(
         self,
         answer: OffsetCommitResponse,
@@ -337,9 +353,10 @@ class Offsets:
         """Settle what is settled; what has to be sent again, and the error that says why."""
         remaining = dict(entries)
         last: CoordinatorError | None = None
+        names = {entry.topic_id: partition.topic for partition, entry in entries.items() if entry.topic_id is not None}
         for topic in answer.topics:
             for row in topic.partitions:
-                partition = TopicPartition(topic.name, row.partition_index)
+                partition = TopicPartition(topic.name or names.get(topic.topic_id, ""), row.partition_index)
                 if partition not in remaining:
                     continue
                 code = row.error_code
@@ -352,7 +369,7 @@ class Offsets:
                 elif code == codes.NONE:
                     del remaining[partition]
                     self._settle(tickets, partition, None)
-                elif codes.is_retriable(code):
+                elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
                     kind = UnknownTopicError if code == codes.UNKNOWN_TOPIC_OR_PARTITION else RetriableError
                     last = kind(f"committing {partition}: {codes.error_name(code)}", code=code)
                 else:
@@ -366,6 +383,10 @@ class Offsets:
             self._member.membership_refused(used, code, "OffsetCommit")
         if code == codes.UNKNOWN_MEMBER_ID:
             return CommitFailedError(self._refusal(code), code=code)
+        if code == codes.UNKNOWN_TOPIC_ID:
+            return CommitFailedError(
+                f"the offset of {partition} was not committed: the topic that it is of was deleted", code=code
+            )
         if code == codes.OFFSET_METADATA_TOO_LARGE:
             return CommitFailedError(
                 f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes", code=code
@@ -529,6 +550,12 @@ class Offsets:
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
 _COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+
+
+def _by_name_or_id(request: OffsetCommitRequest) -> Versioned:
+    """In a version with ids only if every topic's id is known (KIP-848)."""
+    by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
+    return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)
 
 
 def _fetch_request(group_id: str, partitions: Iterable[TopicPartition]) -> Versioned:

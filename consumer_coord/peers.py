@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from consumer_coord.discovery import CoordinatorLookup
+from consumer_coord.environment import now
 from consumer_coord.gathering import Gathering, LeaderFirst
 from consumer_coord.rebalance import AssignmentState
 
@@ -57,8 +58,9 @@ class Peers:
         self.lingering: set[Peer] = set()
         self.gathering = Gathering()
         self.leader_first = LeaderFirst(lambda member_id: any(peer.member_id == member_id for peer in self._members))
-        #: The generation that is known to have ended, and the one whose second round is being looked out for.
+        #: The generation that is known to have ended, since when, and the one whose second round is being looked out for.
         self._ended = -1
+        self._ended_at = 0.0
         self._scouted = -1
 
     def add(self, member: Peer) -> float:
@@ -117,6 +119,15 @@ class Peers:
                 return
             del self._settled[peer]
 
+    def joined(self, generation: int, sent_at: float) -> None:
+        """A JoinGroup that was sent at ``sent_at`` was answered with ``generation``: it has not ended, or it came again.
+
+        In a group that has members of the consumer protocol the generation is the member epoch (KIP-848), which stays the
+        same in many a rebalance.
+        """
+        if generation == self._ended and sent_at >= self._ended_at:
+            self._ended = -1
+
     def stable(self, member: Peer) -> None:
         """``member`` has its assignment."""
         self._settled[member] = None
@@ -134,7 +145,8 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """The coordinator told a member of ``generation`` that the group rebalances."""
-        self._ended = generation
+        if generation != self._ended:
+            self._ended, self._ended_at = generation, now()
         for peer in tuple(self._members):
             if peer.generation == generation and not peer.rebalancing:
                 peer.request_rejoin("the group is rebalancing")

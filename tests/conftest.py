@@ -50,9 +50,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """For a worker: what takes long begins early, so that at the end all have something to do."""
     if hasattr(config, "workerinput"):
-        from tests.support.scheduling import check
-
-        check(items)
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scheduling import misplaced
+
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 600
 
@@ -185,6 +187,10 @@ def test_every_directory_of_tests_is_a_package() -> None:
     """So that two test files may share a name, and ``tests/kafka`` never hides kafka-python."""
     directories = {file.parent for file in (ROOT / "tests").rglob("*.py")}
     assert not [str(one.relative_to(ROOT)) for one in directories if not (one / "__init__.py").exists()]
+
+
+def test_what_takes_a_jvm_is_used_in_the_files_that_one_worker_runs(request: pytest.FixtureRequest) -> None:
+    assert not misplaced(request.session.items), "list the file in tests/support/scheduling.py"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
+    OFFSET_COMMIT_BY_NAME,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -81,6 +82,9 @@ async def commit_offsets(
         topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
     )
 
+    # By name: an operator means the topic that has it now.
+    by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
+
     def read(answer: OffsetCommitResponse, _: Broker) -> None:
         for topic in answer.topics:
             for row in topic.partitions:
@@ -88,7 +92,7 @@ async def commit_offsets(
                     raise UnknownTopicError(f"{topic.name}-{row.partition_index} does not exist", code=row.error_code)
                 check(row.error_code, group_id, f"OffsetCommit of {topic.name}-{row.partition_index}")
 
-    await ask_coordinator(cluster, group_id, request, deadline, read)
+    await ask_coordinator(cluster, group_id, by_name, deadline, read)
 
 
 async def delete_offsets(

@@ -53,10 +53,14 @@ class Authenticator(Protocol):
 
 @attrs.frozen
 class Versioned:
-    """A request whose fields depend on the version that the broker speaks (FindCoordinator up to v3 and from v4 on)."""
+    """A request whose fields depend on the version that the broker speaks (FindCoordinator up to v3 and from v4 on).
+
+    ``newest``: the newest version that it can be sent in, None for the newest of all.
+    """
 
     request_class: type[Any]
     build: Callable[[int], Any]
+    newest: int | None = None
 
 
 class _InFlight:
@@ -182,7 +186,7 @@ class Connection:
         """
         request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
-            version = self.version_for(request_class)
+            version = self.version_for(request_class, message.newest if isinstance(message, Versioned) else None)
         if isinstance(message, Versioned):
             message = message.build(version)
         api = api_for(request_class)

@@ -8,6 +8,7 @@
 Needs the extra ``spark``: ``pip install consumer-coord[spark]``.  docs/spark.md has everything else.
 """
 
+import consumer_coord.spark.needs  # noqa: F401 - first: it says what is missing
 from consumer_coord.spark.hooks import by_value
 from consumer_coord.spark.progress import GroupListener, GroupProgress, progress
 from consumer_coord.spark.source import KafkaGroupSource, register

@@ -1,4 +1,4 @@
-"""A daemon thread of the planner process that looks end offsets up and commits, so that planning waits for neither.
+"""A daemon thread of the planner process that looks up end offsets and topic ids, and commits: planning does not wait for it.
 
 An idle query is asked for its latest offset about 90 times a second: those calls read what this thread found last.
 """
@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.errors import ClosedError, CoordinatorError
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.list_offsets import ListedOffset
+from consumer_coord.offsets import CommitResult
+from consumer_coord.spark.identity import TopicIds
 from consumer_coord.spark.planner import PlannedCommit
 from consumer_coord.topic_partition import TopicPartition
 
@@ -22,15 +24,35 @@ logger = logging.getLogger(__name__)
 #: After a failure, so long until the next attempt.
 RETRY_S = 1.0
 
-Ends = Mapping[TopicPartition, int]
+#: Topic ids are asked for so often, and whenever end offsets hint at another topic of the same name.
+IDS_FRESH_S = 1.0
 
 
 @attrs.frozen
 class View:
-    """End offsets, and when (``time.monotonic()``) their look-up *began*: everything written before is in them."""
+    """End offsets, and when (``time.monotonic()``) their look-up *began*: everything written before is in them.
 
-    ends: Ends = attrs.field(factory=dict)
+    ``ids`` are those of their topics, as of ``ids_at_s``, which may be a second before.
+    """
+
+    found: Mapping[TopicPartition, ListedOffset] = attrs.field(factory=dict)
     at_s: float = float("-inf")
+    ids: TopicIds = attrs.field(factory=dict)
+    ids_at_s: float = float("-inf")
+    ends: Mapping[TopicPartition, int] = attrs.field(init=False)
+    """partition -> end offset"""
+
+    @ends.default
+    def _ends(self) -> Mapping[TopicPartition, int]:
+        return {partition: listed.offset for partition, listed in self.found.items()}
+
+    def went_back(self, before: View) -> bool:
+        """True if an end, or the leader epoch it was written in, is below what it was: logs grow, so this is another one."""
+        return any(
+            listed.offset < old.offset or -1 < listed.leader_epoch < old.leader_epoch
+            for partition, listed in self.found.items()
+            if (old := before.found.get(partition)) is not None
+        )
 
 
 @attrs.frozen
@@ -47,10 +69,12 @@ class Background:
 
     def __init__(
         self,
-        look_up: Callable[[frozenset[TopicPartition]], Ends],
+        look_up: Callable[[frozenset[TopicPartition]], Mapping[TopicPartition, ListedOffset]],
+        look_up_ids: Callable[[frozenset[str]], TopicIds],
         send: Callable[[Mapping[TopicPartition, PlannedCommit]], CommitResult],
     ) -> None:
         self._look_up = look_up
+        self._look_up_ids = look_up_ids
         self._send = send
         self._changed = threading.Condition()
         self._wanted: frozenset[TopicPartition] | None = None
@@ -179,7 +203,12 @@ class Background:
     def _view_now(self, wanted: frozenset[TopicPartition]) -> None:
         began = time.monotonic()
         try:
-            ends = self._look_up(wanted)
+            view = View(self._look_up(wanted), began, self._view.ids, self._view.ids_at_s)
+            if began - view.ids_at_s > IDS_FRESH_S or view.went_back(self._view):
+                ids_at_s = time.monotonic()
+                view = attrs.evolve(
+                    view, ids=self._look_up_ids(frozenset(partition.topic for partition in wanted)), ids_at_s=ids_at_s
+                )
         except ClosedError:
             return
         except CoordinatorError as error:
@@ -188,20 +217,7 @@ class Background:
                 self._changed.wait_for(lambda: self._closed or bool(self._queued), RETRY_S)
             return
         with self._changed:
-            self._view = View(ends, began)
+            self._view = view
             self._problem = None
             self._changed.notify_all()
 
-
-def position(commit: PlannedCommit) -> OffsetAndMetadata:
-    """A commit as Kafka has it; the metadata tell how many partitions the topic had when the group began to read it."""
-    return OffsetAndMetadata(commit.offset, metadata=f"{_COUNT}{commit.count}")
-
-
-_COUNT = "kafka_group n="
-
-
-def count_of(metadata: str) -> int | None:
-    """What :func:`position` noted, None in a commit that somebody else made."""
-    count = metadata.removeprefix(_COUNT)
-    return int(count) if metadata.startswith(_COUNT) and count.isdecimal() else None

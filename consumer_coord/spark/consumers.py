@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import ne
@@ -19,7 +20,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.hooks import with_callbacks
-from consumer_coord.spark.packing import Range
+from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.topic_ids import Answers, TopicIds
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ IDLE_S = 60.0
 MOST_CONSUMERS = 4
 
 _POLL_S = 0.1
+#: When nothing has come for so long, the brokers are asked whether the topic is still the same.
+_LOOK_AFTER_S = 1.0
 _WATERMARK_TIMEOUT_S = 30.0
 
 _Key = tuple[str, int]
@@ -67,8 +71,12 @@ class Chunk:
 
 @attrs.define
 class _Position:
-    """What of one assigned partition has come: everything in [low, next) is in ``stash``, as far as messages exist."""
+    """What of one assigned partition has come: everything in [low, next) is in ``stash``, as far as messages exist.
 
+    All of it is of the topic with ``topic_id``, if a task finds that this is still the topic's id.
+    """
+
+    topic_id: uuid.UUID
     low: int
     next: int
     used_s: float
@@ -108,6 +116,12 @@ class CachedConsumer:
         self._positions: dict[_Key, _Position] = {}
         self._topics: set[str] = set()
         self.used_s = 0.0
+        self._ids = TopicIds(settings)
+        # Of the task that reads now: what is still to come, and which topics it was planned from.
+        self._pending: dict[_Key, Range] = {}
+        self._planned_ids: dict[str, uuid.UUID] = {}
+        self._fail_on_data_loss = True
+        self._timeout_ms = 0
 
     def close(self) -> None:
         """Give its connections back."""
@@ -121,18 +135,29 @@ class CachedConsumer:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
-        """All messages of ``ranges``, each of another partition, as they come."""
+        """All messages of ``ranges``, each of another partition, as they come.
+
+        They count only when :meth:`drop_recreated` has said so of their topics.
+        """
         self.used_s = time.monotonic()
-        pending = {(each.topic, each.partition): each for each in ranges if each.size}
+        self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
+        self._planned_ids = {each.topic: each.topic_id for each in ranges if each.topic_id != NO_TOPIC_ID}
+        pending = self._pending = {(each.topic, each.partition): each for each in ranges if each.size}
+        if not self._ids.asked:
+            # So that there is a connection when an answer is waited for.
+            self.ask_ids()
         self._evict(pending, sum(each.size for each in ranges))
         for key, each in list(pending.items()):
-            position = self._go_to(key, each.start)
+            if key not in pending:
+                continue  # its topic was made again
+            position = self._go_to(key, each)
             kept = position.take(each.start, each.end)
             if kept:
                 yield Chunk(*key, kept)
             if position.next >= each.end:
-                del pending[key]
+                pending.pop(key, None)
         deadline = time.monotonic() + timeout_ms / 1000
+        look_at = time.monotonic() + _LOOK_AFTER_S
         while pending:
             messages = self._consumer.consume(TAKE, 0)
             if not messages:
@@ -140,20 +165,50 @@ class CachedConsumer:
                 if first is None:
                     if time.monotonic() > deadline:
                         raise _stalled(pending, self._positions, timeout_ms)
+                    if time.monotonic() > look_at:
+                        # What the broker had told of does not come: is this still the topic it was told of?
+                        self.drop_recreated(self.ask_ids())
+                        look_at = time.monotonic() + _LOOK_AFTER_S
                     continue
                 messages = [first, *self._consumer.consume(TAKE - 1, 0)]
             left = len(pending)
             came = False
             for key, run in self._runs(messages):
                 if isinstance(run, KafkaError):
-                    self._on_error(key, run, pending, fail_on_data_loss)
+                    self._on_error(key, run)
                     continue
-                chunk = self._sort_in(key, run, pending)
+                chunk = self._sort_in(key, run)
                 if chunk is not None:
                     came = True
                     yield chunk
             if came or len(pending) < left:
                 deadline = time.monotonic() + timeout_ms / 1000
+                look_at = time.monotonic() + _LOOK_AFTER_S
+
+    # -- whose messages these are -----------------------------------------------------------------------------------
+
+    def ask_ids(self) -> Answers:
+        """Ask the brokers for the ids of the topics that are read; the answers are for :meth:`drop_recreated`."""
+        return self._ids.ask(self._planned_ids)
+
+    def drop_recreated(self, answers: Answers) -> frozenset[str]:
+        """Topics that were deleted and made again since the batch was planned: what was read of them is not theirs.
+
+        Raises :class:`~consumer_coord.spark.errors.DataLossError`, unless that shall be passed over.  Of all other topics
+        everything that was read before :meth:`ask_ids` is as planned.
+        """
+        others = self._ids.others(self._planned_ids, answers, self._timeout_ms / 1000)
+        for topic, now in others.items():
+            planned = self._planned_ids.pop(topic)
+            lost = [each for each in self._pending.values() if each.topic == topic]
+            for each in lost:
+                del self._pending[each.topic, each.partition]
+            self._unassign([key for key in self._positions if key[0] == topic])
+            self._lose(
+                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and made again as"
+                f" {now}"
+            )
+        return frozenset(others)
 
     def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[_Key, list[Message] | KafkaError]]:
         """Messages grouped as they lie, by partition; errors, ends of partitions among them, one by one."""
@@ -194,7 +249,8 @@ class CachedConsumer:
             changes |= np.fromiter(map(ne, topics[1:], topics), np.bool_, count - 1)
         return (*(np.flatnonzero(changes) + 1).tolist(), count)
 
-    def _sort_in(self, key: _Key, run: list[Message], pending: dict[_Key, Range]) -> Chunk | None:
+    def _sort_in(self, key: _Key, run: list[Message]) -> Chunk | None:
+        pending = self._pending
         position = self._positions.get(key)
         if position is None:
             return None
@@ -216,13 +272,13 @@ class CachedConsumer:
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
-    def _on_error(self, key: _Key, error: KafkaError, pending: dict[_Key, Range], fail_on_data_loss: bool) -> None:
+    def _on_error(self, key: _Key, error: KafkaError) -> None:
         code = error.code()
-        wanted = pending.get(key)
+        wanted = self._pending.get(key)
         if code == KafkaError._PARTITION_EOF:
             if wanted is not None and self._positions[key].next >= wanted.end:
                 self._positions[key].low = wanted.end
-                del pending[key]
+                del self._pending[key]
             return
         if code in _FATAL or error.fatal():
             raise KafkaException(error)
@@ -230,35 +286,39 @@ class CachedConsumer:
             if key in self._positions and (code in _GONE or code in _NO_TOPIC):
                 self._unassign([key])
             return
+        if code in _GONE or code in _NO_TOPIC:
+            self.drop_recreated(self.ask_ids())
+            if key not in self._pending:
+                return
         if code in _GONE:
-            self._on_gone(key, wanted, pending, fail_on_data_loss)
+            self._on_gone(key, wanted)
         elif code in _NO_TOPIC:
-            self._lose(f"{_named(wanted)}: the topic or partition is gone ({error.str()})", fail_on_data_loss)
-            del pending[key]
+            self._lose(f"{_named(wanted)}: the topic or partition is gone ({error.str()})")
+            del self._pending[key]
             self._unassign([key])
         else:
             # librdkafka goes on trying by itself (brokers down, leaders moving); the timeout bounds it.
             logger.info("%s: %s", _named(wanted), error)
 
-    def _on_gone(self, key: _Key, wanted: Range, pending: dict[_Key, Range], fail_on_data_loss: bool) -> None:
+    def _on_gone(self, key: _Key, wanted: Range) -> None:
         low, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
         position = self._positions[key]
         at = max(position.next, wanted.start)
         if low <= at <= high:
             # The leader had only just moved, and the old one did not know this offset.
-            self._assign(key, at)
+            self._assign(key, wanted.topic_id, at)
             return
         what = f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read"
-        self._lose(what, fail_on_data_loss)
+        self._lose(what)
         if at < low < wanted.end:
-            self._assign(key, low)
+            self._assign(key, wanted.topic_id, low)
         else:
-            del pending[key]
+            del self._pending[key]
             self._unassign([key])
 
-    def _lose(self, what: str, fail_on_data_loss: bool) -> None:
+    def _lose(self, what: str) -> None:
         message = f"data loss in {what}"
-        if fail_on_data_loss:
+        if self._fail_on_data_loss:
             raise DataLossError(
                 f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
                 " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
@@ -267,18 +327,22 @@ class CachedConsumer:
 
     # -- partitions -------------------------------------------------------------------------------------------------
 
-    def _go_to(self, key: _Key, start: int) -> _Position:
+    def _go_to(self, key: _Key, wanted: Range) -> _Position:
         position = self._positions.get(key)
-        if position is None or not position.low <= start <= position.next + SKIP:
-            return self._assign(key, start)
+        if (
+            position is None
+            or position.topic_id != wanted.topic_id
+            or not position.low <= wanted.start <= position.next + SKIP
+        ):
+            return self._assign(key, wanted.topic_id, wanted.start)
         position.used_s = self.used_s
         return position
 
-    def _assign(self, key: _Key, start: int) -> _Position:
+    def _assign(self, key: _Key, topic_id: uuid.UUID, start: int) -> _Position:
         if key in self._positions:
             self._unassign([key])
         self._consumer.incremental_assign([TopicPartition(*key, start)])
-        position = self._positions[key] = _Position(start, start, self.used_s)
+        position = self._positions[key] = _Position(topic_id, start, start, self.used_s)
         self._topics.add(key[0])
         return position
 

@@ -28,9 +28,9 @@ PYTHONPATH=$kept exec "{python}" "$@"
 """
 
 
-def fast_python(directory: Path) -> str:
+def fast_python(directory: str | Path) -> str:
     """Write a launcher of this very Python into ``directory``; its path is for ``PYSPARK_PYTHON``."""
-    launcher = directory / "python"
+    launcher = Path(directory) / "python"
     launcher.write_text(_SCRIPT.format(python=sys.executable))
     launcher.chmod(0o755)
     return str(launcher)

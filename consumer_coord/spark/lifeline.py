@@ -1,13 +1,17 @@
-"""The ends of a planner process, and leaving the group on each: SIGTERM, SIGHUP, a parent that is gone.
+"""The ends of a planner process, and leaving the group on each: signals, and a parent that is gone.
 
-The end of the planner's input is the fourth; Spark's own runner calls ``stop()`` for that one.
+One thread looks after both.  A signal reaches it through :func:`signal.set_wakeup_fd`, written by C code at once, so it
+does not matter what the main thread does meanwhile: it may hang in a C call, hold a lock, or leave the group itself because
+its input ended, which Spark's own runner makes it do (``stop()``).  Leaving is one operation for all of them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -16,30 +20,29 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.25
 
+#: Spark sends SIGTERM.  The others come from terminals: one that closes, Ctrl-C for its whole process group.
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
 _leaving: list[Callable[[], None]] = []
 _watching: int | None = None
 
 
 def leave_with_process(leave: Callable[[], None]) -> None:
-    """Call ``leave`` when this process is told to end or loses its parent; from the main thread."""
+    """Call ``leave`` when this process is told to end or loses its parent, and end it then; from the main thread."""
     global _watching
     _leaving.append(leave)
     if _watching == os.getpid():
         return
     _watching = os.getpid()
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _on_signal)
-    parent = os.getppid()
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(_LOOK_EVERY_S):
-            if os.getppid() != parent:
-                _leave_all()
-                os._exit(1)
-
-    threading.Thread(target=watch, name="kafka-group-parent", daemon=True).start()
+        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _go_on)
+    watch = threading.Thread(target=_watch, args=(reading, writing, os.getppid()), name="kafka-group-end", daemon=True)
+    watch.start()
 
 
 def forget(leave: Callable[[], None]) -> None:
@@ -48,15 +51,23 @@ def forget(leave: Callable[[], None]) -> None:
         _leaving.remove(leave)
 
 
-def _leave_all() -> None:
+def _go_on(number: int, frame: FrameType | None) -> None:
+    """The main thread goes on with what it does until the process ends."""
+
+
+def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
+    # ``writing`` is held here, because the descriptor is closed with its last holder.
+    code = None
+    while code is None:
+        ready, _, _ = select.select([reading], [], [], _LOOK_EVERY_S)
+        if ready:
+            code = next((128 + number for number in reading.recv(64) if number in _SIGNALS), None)
+        elif os.getppid() != parent:
+            code = 1
     for leave in tuple(_leaving):
         try:
             leave()
         except Exception:
             logger.exception("leaving the group failed")
-
-
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    _leave_all()
-    # Not sys.exit: that would go through whatever the main thread is doing, and it may hang there.
-    os._exit(128 + number)
+    # Not sys.exit: the main thread may hang, and an interpreter that ends waits for it.
+    os._exit(code)

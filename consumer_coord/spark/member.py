@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, Partitions, run_through
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
-from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.list_offsets import LATEST, ListedOffset
 from consumer_coord.offsets import CommitResult
-from consumer_coord.spark.background import Background, position
+from consumer_coord.spark.background import Background, View
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import load_assignors, with_callbacks
+from consumer_coord.spark.identity import TopicIdentity, TopicIds, is_other, topic_ids
+from consumer_coord.spark.notes import position
 from consumer_coord.spark.offsets import Offsets, check_cluster
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
@@ -41,8 +45,35 @@ VIEW_WAIT_S = 2.0
 SPIN_S = 0.05
 #: A query with Trigger.AvailableNow that gets nothing at first waits so long for others to hand something over.
 FIRST_SHARE_S = 5.0
+#: The first join is waited for so long; then what stands in its way is told.
+JOIN_WAIT_MS = 3_000
+#: A commit that failed is sent again after so long.
+RETRY_COMMIT_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
+
+
+class _Share(HoldsNothing):
+    """A query's share, as the hand-over sees it."""
+
+    def __init__(self, member: Membership, coordinator: BlockingCoordinator, background: Background) -> None:
+        self._member = member
+        self._coordinator = coordinator
+        self._background = background
+
+    async def finish(self, revoked: Partitions) -> bool:
+        """Everything that is finished is committed before another member reads on from there."""
+        if revoked:
+            self._member.commit_before_revoke(self._background)
+        return True
+
+    async def stop(self, partitions: Partitions) -> None:
+        """Nothing more of these is planned."""
+        self._member.give_up(partitions)
+
+    async def may_take_up(self, added: Partitions) -> bool:
+        """When it is known where they begin."""
+        return self._member.resolve_starts(self._coordinator, added)
 
 
 class Membership:
@@ -56,40 +87,56 @@ class Membership:
         self.status = Status()
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None
+        self._handover: Handover | None = None
+        #: Where the partitions begin that are about to be taken up.
+        self._starts: Mapping[TopicPartition, Start] = {}
         self._joined = False
         self._checkpoint_checked = False
-        self._topics_at_start: frozenset[str] | None = None
+        self._topics_at_start: TopicIds | None = None
+        self._identity = TopicIdentity()
         #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
-        self._retry_commit_s = float("-inf")
-        self._checked_metadata = -1
+        #: A commit that failed is not sent again before this time.
+        self._retry_commit_s: dict[TopicPartition, float] = {}
         self._seen_target = -1
+        #: When the first join fails for good, None before it is tried.
+        self._join_by_s: float | None = None
+        self._seen_metadata = -1
+        self._missing: str | None = None
+        #: Either it joins before it leaves, or not at all.
+        self._gate = threading.Lock()
         self._left = False
 
     # -- coming and going -------------------------------------------------------------------------------------------
 
     def open(self) -> BlockingCoordinator:
         """Subscribe, if that was not done; joining goes on in the background."""
-        if self._left:
-            raise FatalError("this query has left its group")
-        if self._coordinator is None:
-            options = self._options
-            assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+        if self._coordinator is not None and not self._left:
+            return self._coordinator
+        options = self._options
+        assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+        with self._gate:
+            if self._left:
+                raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
-            self._background = Background(self._look_up, self._send)
+            self._background = Background(self._look_up, self._look_up_ids, self._send)
+            self._handover = Handover(coordinator.core, _Share(self, coordinator, self._background))
+            self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
-        return self._coordinator
+        return coordinator
 
     def leave(self) -> None:
-        """Leave the group, within a second or so; idempotent.  Nothing more is committed."""
-        if self._left:
-            return
-        self._left = True
+        """Leave the group, within a second or so; nothing more is committed.  From any thread.
+
+        It is one operation: everybody who asks waits for its end.
+        """
+        with self._gate:
+            self._left = True
         if self._background is not None:
             self._background.close()
         if self._coordinator is not None:
@@ -98,29 +145,64 @@ class Membership:
             except CoordinatorError as error:
                 logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
 
-    def _join(self, coordinator: BlockingCoordinator) -> None:
-        """Wait for the first assignment."""
+    def _join(self, coordinator: BlockingCoordinator) -> bool:
+        """Wait for the first assignment.  False when something stands in the way: it is told, and tried again meanwhile."""
         config = coordinator.config.coordinator
-        timeout_ms = config.default_api_timeout_ms + config.rebalance_timeout_ms
-        try:
-            coordinator.join_group_if_needed(timeout_ms)
-        except RetriableError as error:
-            raise type(error)(
-                f"{error}. The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
-                f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?",
-                code=error.code,
-            ) from error
-        self._joined = True
+        if self._join_by_s is None:
+            self._join_by_s = time.monotonic() + (config.default_api_timeout_ms + config.rebalance_timeout_ms) / 1000
+        while True:
+            left_ms = max(1.0, (self._join_by_s - time.monotonic()) * 1000)
+            try:
+                coordinator.join_group_if_needed(min(left_ms, JOIN_WAIT_MS))
+            except RetriableError as error:
+                if left_ms <= JOIN_WAIT_MS:
+                    raise type(error)(f"{error}. {self._where()}", code=error.code) from error
+                self._tell(f"{error}. {self._where()}")
+                if coordinator.core.obstacle:
+                    return False
+            else:
+                self._joined = True
+                self._join_by_s = None
+                return True
+
+    def _where(self) -> str:
+        return (
+            f"The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
+            f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?"
+        )
 
     def _poll(self, coordinator: BlockingCoordinator) -> None:
         try:
             coordinator.polled()
         except RetriableError as error:
-            if not self._joined:
-                raise
             # The coordinator goes on trying; so does the query, with what it holds.
-            logger.warning("group %r: %s", self._options.group, error)
-            self.status.problem = str(error)
+            self._tell(str(error))
+
+    def _tell(self, problem: str) -> None:
+        """In the log and in the progress, with which Spark shows it."""
+        if problem != self.status.problem:
+            logger.warning("group %r: %s", self._options.group, problem)
+        self.status.problem = problem
+
+    def _tell_missing(self, coordinator: BlockingCoordinator) -> None:
+        """A topic that does not exist is waited for; but it may be a misspelled one."""
+        metadata = coordinator.metadata
+        if metadata.version == self._seen_metadata:
+            return
+        self._seen_metadata = metadata.version
+        missing = sorted(set(self._options.topics) - metadata.topics.keys())
+        pattern = self._options.pattern
+        if missing:
+            told = f"{', '.join(missing)}: no such topic; the query begins with it when it is made (option subscribe)"
+        elif pattern is not None and not metadata.matching(re.compile(pattern), exclude_internal=True):
+            told = f"{self._options.subscription()} matches no topic; the query begins with one when it is made"
+        else:
+            told = None
+        if told is not None:
+            self._tell(told)
+        elif self._missing is not None and self.status.problem == self._missing:
+            self.status.problem = None
+        self._missing = told
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -133,15 +215,17 @@ class Membership:
         spinning = now_s - self._last_call_s < SPIN_S and self._planner.unfinished is None
         self._planner.confirm(start)
         self._poll(coordinator)
-        if not self._joined:
-            self._join(coordinator)
+        if not self._joined and not self._join(coordinator):
+            return None
+        self._tell_missing(coordinator)
         if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
             self._checkpoint_checked = True
         self._settle(coordinator, background)
         self._commit_finished(background)
-        self._check_topics(coordinator)
-        ends = self._ends(background, now_s, spinning)
+        view = self._current_view(background, now_s, spinning)
+        self._check_topics(coordinator, view)
+        ends = self._ends(background, view)
         cluster = coordinator.metadata.cluster_id or ""
         planned = self._planner.plan(
             start,
@@ -182,39 +266,45 @@ class Membership:
 
     def _settle(self, coordinator: BlockingCoordinator, background: Background) -> None:
         """Carry out what the group wants: lost, revoked, added."""
+        handover = self._handover
+        assert handover is not None
         for _ in range(10):
-            change = coordinator.change()
-            if not change:
-                break
-            if change.lost:
-                self._note_lost_commits(change.lost)
-                self._give_up(change.lost)
-                coordinator.let_go(change.lost)
-                self.status.lost(change.lost, coordinator.generation)
-            if change.revoked:
-                # Everything that is finished is committed before somebody else reads on from there.
-                self._commit_finished(background)
-                background.drain(REQUEST_TIMEOUT_MS / 1000)
-                self._collect(background)
-                self._give_up(change.revoked)
-                coordinator.let_go(change.revoked)
-                self.status.revoked(change.revoked, coordinator.generation)
-                self._check_deleted(coordinator, change.revoked)
-            if change.target.generation >= 0 and change.target.number != self._seen_target:
-                self._seen_target = change.target.number
+            target = coordinator.core.assignment.target
+            if target.generation >= 0 and target.number != self._seen_target:
+                self._seen_target = target.number
                 self.status.rebalances += 1
-            try:
-                starts = self._resolve(coordinator, change.added)
-            except RetriableError as error:
-                logger.warning("group %r: where %s start: %s", self._options.group, listed(change.added), error)
-                self.status.problem = str(error)
+            done = run_through(handover.carry_out())
+            failure = handover.take_failure()
+            if failure is not None:
+                # Nothing of the application's runs in there: it is an error of the source, as it is.
+                raise failure.__cause__ or failure
+            if not done:
                 return
-            taken = coordinator.take_up(change)
-            if taken:
-                self._take_up(coordinator, {partition: starts[partition] for partition in taken})
-                self.status.owned(taken, coordinator.generation)
-                background.forget_view()
+            if not coordinator.change():
+                break
         self._commit_starts(coordinator)
+
+    def _lost(self, _: object, rows: Iterable[TopicPartition]) -> None:
+        assert self._coordinator is not None
+        lost = frozenset(rows)
+        self._note_lost_commits(lost)
+        self.status.lost(lost, self._coordinator.generation)
+
+    def _revoked(self, _: object, rows: Iterable[TopicPartition]) -> None:
+        assert self._coordinator is not None
+        revoked = frozenset(rows)
+        self.status.revoked(revoked, self._coordinator.generation)
+        self._check_deleted(self._coordinator, revoked)
+
+    def _assigned(self, _: object, rows: Iterable[TopicPartition]) -> None:
+        assert self._coordinator is not None
+        assert self._background is not None
+        taken = frozenset(rows)
+        if taken:
+            self._take_up(self._coordinator, {partition: self._starts[partition] for partition in taken})
+            self._starts = {}
+            self.status.owned(taken, self._coordinator.generation)
+            self._background.forget_view()
 
     def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
         """What is finished and can be committed no more will be read again by whoever has these partitions now."""
@@ -228,17 +318,18 @@ class Membership:
             )
             self._on_commit_failure(partition, waiting[partition], error)
 
-    def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+    def give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Nothing of these is planned any more."""
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
+            self._retry_commit_s.pop(partition, None)
 
     def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
         if not added:
             return {}
-        unknown = {partition.topic for partition in added} - coordinator.metadata.topics.keys()
-        if unknown:
-            coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
+        # A topic may have been made again since metadata were looked at.
+        coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
         starts = resolve(
             added,
             coordinator,
@@ -250,7 +341,9 @@ class Membership:
             on_loss=self._lose,
         )
         if self._topics_at_start is None:
-            self._topics_at_start = frozenset(coordinator.metadata.topics)
+            later = {partition.topic for partition, start in starts.items() if start.count == 0}
+            topics = coordinator.metadata.topics
+            self._topics_at_start = {name: topic.id for name, topic in topics.items() if name not in later}
         return starts
 
     def _take_up(self, coordinator: BlockingCoordinator, starts: Mapping[TopicPartition, Start]) -> None:
@@ -267,12 +360,14 @@ class Membership:
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
         """Commit the starts that were resolved: whoever comes next must not resolve them again, later."""
-        if not self._starting or time.monotonic() < self._retry_commit_s:
+        commits = self._due(
+            {
+                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
+                for partition, holding in self._starting.items()
+            }
+        )
+        if not commits:
             return
-        commits = {
-            partition: PlannedCommit(holding.position, holding.ownership, holding.count)
-            for partition, holding in self._starting.items()
-        }
         results: CommitResult
         try:
             results = self._send(commits)
@@ -287,12 +382,32 @@ class Membership:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
+    def commit_before_revoke(self, background: Background) -> None:
+        """Commit what is finished, and wait for the answer."""
+        self._commit_finished(background)
+        background.drain(REQUEST_TIMEOUT_MS / 1000)
+        self._collect(background)
+
+    def resolve_starts(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> bool:
+        """Find out where these begin; False, and told, when that is not known yet."""
+        try:
+            self._starts = {**self._starts, **self._resolve(coordinator, added)}
+        except RetriableError as error:
+            self._tell(f"where {listed(added)} start: {error}")
+            return False
+        return True
+
     def _commit_finished(self, background: Background) -> None:
         self._collect(background)
-        if time.monotonic() >= self._retry_commit_s:
-            commits = self._planner.uncommitted()
-            if commits:
-                background.commit(commits)
+        commits = self._due(self._planner.uncommitted())
+        if commits:
+            background.commit(commits)
+
+    def _due(self, commits: Mapping[TopicPartition, PlannedCommit]) -> Mapping[TopicPartition, PlannedCommit]:
+        """Those that did not fail just now."""
+        now_s = time.monotonic()
+        self._retry_commit_s = {partition: at_s for partition, at_s in self._retry_commit_s.items() if at_s > now_s}
+        return {partition: commit for partition, commit in commits.items() if partition not in self._retry_commit_s}
 
     def _collect(self, background: Background) -> None:
         for outcome in background.outcomes():
@@ -307,31 +422,52 @@ class Membership:
             raise error
         logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
         self.status.commit_failed(partition, commit.offset, error)
-        self._retry_commit_s = time.monotonic() + 1.0
+        self._identity.hint()
+        self._retry_commit_s[partition] = time.monotonic() + RETRY_COMMIT_S
 
     def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
         """On the background thread, or the main one."""
         assert self._coordinator is not None
-        return self._coordinator.commit(
-            {partition: position(commit) for partition, commit in commits.items()},
+        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.  Brokers of
+        # 4.1 and later look at the id themselves; older ones know names only.
+        ids = self._look_up_ids(frozenset(partition.topic for partition in commits))
+        gone = {
+            partition
+            for partition, commit in commits.items()
+            if partition.topic not in ids or is_other(commit.topic_id, ids[partition.topic])
+        }
+        results: dict[TopicPartition, CoordinatorError | None] = {
+            partition: CommitFailedError(f"the topic with the id {commits[partition].topic_id} was deleted")
+            for partition in gone
+        }
+        kept = {partition: commit for partition, commit in commits.items() if partition not in gone}
+        results |= self._coordinator.commit(
+            {partition: position(commit) for partition, commit in kept.items()},
             timeout_ms=REQUEST_TIMEOUT_MS,
-            ownerships={partition: commit.ownership for partition, commit in commits.items()},
+            ownerships={partition: commit.ownership for partition, commit in kept.items()},
+            topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
         )
+        return results
 
     # -- end offsets ------------------------------------------------------------------------------------------------
 
-    def _look_up(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def _look_up(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, ListedOffset]:
         """On the background thread."""
         assert self._coordinator is not None
-        found = self._coordinator.list_offsets(
+        return self._coordinator.list_offsets(
             dict.fromkeys(partitions, LATEST), REQUEST_TIMEOUT_MS, read_committed=self._read_committed
         )
-        return {partition: listed_offset.offset for partition, listed_offset in found.items()}
 
-    def _ends(self, background: Background, now_s: float, spinning: bool) -> Mapping[TopicPartition, int]:
+    def _look_up_ids(self, topics: frozenset[str]) -> TopicIds:
+        """On the background thread, or the main one."""
+        coordinator = self._coordinator
+        assert coordinator is not None
+        return coordinator.call(lambda: topic_ids(coordinator.cluster, topics, REQUEST_TIMEOUT_MS), REQUEST_TIMEOUT_MS)
+
+    def _current_view(self, background: Background, now_s: float, spinning: bool) -> View:
         held = frozenset(self._planner.held)
         if not held:
-            return {}
+            return View()
         view = background.view
         stale_s = now_s - view.at_s
         if stale_s > (IDLE_FRESH_S if spinning else FRESH_S):
@@ -340,13 +476,16 @@ class Membership:
                 view = background.wait_for_view(now_s, VIEW_WAIT_S)
         if background.problem is not None:
             self.status.problem = str(background.problem)
+        return view
+
+    def _ends(self, background: Background, view: View) -> Mapping[TopicPartition, int]:
         behind = {
             partition: view.ends[partition]
             for partition, holding in self._planner.held.items()
             if partition in view.ends and view.ends[partition] < holding.position
         }
         if behind:
-            self._check_behind(background, behind)
+            self._check_behind(background, view, behind)
         ends = view.ends
         if self._target_ends is not None:
             # Nothing that came after the query began; of what it did not know then, nothing at all.
@@ -363,44 +502,54 @@ class Membership:
             )
         logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
 
-    def _check_topics(self, coordinator: BlockingCoordinator) -> None:
-        """Whether a topic was deleted and made again under our hands; looks only when there is new metadata."""
-        metadata = coordinator.metadata
-        if metadata.version == self._checked_metadata:
-            return
-        self._checked_metadata = metadata.version
-        for partition, holding in list(self._planner.held.items()):
-            topic = metadata.topics.get(partition.topic)
-            if topic is not None and topic.id != holding.topic_id:
-                self._recreated(coordinator, partition, holding, topic.id)
+    def _check_topics(self, coordinator: BlockingCoordinator, view: View) -> None:
+        """Whether a topic was deleted and made again under our hands."""
+        held = {**self._starting, **self._planner.held}
+        ids = {partition.topic: holding.topic_id for partition, holding in held.items()}
+        try:
+            found = self._identity.recreated(
+                ids, coordinator.metadata, view.ids, lambda: coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
+            )
+            for topic, now in found.items():
+                again = {partition: holding for partition, holding in held.items() if partition.topic == topic}
+                self._recreated(coordinator, again, now)
+        except RetriableError as error:
+            self._tell(f"which topics there are: {error}")
 
     def _recreated(
-        self, coordinator: BlockingCoordinator, partition: TopicPartition, holding: Holding, topic_id: uuid.UUID
+        self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID
     ) -> None:
+        """Begin with these partitions of one name anew: nothing that is known of them is about the topic that it is now."""
+        topic, before = next((partition.topic, holding.topic_id) for partition, holding in held.items())
+        unread = ", ".join(f"{partition.partition} from {holding.position}" for partition, holding in sorted(held.items()))
         self._lose(
-            f"topic {partition.topic!r}, partition {partition.partition}: it was deleted and made again (topic id"
-            f" {holding.topic_id}, now {topic_id}); what was unread from offset {holding.position} on is gone"
+            f"topic {topic!r}: it was deleted and made again (topic id {before}, now {topic_id}); what was unread of its"
+            f" partitions ({unread}) is gone"
         )
-        earliest = coordinator.list_offsets({partition: EARLIEST}, REQUEST_TIMEOUT_MS)[partition].offset
-        moved = Holding(topic_id, holding.count, holding.ownership, earliest, NO_COMMIT)
-        self._planner.move(partition, moved)
+        self._planner.forget(topic)
+        starts = self._resolve(coordinator, frozenset(held))
+        self._identity.replaced(before)
+        self.give_up(frozenset(held))
+        self._take_up(coordinator, starts)
         assert self._background is not None
         self._background.forget_view()
+        self._commit_starts(coordinator)
 
-    def _check_behind(self, background: Background, behind: Mapping[TopicPartition, int]) -> None:
+    def _check_behind(self, background: Background, view: View, behind: Mapping[TopicPartition, int]) -> None:
         """A partition ends before our position: another topic of that name, or a log that was cut back."""
         assert self._coordinator is not None
-        self._coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
-        self._check_topics(self._coordinator)
+        before = dict(self._planner.held)
+        self._identity.hint()
+        self._check_topics(self._coordinator, view)
         for partition, end in behind.items():
             holding = self._planner.held.get(partition)
-            if holding is None or end >= holding.position:
+            if holding is None or holding != before[partition]:
                 continue
             self._lose(
                 f"topic {partition.topic!r}, partition {partition.partition}: its log was cut back to offset {end}, and offsets"
                 f" up to {holding.position} had been read (an unclean leader election?)"
             )
-            self._planner.move(partition, attrs.evolve(holding, position=end))
+            self._planner.move(partition, end)
         background.forget_view()
 
     def _check_deleted(self, coordinator: BlockingCoordinator, revoked: frozenset[TopicPartition]) -> None:
@@ -431,7 +580,7 @@ class Membership:
         kept = dict(end.topics)
         for name, part in end.topics.items():
             topic = metadata.topics.get(name)
-            if topic is not None and topic.id != part.id:
+            if topic is not None and is_other(part.id, topic.id):
                 self._lose(
                     f"topic {name!r}: the unfinished batch of the checkpoint is of topic id {part.id}, and the topic was"
                     f" deleted and made again as {topic.id}"
@@ -445,7 +594,8 @@ class Membership:
         background = self._background
         assert background is not None
         self._poll(coordinator)
-        self._join(coordinator)
+        while not self._join(coordinator):
+            continue
         deadline = time.monotonic() + FIRST_SHARE_S
         while not coordinator.change().target.partitions and time.monotonic() < deadline:
             time.sleep(0.05)

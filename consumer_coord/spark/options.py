@@ -178,8 +178,19 @@ def parse_options(given: Mapping[str, str]) -> Options:
     # Both raise for a hook that cannot be had, and for an assignor that would hold the group up.
     load_assignors(parsed.assignor, allow_eager=parsed.allow_eager)
     load_packer(parsed.packer)
-    parsed.config()
+    _check_security(parsed.config())
     return parsed
+
+
+def _check_security(config: Config) -> None:
+    given = config.client.security
+    if given:
+        from consumer_coord.net import security
+
+        try:
+            security.load(given)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"a kafka.* option is wrong: {error}") from error
 
 
 def _check_names(options: Mapping[str, str]) -> None:

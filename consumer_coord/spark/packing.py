@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -23,14 +24,22 @@ TASK_WORTH = 50_000
 SPLIT_WORTH = 100_000
 
 
+#: In place of the id of a topic whose id is not known.
+NO_TOPIC_ID = uuid.UUID(int=0)
+
+
 @attrs.frozen(order=True)
 class Range:
-    """Offsets ``start`` (included) to ``end`` (not included) of one partition."""
+    """Offsets ``start`` (included) to ``end`` (not included) of one partition of the topic with ``topic_id`` (KIP-516).
+
+    A packer need not mind the id.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: uuid.UUID = NO_TOPIC_ID
 
     @property
     def size(self) -> int:
@@ -100,7 +109,11 @@ def pack_with(packer: Packer | None, ranges: Sequence[Range], packing: Packing) 
     """Tasks by the user's own packing, checked: every offset must be in exactly one task."""
     if packer is None:
         return pack(ranges, packing)
-    tasks = tuple(tuple(sorted(task)) for task in packer(tuple(ranges), packing))
+    ids = {each.topic: each.topic_id for each in ranges}
+    tasks = tuple(
+        tuple(sorted(attrs.evolve(part, topic_id=ids.get(part.topic, NO_TOPIC_ID)) for part in task))
+        for task in packer(tuple(ranges), packing)
+    )
     if _joined([part for task in tasks for part in task]) != _joined(ranges):
         raise ConfigurationError(
             f"packer={getattr(packer, '__qualname__', packer)!r} returned tasks that do not hold every offset exactly once:"

@@ -20,7 +20,8 @@ from consumer_coord.topic_partition import TopicPartition
 class Holding:
     """One partition that the query holds: where its next batch starts, and up to where the group has a commit.
 
-    ``confirmed`` is the end of the last batch that was planned under this ownership and that Spark has finished.
+    ``count``: how many partitions the topic had when the group began to read it; 0 if the topic came later.
+    ``confirmed``: the end of the last batch that was planned under this ownership and that Spark has finished.
     """
 
     topic_id: uuid.UUID
@@ -42,10 +43,11 @@ class Limits:
 
 @attrs.frozen
 class PlannedCommit:
-    """An offset to commit, the ownership under which it was read, and the topic's count for the commit's metadata."""
+    """An offset to commit, the ownership and the topic under which it was read, and the topic's count; see ``notes.py``."""
 
     offset: int
     ownership: int
+    topic_id: uuid.UUID
     count: int
 
 
@@ -91,29 +93,40 @@ class Planner:
             batch = None
         for partition, span in finished.spans():
             topic_id = finished.topics[partition.topic].id
+            if self.finished_id(partition.topic) not in (None, topic_id):
+                self.forget(partition.topic)
             known = self._finished.get(partition)
-            if known is None or known[0] != topic_id or known[1] < span.end:
+            if known is None or known[1] < span.end:
                 self._finished[partition] = (topic_id, span.end)
-            holding = self._held.get(partition)
-            if batch is not None and holding is not None and holding.ownership == batch.ownerships.get(partition):
+            holding = self._still_held(batch, partition)
+            if holding is not None:
                 self._held[partition] = attrs.evolve(holding, confirmed=span.end)
 
     def _roll_back(self, batch: _Batch) -> None:
         for partition, span in batch.end.spans():
-            holding = self._held.get(partition)
-            if holding is not None and holding.ownership == batch.ownerships.get(partition):
+            holding = self._still_held(batch, partition)
+            if holding is not None:
                 self._held[partition] = attrs.evolve(holding, position=span.start)
+
+    def _still_held(self, batch: _Batch | None, partition: TopicPartition) -> Holding | None:
+        """The partition as it is held, if it was without a break since ``batch`` was planned, and is the same topic's."""
+        holding = self._held.get(partition)
+        if batch is None or holding is None or holding.ownership != batch.ownerships.get(partition):
+            return None
+        return holding if holding.topic_id == batch.end.topics[partition.topic].id else None
 
     def committed(self, partition: TopicPartition, commit: PlannedCommit) -> None:
         """The group's coordinator has accepted ``commit``."""
         holding = self._held.get(partition)
-        if holding is not None and holding.ownership == commit.ownership and commit.offset > holding.committed:
+        if holding is None or (holding.ownership, holding.topic_id) != (commit.ownership, commit.topic_id):
+            return
+        if commit.offset > holding.committed:
             self._held[partition] = attrs.evolve(holding, committed=commit.offset)
 
     def uncommitted(self) -> Mapping[TopicPartition, PlannedCommit]:
         """What is to be committed now: finished, held without a break since it was planned, and above the group's commit."""
         return {
-            partition: PlannedCommit(holding.confirmed, holding.ownership, holding.count)
+            partition: PlannedCommit(holding.confirmed, holding.ownership, holding.topic_id, holding.count)
             for partition, holding in self._held.items()
             if holding.confirmed > holding.committed
         }
@@ -134,6 +147,10 @@ class Planner:
         """The topic id under which this query last finished anything of ``topic``."""
         return next((known for partition, (known, _) in self._finished.items() if partition.topic == topic), None)
 
+    def forget(self, topic: str) -> None:
+        """What was finished of a topic says nothing any more: it was deleted and made again."""
+        self._finished = {partition: known for partition, known in self._finished.items() if partition.topic != topic}
+
     def take_up(self, partition: TopicPartition, holding: Holding) -> None:
         """The partition is held from now on."""
         self._held[partition] = holding
@@ -143,12 +160,9 @@ class Planner:
         for partition in partitions:
             self._held.pop(partition, None)
 
-    def move(self, partition: TopicPartition, holding: Holding) -> None:
-        """After a loss of data: the partition goes on elsewhere, or as another topic's."""
-        self._held[partition] = holding
-        known = self._finished.get(partition)
-        if known is not None and known[0] != holding.topic_id:
-            del self._finished[partition]
+    def move(self, partition: TopicPartition, position: int) -> None:
+        """After a loss of data: the partition goes on elsewhere."""
+        self._held[partition] = attrs.evolve(self._held[partition], position=position)
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -164,8 +178,14 @@ class Planner:
     ) -> Offsets | None:
         """The end of the next batch, None when there is none: no data, or less than wanted, and the same share.
 
+        None, too, while partitions of one name are held of two topics: a batch names one id for each name.
+
         ``latest``: the end of each partition, as far as it may be read.  A partition without one has no data.
         """
+        if len({(partition.topic, holding.topic_id) for partition, holding in self._held.items()}) > len(
+            {partition.topic for partition in self._held}
+        ):
+            return None
         ready = {
             partition: max(0, latest.get(partition, holding.position) - holding.position)
             for partition, holding in sorted(self._held.items())

@@ -72,14 +72,27 @@ def _read_round(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> I
             # Of every sixteenth: this bounds memory, and to ask each message costs a twentieth of reading it.
             size += sum(map(len, chunk.messages[::16])) * 16
             if records >= BATCH_RECORDS or size >= BATCH_BYTES:
-                yield _batch(waiting, schema)
+                yield from _checked(consumer, waiting, schema)
                 waiting, records, size = [], 0, 0
-        if waiting:
-            yield _batch(waiting, schema)
+        # Also when nothing is left: the last offsets may be there without a message, in another topic of the same name.
+        yield from _checked(consumer, waiting, schema)
     except BaseException:
         # Also when Spark stops reading in the middle (GeneratorExit): what is in flight fits no next task.
         consumer.forget()
         raise
+
+
+def _checked(consumer: CachedConsumer, chunks: Sequence[Chunk], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batch of ``chunks``, when their topics are still those that the task was planned from."""
+    answers = consumer.ask_ids()
+    # Meanwhile, because the answers take a millisecond.
+    batch = _batch(chunks, schema) if chunks else None
+    recreated = consumer.drop_recreated(answers)
+    if recreated:
+        chunks = [chunk for chunk in chunks if chunk.topic not in recreated]
+        batch = _batch(chunks, schema) if chunks else None
+    if batch is not None:
+        yield batch
 
 
 def _batch(chunks: Sequence[Chunk], schema: pa.Schema) -> pa.RecordBatch:

@@ -13,8 +13,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import attrs
 import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -71,11 +72,39 @@ class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed An
         check_schema(schema, self._parsed.include_headers)
         return KafkaGroupStreamReader(self._parsed, schema, self.parallelism or os.cpu_count() or 1)
 
+    def reader(self, schema: StructType) -> NoReturn:
+        """There are no batch queries."""
+        raise ConfigurationError(
+            "kafka_group is for streaming queries: use spark.readStream. For what is there now, spark.readStream with"
+            " trigger(availableNow=True) reads and commits it; Spark's own format 'kafka' reads without a group"
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Nothing is written."""
+        raise ConfigurationError(_NO_WRITER)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        """Nothing is written."""
+        raise ConfigurationError(_NO_WRITER)
+
+
+_NO_WRITER = "kafka_group reads only: a group is about reading. Write with Spark's own format 'kafka'"
+
 
 def register(spark: Any) -> None:
     """Register the source with the number of tasks that ``spark``'s executors can run at once."""
-    cores = int(spark.sparkContext.defaultParallelism)
+    cores = parallelism_of(spark)
     spark.dataSource.register(type("KafkaGroupSource", (KafkaGroupSource,), {"parallelism": cores, "__module__": "__main__"}))
+
+
+def parallelism_of(spark: Any) -> int:
+    """How many tasks the executors of a session can run at once."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        # Spark Connect has no SparkContext on this side; a range has as many partitions as there are cores.
+        from pyspark.sql.functions import spark_partition_id
+
+        return int(spark.range(10_000).select(spark_partition_id()).distinct().count())
+    return int(spark.sparkContext.defaultParallelism)
 
 
 def _spark_files_on_path() -> Sequence[str]:
@@ -100,7 +129,7 @@ class GroupInputPartition(InputPartition):  # type: ignore[misc]  # PySpark is t
     """One task's ranges."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(tuple((each.topic, each.partition, each.start, each.end) for each in task))
+        super().__init__(tuple(map(attrs.astuple, task)))
 
     @property
     def ranges(self) -> Sequence[Range]:
@@ -221,7 +250,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:
     """The tasks of a recorded batch; the same for the same batch, whenever it is asked for."""
     ranges = [
-        Range(partition.topic, partition.partition, span.start, span.end)
+        Range(partition.topic, partition.partition, span.start, span.end, batch.topics[partition.topic].id)
         for partition, span in batch.spans()
         if span.start < span.end
     ]

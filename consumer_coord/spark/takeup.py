@@ -7,6 +7,8 @@ Ways to lose records here, each closed by a rule:
 * A partition that was added to a topic later: it starts at the earliest.  Each commit of ours carries in its metadata how
   many partitions the topic had when the group began to read it; in a topic that the group reads without such a note,
   a partition without a commit counts as added later.
+* A topic that was deleted and made again, or came later than the query: it starts at the earliest, whatever is committed of
+  the topic before it; each commit of ours notes the topic's id.
 * Commits that expired while the group was empty: a checkpoint that knows the topic shows that the group had read it, so a
   partition goes on where the checkpoint says, or at the earliest.
 """
@@ -23,7 +25,8 @@ from consumer_coord.errors import NoOffsetError, UnknownTopicError
 from consumer_coord.list_offsets import ListedOffset
 from consumer_coord.metadata import Metadata, Topic
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.spark.background import count_of
+from consumer_coord.spark.identity import TopicIds, is_other
+from consumer_coord.spark.notes import note_of
 from consumer_coord.spark.planner import Holding, Planner
 from consumer_coord.spark.starting import EARLIEST, LATEST, Starting
 from consumer_coord.topic_partition import TopicPartition
@@ -64,38 +67,50 @@ def resolve(
     planner: Planner,
     starting: Starting,
     *,
-    known_topics: frozenset[str] | None,
+    known_topics: TopicIds | None,
     read_committed: bool,
     timeout_ms: float,
     on_loss: Callable[[str], None],
 ) -> Mapping[TopicPartition, Start]:
-    """Starts for ``partitions``.
+    """Starts for ``partitions``; their ``count`` is 0 for a topic that came later or was made again.
 
-    ``known_topics``: those that existed when this query joined, None while it joins; a topic that came later is read
-    from its beginning.  ``on_loss`` is told of a topic that was deleted and made again, and raises if that shall fail.
+    ``known_topics``: the ids of those that existed when this query joined, None while it joins; a topic that came later is
+    read from its beginning.  ``on_loss`` is told of a topic that was deleted and made again, and raises if that shall fail.
     """
     added = frozenset(partitions)
+    known = known_topics or {}
+    recreated: set[str] = set()
     topics = {partition.topic: _topic(lookups.metadata, partition.topic) for partition in sorted(added)}
     for name, topic in topics.items():
         before = planner.finished_id(name)
-        if before is not None and before != topic.id:
+        if before is not None and is_other(before, topic.id):
             on_loss(
                 f"topic {name!r}: the checkpoint knows it as {before}, and it is {topic.id} now, so it was deleted and made"
                 " again, and what was unread of the old one is gone"
             )
+            recreated.add(name)
+        elif is_other(known.get(name, topic.id), topic.id) or (known_topics is not None and name not in known):
+            recreated.add(name)
     every = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partition_count))
-    commits = lookups.committed(every | added, timeout_ms)
+    commits: dict[TopicPartition, OffsetAndMetadata] = {}
+    for partition, commit in lookups.committed(every | added, timeout_ms).items():
+        note = None if commit is None else note_of(commit.metadata)
+        if note is not None and is_other(note.topic_id, topics[partition.topic].id):
+            # It came too late: the topic was made again before the group's coordinator took it.
+            recreated.add(partition.topic)
+        elif commit is not None:
+            commits[partition] = commit
     starts: dict[TopicPartition, Start] = {}
     asked: dict[TopicPartition, int] = {}
     for partition in sorted(added):
         topic = topics[partition.topic]
-        siblings = [commit for other, commit in commits.items() if other.topic == partition.topic and commit is not None]
-        count = _count(partition.topic, topic, siblings, planner)
+        siblings = [commit for other, commit in commits.items() if other.topic == partition.topic]
+        count = 0 if partition.topic in recreated else _count(partition.topic, topic, siblings, planner)
         commit = commits.get(partition)
         finished = planner.finished(partition, topic.id)
         if commit is not None:
             position = planner.resume(partition, topic.id, commit.offset)
-            starts[partition] = Start(position, commit.offset, topic.id, count or topic.partition_count)
+            starts[partition] = Start(position, commit.offset, topic.id, topic.partition_count if count is None else count)
             continue
         base = Start(NO_COMMIT, NO_COMMIT, topic.id, topic.partition_count if count is None else count)
         if finished is not None:
@@ -103,9 +118,8 @@ def resolve(
             continue
         grown = partition.partition >= count if count is not None else bool(siblings)
         expired = not siblings and planner.finished_id(partition.topic) == topic.id
-        late = known_topics is not None and partition.topic not in known_topics
         starts[partition] = base
-        if grown or expired or late:
+        if grown or expired:
             asked[partition] = EARLIEST
         else:
             stamp = starting.timestamp_of(partition)
@@ -117,6 +131,11 @@ def resolve(
         _after_the_end(found, asked, lookups, starting, read_committed, timeout_ms)
         for partition in asked:
             starts[partition] = attrs.evolve(starts[partition], position=found[partition].offset)
+    for name, topic in topics.items():
+        before = planner.finished_id(name)
+        if before is not None and is_other(before, topic.id):
+            # Not before: a look-up that failed is tried again, and must find the same.
+            planner.forget(name)
     return starts
 
 
@@ -129,7 +148,7 @@ def _topic(metadata: Metadata, name: str) -> Topic:
 
 def _count(name: str, topic: Topic, siblings: Iterable[OffsetAndMetadata], planner: Planner) -> int | None:
     """How many partitions the topic had when the group began to read it, as far as anybody noted it."""
-    noted = [count for commit in siblings if (count := count_of(commit.metadata)) is not None]
+    noted = [note.count for commit in siblings if (note := note_of(commit.metadata)) is not None]
     noted += [
         holding.count
         for partition, holding in planner.held.items()

@@ -383,8 +383,12 @@ async def differences(
     at_once: int = 20,
     tries: int = 5,
     name: str = "differential",
+    heard: Callable[[Recording], None] = lambda recording: None,
 ) -> Outcome:
-    """Record and compare a sequence for each seed, some at a time, each differing one again with more time."""
+    """Record and compare a sequence for each seed, some at a time, each differing one again with more time.
+
+    ``heard`` is told of every recording of Kafka's answers.
+    """
     outcome = Outcome()
     places = asyncio.Semaphore(at_once)
 
@@ -399,6 +403,7 @@ async def differences(
                     )
                 finally:
                     await broker.close()
+                heard(recording)
                 # In a thread: a virtual loop runs to its end, and one loop cannot run inside another.
                 found = compare(recording, await asyncio.to_thread(replay_alone, recording, 0))
                 for late_ms in _LATENESS_MS:

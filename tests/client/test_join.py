@@ -379,3 +379,21 @@ async def test_a_join_that_never_succeeds_is_reported_within_the_api_timeout_and
         assert 20_000 <= now_ms() < 23_000
         brokers.always(JoinGroupRequest, None)
         await until(lambda: one.stable and one.held)
+
+
+@in_virtual_time
+async def test_a_generation_that_comes_again_is_joined_once() -> None:
+    """In a group with members of the consumer protocol the generation is the member epoch, and stays in many a rebalance."""
+    brokers = FakeBrokers()
+    async with member(brokers, COOPERATIVE) as one:
+        await one.join()
+        await pause(5_000)
+        brokers.answer(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
+        brokers.assignment = {"t": range(4)}
+        brokers.always(JoinGroupRequest, lambda request: brokers.joined(request, leader=""))
+        await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
+        await pause(10_000)
+        assert len(brokers.all(JoinGroupRequest)) == 3
+        assert one.coordinator.generation == 1
+        assert one.stable
+        brokers.always(JoinGroupRequest, None)

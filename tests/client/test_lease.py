@@ -60,7 +60,7 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
 ) -> None:
     caplog.set_level(logging.INFO)
     brokers = FakeBrokers()
-    async with member(brokers, session_timeout_ms=SESSION_MS, default_api_timeout_ms=60_000) as one:
+    async with member(brokers, session_timeout_ms=SESSION_MS) as one:
         await one.join()
         await pause(100)
         held = one.held

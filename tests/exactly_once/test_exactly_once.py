@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from assignors import CooperativeStickyAssignor
-from consumer_coord import GroupConsumer, group_metadata
+from consumer_coord import GroupConsumer
+from consumer_coord.consumer import group_metadata
 from consumer_coord.member_state import Generation
 from consumer_coord.retry import Deadline
 from examples.exactly_once import Billing, behind

@@ -112,8 +112,10 @@ def _cause(
     runs: Mapping[tuple[str, int], Run],
 ) -> str:
     before, after = runs.get((earlier.member, earlier.run), Run()), runs.get((later.member, later.run), Run())
-    if after.replays is not None and later.batch == after.replays[0]:
-        return f"replayed batch ({after.replays[1]})"
+    # A query that is started again at once may replay before those who took over have read the same.
+    for one, run in ((later, after), (earlier, before)):
+        if run.replays is not None and one.batch == run.replays[0]:
+            return f"replayed batch ({run.replays[1]})"
     if (
         earlier.batch is not None
         and earlier.member != later.member  # whose own checkpoint knows what it finished

@@ -2,8 +2,9 @@
 
 ``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
 ``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count) and ``trigger``
-(the time from batch to batch; by default none).  Events are lines of JSON on standard output; the end of standard input
-stops the query.
+(the time from batch to batch; by default none).  A partition's number is that plus 1000 times the digit with which its
+records begin: the how-manieth topic of that name it is.  Events are lines of JSON on standard output.  A line on standard
+input stops the query and starts it again at once; its end stops it, or with ``"end": "exit"`` ends this process.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
+
+from tests.spark.drivers import unfinished_batch
+
+#: A run of a query is the process times this, plus how often it was started again there.
+RUNS = 1000
 
 #: How records become lines of the sink; also read by proof.py.
 FIELDS = ("member", "run", "batch", "at_ms", "partition", "first", "last", "count")
@@ -60,7 +67,8 @@ def main() -> None:
             super().onQueryProgress(event)
             found = progress(_Last(event.progress))
             if found is not None:
-                tell("progress", batch=event.progress.batchId, rows=event.progress.numInputRows, lag=found.lag)
+                batch, rows = event.progress.batchId, event.progress.numInputRows
+                tell("progress", batch=batch, rows=rows, lag=found.lag, member=found.member_id)
 
     spark.streams.addListener(Told())
     reader = spark.readStream.format("kafka_group")
@@ -76,23 +84,42 @@ def main() -> None:
 
     def sink(frame: Any, batch: int) -> None:
         began_ms = time.monotonic_ns() // 1_000_000
-        rows = frame.groupBy("partition").agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
-        head = (setup["name"], os.getpid(), batch, began_ms)
+        topic = f.substring(f.col("value").cast("string"), 1, 1).cast("int")
+        partition = (f.col("partition") + 1000 * topic).alias("partition")
+        rows = frame.groupBy(partition).agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
+        head = (setup["name"], os.getpid() * RUNS + restarts, batch, began_ms)
         # One write: a kill leaves all lines of a batch or none.
         lines = [json.dumps(dict(zip(FIELDS, (*head, *row), strict=True))) + "\n" for row in rows]
         with open(setup["sink"], "ab", buffering=0) as file:
             file.write("".join(lines).encode())
 
-    writer = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"])
-    query = writer.trigger(processingTime=setup.get("trigger", "0 seconds")).start()
-    tell("started", pid=os.getpid())
+    restarts = 0
 
-    def stop_at_end_of_input() -> None:
-        sys.stdin.read()
+    def start() -> Any:
+        writer = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"])
+        return writer.trigger(processingTime=setup.get("trigger", "0 seconds")).start()
+
+    query = start()
+    tell("started", pid=os.getpid())
+    ending = threading.Event()
+
+    def obey() -> None:
+        nonlocal query, restarts
+        for _ in sys.stdin:
+            query.stop()
+            restarts += 1
+            tell("restarting", run=os.getpid() * RUNS + restarts, unfinished=unfinished_batch(Path(setup["checkpoint"])))
+            query = start()
+        if setup.get("end") == "exit":
+            os._exit(0)
+        ending.set()
         query.stop()
 
-    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
+    threading.Thread(target=obey, daemon=True).start()
     try:
+        while not ending.is_set():
+            if query.awaitTermination(1):
+                time.sleep(0.05)  # it is being started again
         query.awaitTermination()
         spark.stop()
     except Exception as error:  # noqa: BLE001 - whatever it is, whoever started this process is told

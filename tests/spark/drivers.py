@@ -65,7 +65,9 @@ class Driver:
         found: set[tuple[str, int]] = set()
         with self._lock:
             for one in self.events:
-                if one["event"] in ("owned", "revoked", "lost"):
+                if one["event"] == "restarting":
+                    found = set()
+                elif one["event"] in ("owned", "revoked", "lost"):
                     partitions = {(topic, number) for topic, numbers in one["partitions"].items() for number in numbers}
                     found = found | partitions if one["event"] == "owned" else found - partitions
         return found
@@ -107,6 +109,14 @@ class Driver:
         assert targets, f"{self.name} has no {what} to kill: {self.processes()}"
         for pid in targets:
             os.kill(pid, signal.SIGKILL)
+
+    def restart(self, deadline_s: float = 60) -> None:
+        """Stop the query in good order and start it again at once, in the same driver."""
+        assert self.process.stdin is not None
+        before = len(self.named("restarting"))
+        self.process.stdin.write(b"again\n")
+        self.process.stdin.flush()
+        self.wait_for("restarting", deadline_s, count=before + 1)
 
     def stop(self, deadline_s: float = 60) -> None:
         """Stop the query in good order, and wait for the end of the driver."""

@@ -18,14 +18,18 @@ DEADLINE_S = 90.0
 
 @attrs.define
 class Rows:
-    """What a query's finished batches held, as (batch, topic, partition, offset); ``before`` runs first in each batch."""
+    """What a query's finished batches held, as (batch, topic, partition, offset); ``before`` runs first in each batch.
 
-    seen: list[tuple[int, str, int, int]] = attrs.field(factory=list)
+    ``columns``: others in place of those three.
+    """
+
+    seen: list[tuple[int, Any, int, int]] = attrs.field(factory=list)
     before: Callable[[int], None] = lambda batch: None
+    columns: tuple[str, str, str] = ("topic", "partition", "offset")
 
     def __call__(self, frame: Any, batch: int) -> None:
         self.before(batch)
-        self.seen += [(batch, *row) for row in frame.select("topic", "partition", "offset").collect()]
+        self.seen += [(batch, *row) for row in frame.select(*self.columns).collect()]
 
     def offsets(self, partition: int | None = None) -> list[int]:
         """In the order in which they came; of one partition, or of all."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.spark.launcher import fast_python
+from consumer_coord.spark.needs import MODULES, check
 
 PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
 WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader")
@@ -44,10 +45,17 @@ def test_a_process_imports_what_it_needs_and_no_more(imported: tuple[str, ...], 
     assert not modules & unwanted
 
 
+def test_a_python_without_what_is_needed_is_named_with_the_remedy() -> None:
+    check(MODULES)
+    with pytest.raises(ImportError, match=r"no-such-package, which the Python of this process.*PYSPARK_PYTHON") as caught:
+        check({**MODULES, "no_such_module": "no-such-package"})
+    assert sys.executable in str(caught.value)
+
+
 def run_with_launcher(tmp_path: Path, path: str, *arguments: str, **more: str) -> list[str]:
     code = "import os; print(os.environ['PYTHONPATH'], os.environ.get('OPENBLAS_NUM_THREADS'), sep='\\n')"
     environment = {**os.environ, "PYTHONPATH": path, **more}
-    command = [fast_python(tmp_path), "-c", code, *arguments]
+    command = [fast_python(str(tmp_path)), "-c", code, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark.deliveries import UNEXPLAINED, Delivery, Run, judge
-from tests.spark.proof import Scene, play
+from tests.spark.proof import play
+from tests.spark.scene import Scene
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.members import Members
 
@@ -56,6 +57,8 @@ def test_the_judge_knows_the_causes_of_duplicates() -> None:
     assert replayed.duplicates == {"replayed batch (jvm)": 10}
     replayed_late = judge([delivery(1, "p", 0, 9, batch=None), delivery(2, "a", 0, 9, run=2)], {0: 10}, killed)
     assert replayed_late.duplicates == {"replayed batch (jvm)": 10}
+    replayed_first = judge([delivery(1, "a", 0, 9, run=2), delivery(2, "b", 0, 14)], {0: 15}, killed)
+    assert replayed_first.duplicates == {"replayed batch (jvm)": 10}
     unconfirmed = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, killed)
     assert unconfirmed.duplicates == {"finished, not confirmed (jvm)": 5}
     lost = judge([delivery(1, "a", 0, 9), delivery(2, "b", 5, 14)], {0: 15}, {("a", 1): Run(lost=True)})

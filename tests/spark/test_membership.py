@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from consumer_coord.broker.node import BrokerNode, ClientConnection
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import FatalError
+from consumer_coord.spark import member
 from consumer_coord.spark.member import Membership
 from consumer_coord.spark.offsets import Offsets
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
+
+Join = Callable[..., Membership]
+
+#: The API key.
+LEAVE_GROUP = 13
 
 
 @pytest.fixture
@@ -22,18 +31,27 @@ def embedded() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-def membership(embedded: EmbeddedKafka) -> Iterator[Membership]:
-    options = {
-        "kafka.bootstrap.servers": embedded.bootstrap_servers,
-        "group.id": "billing",
-        "subscribe": "orders",
-        "startingOffsets": "earliest",
-    }
-    found = Membership(parse_options(options))
-    try:
-        yield found
-    finally:
-        found.leave()
+def join(embedded: EmbeddedKafka) -> Iterator[Join]:
+    made: list[Membership] = []
+
+    def one(**options: str) -> Membership:
+        settings = {
+            "kafka.bootstrap.servers": embedded.bootstrap_servers,
+            "group.id": "billing",
+            "startingOffsets": "earliest",
+            **options,
+        }
+        made.append(Membership(parse_options(settings)))
+        return made[-1]
+
+    yield one
+    for query in made:
+        query.leave()
+
+
+@pytest.fixture
+def membership(join: Join) -> Membership:
+    return join(subscribe="orders")
 
 
 @pytest.fixture
@@ -79,3 +97,71 @@ def test_idle_planning_calls_cost_no_requests(
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
     wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
+
+
+def test_every_caller_of_leave_waits_for_the_same_leave(
+    embedded: EmbeddedKafka, membership: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the planner's input and SIGTERM come at the same moment, and the second to ask ends the process."""
+    membership.next_batch(Offsets("billing"))
+    leaves: list[bytes] = []
+    left, answered = threading.Event(), threading.Event()
+    handle = BrokerNode.handle
+
+    async def slow(self: BrokerNode, frame: bytes, client: ClientConnection) -> bytes | None:
+        if int.from_bytes(frame[:2], "big") == LEAVE_GROUP:
+            leaves.append(frame)
+            left.set()
+            await asyncio.to_thread(answered.wait)
+        return await handle(self, frame, client)
+
+    monkeypatch.setattr(BrokerNode, "handle", slow)
+    first, second = (threading.Thread(target=membership.leave, daemon=True) for _ in range(2))
+    first.start()
+    assert left.wait(30)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive(), "the process would end now, and nobody hears the answer"
+    answered.set()
+    first.join(30)
+    second.join(30)
+    assert not first.is_alive()
+    assert not second.is_alive()
+    assert len(leaves) == 1
+    with pytest.raises(FatalError, match="has left its group"):
+        membership.open()
+
+
+def test_it_does_not_join_when_it_has_left(embedded: EmbeddedKafka, membership: Membership, frames: list[bytes]) -> None:
+    membership.leave()
+    with pytest.raises(FatalError, match="has left its group"):
+        membership.next_batch(Offsets("billing"))
+    assert frames == []
+
+
+def test_a_topic_that_does_not_exist_is_told_and_waited_for(
+    embedded: EmbeddedKafka, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = join(subscribe="ordres", **{"kafka.metadata.max.age.ms": "200"})
+    wait_until(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), 30, "a word of it")
+    assert "ordres: no such topic" in str(query.status.problem)
+    assert caplog.text.count("ordres: no such topic") == 1, "and not with each planning call"
+    embedded.create_topic("ordres")
+    wait_until(lambda: query.next_batch(Offsets("billing")) is not None, 30, "its share")
+    assert query.status.problem is None
+
+
+def test_a_pattern_that_matches_nothing_is_told(embedded: EmbeddedKafka, join: Join) -> None:
+    query = join(subscribePattern="ordres.*")
+    wait_until(lambda: query.next_batch(Offsets("billing")) is not None or bool(query.status.problem), 30, "a word of it")
+    assert "'ordres.*' matches no topic" in str(query.status.problem)
+
+
+def test_brokers_that_are_away_are_told_long_before_it_is_an_error(
+    join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(member, "JOIN_WAIT_MS", 300)
+    query = join(subscribe="orders", **{"kafka.bootstrap.servers": "127.0.0.1:9"})
+    assert query.next_batch(Offsets("billing")) is None
+    assert "kafka.bootstrap.servers='127.0.0.1:9'" in str(query.status.problem)
+    assert "kafka.bootstrap.servers='127.0.0.1:9'" in caplog.text

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from consumer_coord.spark.offsets import Offsets, from_json
 from consumer_coord.spark.packing import Packing
-from consumer_coord.spark.planner import Holding, Limits, Planner
+from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.source import plan_tasks
 from consumer_coord.topic_partition import TopicPartition
 
-ID = uuid.UUID(int=7)
+ID, NEW_ID = uuid.UUID(int=7), uuid.UUID(int=8)
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
 START = Offsets("billing")
 
@@ -141,6 +141,36 @@ def test_a_checkpoint_says_nothing_about_a_topic_made_again() -> None:
     restarted = Planner("billing")
     restarted.confirm(checkpoint)
     assert restarted.resume(P0, uuid.UUID(int=8), 2) == 2
+
+
+def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
+    """The same partition name, held without a break, and another topic since the batch was planned."""
+    planner = Planner("billing")
+    planner.take_up(P0, holding(10))
+    first = plan(planner, START, {P0: 15})
+    assert first is not None
+    late = PlannedCommit(15, 1, ID, 3)
+    planner.take_up(P0, holding(0, topic_id=NEW_ID))
+    planner.confirm(first)
+    assert committable(planner) == {}
+    planner.committed(P0, late)
+    assert planner.held[P0] == holding(0, topic_id=NEW_ID)
+    again = plan(planner, first, {P0: 12})
+    assert spans(again) == {0: (0, 12)}
+    assert again is not None
+    assert again.topics["orders"].id == NEW_ID
+    planner.confirm(again)
+    assert committable(planner) == {P0: 12}
+    assert planner.finished(P0, ID) is None
+
+
+def test_a_batch_never_mixes_two_topics_of_one_name() -> None:
+    planner = Planner("billing")
+    planner.take_up(P0, holding(10))
+    planner.take_up(P1, holding(0, topic_id=NEW_ID))
+    assert plan(planner, START, {P0: 15, P1: 5}) is None
+    planner.take_up(P0, holding(0, topic_id=NEW_ID))
+    assert spans(plan(planner, START, {P0: 15, P1: 5})) == {0: (0, 15), 1: (0, 5)}
 
 
 def test_what_spark_did_not_run_is_planned_again() -> None:

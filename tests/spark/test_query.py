@@ -337,7 +337,7 @@ def test_nothing_of_an_unfinished_batch_is_committed_and_it_runs_again(
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_topic_deleted_and_made_again(
+def test_a_topic_made_again_while_the_query_was_stopped(
     queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: KafkaCluster, fail: str
 ) -> None:
     name = topic(partitions=1)
@@ -348,13 +348,44 @@ def test_a_topic_deleted_and_made_again(
     kafka.delete_topic(name)
     kafka.create_topic(name, 1)
     fill(name, 0, 30)
-    again, more = queries.start(name, {"failOnDataLoss": fail}, checkpoint="c", now=True)
+    options = {"failOnDataLoss": fail, "startingOffsets": "latest"}
+    again, more = queries.start(name, options, checkpoint="c", now=True)
     if fail == "true":
         with pytest.raises(StreamingQueryException, match=f"topic '{name}'.*deleted and made again"):
             again.awaitTermination(DEADLINE_S)
     else:
         again.awaitTermination(DEADLINE_S)
-        assert more.offsets() == list(range(30)), "nothing of the new topic is passed over"
+        assert more.offsets() == list(range(30)), "nothing of the new topic is passed over, although the option says latest"
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_made_again_under_a_running_query(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: KafkaCluster, fail: str
+) -> None:
+    """With more records than before, so that no offset is out of range."""
+    name = topic(partitions=1)
+    fill(name, 0, 400)
+    options = {"failOnDataLoss": fail, "maxOffsetsPerTrigger": "40"}
+    rows = Rows(before=lambda batch: time.sleep(0.2), columns=("value", "partition", "offset"))
+    query, _ = queries.start(name, options, rows=rows)
+    until(lambda: len(rows.seen) >= 120, "some batches", [query])
+    kafka.delete_topic(name)
+    kafka.create_topic(name, 1)
+    fill(name, 0, 1_000, first=5_000)
+    if fail == "true":
+        wait_until(lambda: not query.isActive, DEADLINE_S, "the end of the query")
+        assert re.search(f"data loss in .*'{name}'.*deleted", str(query.exception()), re.DOTALL)
+        return
+    new = [(f"v{5_000 + offset}".encode(), offset) for offset in range(1_000)]
+
+    def told() -> list[tuple[bytes, int]]:
+        return [(bytes(value), offset) for _, value, _, offset in rows.seen if int(value[1:]) >= 5_000]
+
+    until(lambda: len(told()) >= 1_000, "the new topic's records", [query])
+    assert told() == new, "each once, from the first on"
+    old = [(bytes(value), offset) for _, value, _, offset in rows.seen if int(value[1:]) < 5_000]
+    assert old == [(f"v{offset}".encode(), offset) for offset in range(len(old))]
+    until(lambda: queries.committed(name, 1) == {0: 1_000}, "their commits", [query])
 
 
 def test_one_source_used_twice_in_a_query(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import uuid
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark import consumers
+from consumer_coord.spark import consumers, reader
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.options import parse_options
@@ -26,13 +28,12 @@ from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 pytestmark = pytest.mark.kafka
 
 Read = Callable[..., list[dict[str, Any]]]
+SpecFactory = Callable[..., ReadSpec]
 
 
 @pytest.fixture
-def read(kafka: KafkaCluster) -> Iterator[Read]:
-    def run(
-        ranges: Sequence[Range], schema: StructType | None = None, *, headers: bool = False, **options: str
-    ) -> list[dict[str, Any]]:
+def spec(kafka: KafkaCluster) -> Iterator[SpecFactory]:
+    def made(**options: str) -> ReadSpec:
         parsed = parse_options(
             {
                 "kafka.bootstrap.servers": kafka.bootstrap_servers,
@@ -42,14 +43,23 @@ def read(kafka: KafkaCluster) -> Iterator[Read]:
                 **options,
             }
         )
-        spec = ReadSpec(parsed.data_plane(), parsed.fail_on_data_loss, parsed.poll_timeout_ms)
+        return ReadSpec(parsed.data_plane(), parsed.fail_on_data_loss, parsed.poll_timeout_ms)
+
+    yield made
+    consumers.close_all()
+
+
+@pytest.fixture
+def read(spec: SpecFactory) -> Read:
+    def run(
+        ranges: Sequence[Range], schema: StructType | None = None, *, headers: bool = False, **options: str
+    ) -> list[dict[str, Any]]:
         arrow: pa.Schema = to_arrow_schema(schema or source_schema(headers), timezone="UTC")
-        batches = list(read_ranges(ranges, spec, arrow))
+        batches = list(read_ranges(ranges, spec(**options), arrow))
         assert all(batch.schema.equals(arrow) for batch in batches)
         return [row for batch in batches for row in batch.to_pylist()]
 
-    yield run
-    consumers.close_all()
+    return run
 
 
 def offsets(rows: Sequence[dict[str, Any]], partition: int = 0) -> list[int]:
@@ -211,6 +221,63 @@ def test_deleted_records_fail_or_warn(
     assert f"topic '{name}', partition 0, offsets 10 to 60" in caplog.text
     assert read([Range(name, 0, 10, 30)], failOnDataLoss="false") == []
     assert offsets(read([Range(name, 0, 40, 60)])) == list(range(40, 60))
+
+
+def topic_id(kafka: KafkaCluster, name: str) -> uuid.UUID:
+    told = kafka.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id
+    return uuid.UUID(bytes=b64decode(f"{told}=="))
+
+
+@pytest.mark.parametrize("records", [1_000, 60, 10, 0])
+def test_a_topic_made_again_is_not_read_from_the_old_ones_offsets(
+    kafka: KafkaCluster,
+    topic: NewTopicFactory,
+    fill: Callable[..., None],
+    read: Read,
+    caplog: pytest.LogCaptureFixture,
+    records: int,
+) -> None:
+    """Neither from what was fetched ahead of the old one, nor from the new one at the old one's offsets."""
+    name = topic()
+    fill(name, 0, 400)
+    old = topic_id(kafka, name)
+    assert offsets(read([Range(name, 0, 0, 40, old)])) == list(range(40))
+    kafka.delete_topic(name)
+    kafka.create_topic(name, 1)
+    fill(name, 0, records, first=5_000)
+    new = topic_id(kafka, name)
+    assert old != new
+    with pytest.raises(DataLossError, match=f"topic '{name}'.* {old}.* deleted and made again as {new}"):
+        read([Range(name, 0, 40, 80, old)])
+    assert read([Range(name, 0, 40, 80, old)], failOnDataLoss="false") == []
+    assert "deleted and made again" in caplog.text
+    rows = read([Range(name, 0, 0, min(40, records), new)])
+    assert [row["value"] for row in rows] == [f"v{number}".encode() for number in range(5_000, 5_000 + min(40, records))]
+
+
+def test_a_topic_made_again_in_mid_task_is_noticed(
+    kafka: KafkaCluster,
+    topic: NewTopicFactory,
+    fill: Callable[..., None],
+    spec: SpecFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was handed over before is the old topic's, and nothing after it comes."""
+    name, other = topic(), topic()
+    fill(name, 0, 100)
+    fill(other, 0, 100)
+    old, known = topic_id(kafka, name), topic_id(kafka, other)
+    wanted = [Range(name, 0, 0, 200, old), Range(other, 0, 0, 100, known)]
+    schema: pa.Schema = to_arrow_schema(source_schema(False), timezone="UTC")
+    monkeypatch.setattr(reader, "BATCH_RECORDS", 50)
+    reading = read_ranges(wanted, spec(failOnDataLoss="false"), schema)
+    rows = next(reading).to_pylist()
+    kafka.delete_topic(name)
+    kafka.create_topic(name, 1)
+    fill(name, 0, 1_000, first=5_000)
+    rows += [row for batch in reading for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows if row["topic"] == other] == list(range(100))
+    assert all(row["value"] == f"v{row['offset']}".encode() for row in rows)
 
 
 def test_a_promise_that_is_not_kept_is_an_error(

@@ -46,6 +46,8 @@ class Listener:
 
     name: str
     security_protocol: str
+    advertised_port: int | None = None
+    """In place of the listener's own, where something stands between (one broker only)."""
 
 
 class RealKafka(KafkaCluster):
@@ -158,7 +160,7 @@ class RealKafka(KafkaCluster):
             (node.directory / "server.properties").write_text("".join(lines))
 
     def _defaults(self, node: Node) -> Mapping[str, str]:
-        names = [listener.name for listener in self._listeners]
+        advertised = {listener.name: listener.advertised_port or node.ports[listener.name] for listener in self._listeners}
         protocols = {listener.name: listener.security_protocol for listener in self._listeners}
         protocols["CONTROLLER"] = "PLAINTEXT"
         voters = (f"{one.node_id}@127.0.0.1:{one.ports['CONTROLLER']}" for one in self._nodes.values())
@@ -170,7 +172,7 @@ class RealKafka(KafkaCluster):
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in node.ports.items()),
-            "advertised.listeners": ",".join(f"{name}://127.0.0.1:{node.ports[name]}" for name in names),
+            "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in advertised.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "log.dirs": str(node.directory / "data"),
             # A killed broker may register again, and its partitions get new leaders, when its session is over.

@@ -21,7 +21,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/security/test_listeners.py",
         "tests/security/test_sessions.py",
     ),
-    "kafka3": ("tests/kafka/test_three_brokers.py",),
+    "kafka3": ("tests/kafka/test_three_brokers.py", "tests/kafka/test_torture_soak.py"),
     "java_assignors": ("tests/assignors/test_range_and_round_robin.py", "tests/assignors/test_sticky_against_java.py"),
     "oracle": ("tests/broker/test_offsets_topic.py", "tests/wire/test_against_java.py"),
 }
@@ -33,13 +33,14 @@ def together(name: str) -> str:
     return next((fixture for fixture, files in TOGETHER.items() if file in files), name)
 
 
-def check(items: Iterable[pytest.Item]) -> None:
-    """Raises UsageError for a test that uses such a fixture in a file that is not listed."""
+def misplaced(items: Iterable[pytest.Item]) -> Sequence[str]:
+    """The files with tests that use such a fixture, and that are not listed."""
+    found: set[str] = set()
     for item in items:
-        for fixture in TOGETHER.keys() & set(getattr(item, "fixturenames", ())):
-            file = item.nodeid.partition("::")[0]
-            if not any(file in files for files in TOGETHER.values()):
-                raise pytest.UsageError(f"{file} uses the fixture {fixture}: add it to TOGETHER in {__file__}")
+        file = item.nodeid.partition("::")[0]
+        if together(file) == file:
+            found.update(f"{file} uses {name}" for name in TOGETHER if name in getattr(item, "fixturenames", ()))
+    return sorted(found)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types

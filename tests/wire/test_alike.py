@@ -135,7 +135,7 @@ def _changes(struct: type[Struct], version: int) -> Iterator[dict[str, Any]]:
 
 def test_tagged_fields_in_one_element() -> None:
     response = OffsetCommitResponse(
-        topics=[OffsetCommitResponseTopic("t", [OffsetCommitResponsePartition(p) for p in range(_COUNT)])]
+        topics=[OffsetCommitResponseTopic("t", partitions=[OffsetCommitResponsePartition(p) for p in range(_COUNT)])]
     )
     body = encode(response, 9)
     first = body.index(b"\x02t") + 3

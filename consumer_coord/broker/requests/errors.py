@@ -156,6 +156,7 @@ def _offset_commit(request: OffsetCommitRequest, version: int, code: int) -> Str
         topics=tuple(
             OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=tuple(
                     OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
                     for partition in topic.partitions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (
+    OFFSET_COMMIT_BY_NAME,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -27,7 +29,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from consumer_coord.wire.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from consumer_coord.broker.node import BrokerNode
@@ -45,18 +46,21 @@ async def offset_commit(
     topics = node.cluster.topics
     commits: list[Commit] = []
     unknown: list[CommitResult] = []
+    by_id = context.api_version > OFFSET_COMMIT_BY_NAME
     for topic in request.topics:
-        known = topics.by_name.get(topic.name)
+        known = topics.by_id.get(topic.topic_id) if by_id else topics.by_name.get(topic.name)
         for partition in topic.partitions:
             commit = Commit(
-                topic.name,
+                topic.name if known is None else known.name,
                 partition.partition_index,
                 partition.committed_offset,
                 partition.committed_leader_epoch,
                 partition.committed_metadata,
-                ZERO_UUID if known is None else known.topic_id,
+                topic.topic_id if known is None else known.topic_id,
             )
-            if known is None or not 0 <= partition.partition_index < len(known.partitions):
+            if known is None and by_id:
+                unknown.append((commit, error_codes.UNKNOWN_TOPIC_ID))
+            elif known is None or not 0 <= partition.partition_index < len(known.partitions):
                 unknown.append((commit, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 commits.append(commit)
@@ -74,20 +78,21 @@ async def offset_commit(
         topics=tuple(
             OffsetCommitResponseTopic(
                 name=topic,
+                topic_id=topic_id,
                 partitions=tuple(
                     OffsetCommitResponsePartition(partition_index=commit.partition, error_code=error_code)
                     for commit, error_code in partitions
                 ),
             )
-            for topic, partitions in _by_topic([*results, *unknown])
+            for (topic, topic_id), partitions in _by_topic([*results, *unknown])
         )
     )
 
 
-def _by_topic(results: Sequence[CommitResult]) -> list[tuple[str, list[CommitResult]]]:
-    grouped: dict[str, list[CommitResult]] = {}
+def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUID], list[CommitResult]]]:
+    grouped: dict[tuple[str, uuid.UUID], list[CommitResult]] = {}
     for result in results:
-        grouped.setdefault(result[0].topic, []).append(result)
+        grouped.setdefault((result[0].topic, result[0].topic_id), []).append(result)
     return list(grouped.items())
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 import attrs
 
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
+
+#: The newest version of OffsetCommit with names of topics; later ones have ids.
+OFFSET_COMMIT_BY_NAME = 9
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -21,13 +25,14 @@ class OffsetCommitRequestPartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequestTopic(Struct):
-    """One of ``OffsetCommitRequest.topics``."""
+    """One of ``OffsetCommitRequest.topics``; from version 10 on by id (KIP-848)."""
 
-    name: str = field(STRING, ignorable=True)
+    name: str = field(STRING, "0-9", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
     partitions: Sequence[OffsetCommitRequestPartition] = field(array(OffsetCommitRequestPartition))
 
 
-@message("2-9", flexible="8+")
+@message("2-10", flexible="8+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequest(Struct):
     """Commits offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
@@ -50,13 +55,14 @@ class OffsetCommitResponsePartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponseTopic(Struct):
-    """One of ``OffsetCommitResponse.topics``."""
+    """One of ``OffsetCommitResponse.topics``; from version 10 on by id."""
 
-    name: str = field(STRING, ignorable=True)
+    name: str = field(STRING, "0-9", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
     partitions: Sequence[OffsetCommitResponsePartition] = field(array(OffsetCommitResponsePartition))
 
 
-@message("2-9", flexible="8+")
+@message("2-10", flexible="8+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponse(Struct):
     """An error code per partition."""

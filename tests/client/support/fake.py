@@ -445,6 +445,7 @@ def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, 
         topics=tuple(
             OffsetCommitResponseTopic(
                 topic.name,
+                topic.topic_id,
                 tuple(
                     OffsetCommitResponsePartition(
                         row.partition_index, errors.get(TopicPartition(topic.name, row.partition_index), codes.NONE)

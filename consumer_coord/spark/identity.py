@@ -1,0 +1,96 @@
+"""Which topic a name stands for: a topic that is deleted and made again has another id (KIP-516), and offsets of one mean
+nothing in the other.
+
+Brokers hear of it one after the other, and a broker that lags behind tells the old id.  So a change counts when it was
+told twice, and an id that was replaced never comes back.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from consumer_coord.errors import RetriableError
+from consumer_coord.metadata import NO_TOPIC_ID, Metadata
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
+
+#: topic -> its id; a topic that the cluster does not have is not in it
+TopicIds: TypeAlias = Mapping[str, uuid.UUID]
+
+#: The second look comes so much later than the first.
+AGAIN_S = 0.2
+
+
+async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
+    """The ids that these topics have now; :data:`~consumer_coord.metadata.NO_TOPIC_ID` from brokers before 2.8."""
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+    )
+    response = await cluster.request_any(request, Deadline.after(timeout_ms))
+    found: dict[str, uuid.UUID] = {}
+    for topic in response.topics:
+        if topic.error_code == codes.NONE:
+            found[topic.name] = topic.topic_id
+        elif topic.error_code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+            name = codes.error_name(topic.error_code)
+            raise RetriableError(f"the id of topic {topic.name!r}: {name}", code=topic.error_code)
+    return found
+
+
+def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:
+    """True if these are two topics, as far as both ids are known."""
+    return now is not None and NO_TOPIC_ID not in (expected, now) and expected != now
+
+
+class TopicIdentity:
+    """The ids by which one query goes."""
+
+    def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
+        self._pause = pause
+        self._replaced: set[uuid.UUID] = set()
+        self._checked_metadata = -1
+        self._hinted = False
+
+    def hint(self) -> None:
+        """Something looks as if a topic had been made again: ask the brokers at the next :meth:`recreated`."""
+        self._hinted = True
+
+    def recreated(self, held: TopicIds, metadata: Metadata, told: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
+        """Topics of ``held`` that were deleted and made again, with their new ids.
+
+        ``metadata`` and ``told`` are what is known without asking; ``refresh`` asks the brokers, only if there is a
+        reason.
+        """
+        known = self._others(held, told)
+        if metadata.version != self._checked_metadata:
+            known = known or self._others(held, _ids(metadata))
+        if not known and not self._hinted:
+            self._checked_metadata = metadata.version
+            return {}
+        found = self._others(held, _ids(refresh()))
+        if found:
+            self._pause(AGAIN_S)
+            second = self._others(held, _ids(refresh()))
+            found = {topic: now for topic, now in found.items() if second.get(topic) == now}
+        self._hinted = False
+        return found
+
+    def replaced(self, topic_id: uuid.UUID) -> None:
+        """The query does not go by this id any more: a broker that tells it is behind."""
+        self._replaced.add(topic_id)
+
+    def _others(self, held: TopicIds, now: TopicIds) -> dict[str, uuid.UUID]:
+        return {
+            topic: now[topic]
+            for topic, expected in held.items()
+            if is_other(expected, now.get(topic)) and now[topic] not in self._replaced
+        }
+
+
+def _ids(metadata: Metadata) -> TopicIds:
+    return {name: topic.id for name, topic in metadata.topics.items()}

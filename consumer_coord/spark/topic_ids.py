@@ -1,0 +1,113 @@
+"""Which topics the brokers have, by id (KIP-516), for the executors: librdkafka goes on at the same offset, without a
+word, when a topic is deleted and made again with more records than before.
+
+An id never comes back.  So when a topic has the planned id *after* records were read, all of them are that topic's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, TypeAlias
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, TopicDescription
+
+logger = logging.getLogger(__name__)
+
+#: A broker may be behind the others: what it says of another id is believed when it is said again so much later.
+_AGAIN_S = 0.5
+_REQUEST_TIMEOUT_S = 10.0
+
+#: Settings of consumers, which librdkafka would complain about here.
+_OF_CONSUMERS = (
+    "auto.",
+    "check.crcs",
+    "coordinator.",
+    "enable.auto.",
+    "enable.partition.eof",
+    "fetch.",
+    "group.",
+    "heartbeat.",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "offset.store.",
+    "partition.assignment.strategy",
+    "queued.m",
+    "session.timeout.ms",
+)
+
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+#: Errors that asking again does not cure.
+_FINAL = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION}
+
+Answers: TypeAlias = Mapping[str, "Future[TopicDescription]"]
+
+
+class TopicIds:
+    """Asks the brokers; one connection or two of its own, opened at the first question."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
+        self._admin = AdminClient(kept, logger=logger)
+        self.asked = False
+
+    def ask(self, topics: Iterable[str]) -> Answers:
+        """Ask now, and go on meanwhile."""
+        self.asked = True
+        names = sorted(topics)
+        # Callbacks for tokens are served by this call.
+        self._admin.poll(0)
+        found: Answers = (
+            self._admin.describe_topics(TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S) if names else {}
+        )
+        return found
+
+    def others(
+        self, expected: Mapping[str, uuid.UUID], answers: Answers, timeout_s: float
+    ) -> Mapping[str, uuid.UUID]:
+        """Those topics of ``expected`` that have another id now, with that id; waits for ``answers``.
+
+        A topic that is gone has no other id: what was read of it was its own.  Raises KafkaException when no broker
+        answers within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        suspected: Mapping[str, uuid.UUID] | None = None
+        while True:
+            wait(answers.values(), timeout=_REQUEST_TIMEOUT_S + 1)
+            found: dict[str, uuid.UUID] = {}
+            failure: KafkaException | None = None
+            for topic, answer in answers.items():
+                try:
+                    described = answer.result(0)
+                except KafkaException as error:
+                    if error.args[0].code() not in _NO_TOPIC:
+                        failure = error
+                except TimeoutError:
+                    failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the brokers were asked for topic {topic!r}"))
+                else:
+                    now = _to_uuid(described.topic_id)
+                    # Brokers before 2.8 know no ids.
+                    if now.int and expected[topic].int and now != expected[topic]:
+                        found[topic] = now
+            if failure is not None:
+                if failure.args[0].code() in _FINAL or time.monotonic() > deadline:
+                    raise failure
+                logger.info("asking for topic ids: %s", failure)
+                time.sleep(_AGAIN_S)
+            elif not found or found == suspected:
+                return found
+            else:
+                suspected = found
+                time.sleep(_AGAIN_S)
+            answers = self.ask(expected)
+
+
+def _to_uuid(told: Any) -> uuid.UUID:
+    words = (told.get_most_significant_bits(), told.get_least_significant_bits())
+    high, low = (word & 0xFFFF_FFFF_FFFF_FFFF for word in words)
+    return uuid.UUID(int=high << 64 | low)

@@ -1,0 +1,168 @@
+"""A call of AsyncGroupConsumer that is cancelled costs nothing: no record, no callback, no partition, no choice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.aio.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": PARTITIONS}) as running:
+        yield running
+
+
+@pytest.mark.behaviour(24)
+def test_polls_that_are_cancelled_all_the_time_skip_nothing_and_strand_nothing(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, 300)
+        found: list[int] = []
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            limit_s = 0.0005
+            while len(found) < 300:
+                try:
+                    message = await asyncio.wait_for(member.poll(), limit_s)
+                except TimeoutError:
+                    # Each step is hit by some limit, and in the end all of them fit in.
+                    limit_s = min(0.1, limit_s * 1.1)
+                    continue
+                assert message is not None
+                found.append(int(message.value() or b""))
+            assert sorted(found) == list(range(300)), "a record was skipped, or came twice"
+            assert len(member.assignment()) == PARTITIONS
+            assert len(await member.position(member.assignment())) == PARTITIONS
+
+    asyncio.run(main())
+
+
+@pytest.mark.behaviour(24)
+def test_a_callback_goes_on_when_its_poll_is_cancelled_and_its_choice_counts(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, 60)
+        calls: list[str] = []
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def on_assign(who: Any, rows: list[TopicPartition]) -> None:
+            calls.append("began")
+            entered.set()
+            await go_on.wait()
+            await who.incremental_assign([TopicPartition(row.topic, row.partition, 7) for row in rows])
+            calls.append("ended")
+
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"], on_assign=on_assign)
+            polling = asyncio.create_task(member.poll())
+            await entered.wait()
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            again = asyncio.create_task(member.poll())
+            await asyncio.sleep(0)
+            go_on.set()
+            first = await again
+            assert first is not None
+            assert first.offset() == 7
+            assert calls == ["began", "ended"]
+
+    asyncio.run(main())
+
+
+def test_an_exception_of_a_callback_whose_poll_was_cancelled_comes_out_of_the_next_one(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def on_assign(*_: Any) -> None:
+            entered.set()
+            await go_on.wait()
+            raise ZeroDivisionError("a bug of the application")
+
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"], on_assign=on_assign)
+            polling = asyncio.create_task(member.poll())
+            await entered.wait()
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            go_on.set()
+            with pytest.raises(KafkaException, match="a bug of the application"):
+                await member.poll(10)
+            assert len(member.assignment()) == PARTITIONS
+
+    asyncio.run(main())
+
+
+@pytest.mark.behaviour(24)
+def test_an_unsubscribe_that_is_cancelled_lets_the_member_come_back(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            for delay in range(6):
+                await member.subscribe(["orders"])
+                while len(member.assignment()) < PARTITIONS:
+                    await member.poll(0.05)
+                leaving = asyncio.create_task(member.unsubscribe())
+                for _ in range(delay):
+                    await asyncio.sleep(0)
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+                await member.unsubscribe()
+                assert member.assignment() == []
+
+    asyncio.run(main())
+
+
+def test_what_was_stored_is_committed_and_nothing_else(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, PARTITIONS * 20)
+        async with asyncio.timeout(DEADLINE_S):
+            async with consumer(kafka, enable_auto_offset_store="false") as member:
+                await member.subscribe(["orders"])
+                messages: list[Any] = []
+                while len(messages) < PARTITIONS * 20:
+                    messages += await member.consume(100, 0.5)
+                await member.store_offsets(next(one for one in messages if (one.partition(), one.offset()) == (2, 4)))
+            async with consumer(kafka) as other:
+                rows = await other.committed([TopicPartition("orders", number) for number in range(PARTITIONS)])
+                assert [row.offset for row in rows] == [-1001, -1001, 5, -1001, -1001, -1001]
+
+    asyncio.run(main())
+
+
+def test_after_a_pause_there_is_still_something_to_commit(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, PARTITIONS * 50)
+        async with consumer(kafka, enable_auto_commit="false") as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            handed: dict[int, int] = {}
+            while len(handed) < PARTITIONS:
+                for message in await member.consume(30, 0.5):
+                    handed[message.partition() or 0] = (message.offset() or 0) + 1
+            await member.pause(member.assignment())
+            rows = await member.commit()
+            assert {row.partition: row.offset for row in rows} == handed
+            await member.resume(member.assignment())
+            while sum(handed.values()) < PARTITIONS * 50:
+                for message in await member.consume(100, 0.5):
+                    assert message.offset() == handed[message.partition() or 0]
+                    handed[message.partition() or 0] += 1
+
+    asyncio.run(main())
+
+
+def test_an_end_of_partition_event_cannot_be_committed(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        async with consumer(kafka, enable_partition_eof="true") as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            event = None
+            while event is None:
+                event = await member.poll(1)
+            assert event.error() is not None
+            with pytest.raises(ValueError, match="no offset to commit"):
+                await member.commit(event)
+
+    asyncio.run(main())

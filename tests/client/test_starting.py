@@ -1,0 +1,113 @@
+"""Where reading begins, on an embedded Kafka: what is committed of it, what happens out of range, and without a position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import NoOffsetError
+from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, row, take
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as running:
+        yield running
+
+
+def _committed(kafka: EmbeddedKafka) -> list[int]:
+    with consumer(kafka) as one:
+        return [each.offset for each in one.committed([row(0), row(1)], 10)]
+
+
+@pytest.mark.behaviour(55)
+def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKafka) -> None:
+    """auto.offset.reset=latest: what is written between two members is read by the second."""
+    produce(kafka, "orders", {0: range(7)})
+    with consumer(kafka, auto_offset_reset="latest") as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+    assert _committed(kafka) == [7, 0]
+    produce(kafka, "orders", {0: range(10), 1: range(3)})
+    with consumer(kafka, auto_offset_reset="latest") as two:
+        two.subscribe(["orders"])
+        found = sorted((message.partition(), message.offset()) for message in take(two, 13))
+    assert found == [(0, 7 + number) for number in range(10)] + [(1, number) for number in range(3)]
+
+
+def test_a_partition_that_begins_at_a_commit_is_not_committed_again(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(7)})
+    with consumer(kafka) as one:
+        one.commit(offsets=[row(0, 3)], asynchronous=False)
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+        commits = one.metrics()["commit-total"]
+        one.unsubscribe()
+        one.kept.clear()
+        assert one.metrics()["commit-total"] - commits <= 1
+    assert _committed(kafka)[0] in (3, 4), "nothing, or the one message that a poll gave"
+
+
+def test_a_seek_is_committed_although_nothing_was_read_after_it(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 5)) == 5
+        one.commit(asynchronous=False)
+        one.seek(row(0, 0))
+    assert _committed(kafka)[0] == 0
+
+
+@pytest.mark.behaviour(55)
+def test_a_duration_begins_again_where_it_says_when_the_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset="by_duration:PT1H") as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 5)) == 5
+        one.seek(row(0, 1_000))
+        assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.behaviour(55)
+def test_a_partition_without_a_position_does_not_hold_up_the_others(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5), 1: range(10)})
+    told: list[str] = []
+    with consumer(kafka, auto_offset_reset="none") as one:
+        one.commit(offsets=[row(1, 0)], asynchronous=False)
+        one.subscribe(["orders"])
+        found: list[int] = []
+        while len(found) < 10 or not told:
+            try:
+                message = one.poll(0.1)
+            except NoOffsetError as error:
+                told.append(str(error))
+                continue
+            if message is not None:
+                assert message.partition() == 1
+                found.append(message.offset() or 0)
+        assert found == list(range(10))
+        assert "orders-0" in told[0]
+        assert "orders-1" not in told[0]
+        # Told again and again, but at the pace of the backoff, not of the polls.
+        polls = 0
+        while polls < 1_000:
+            polls += 1
+            try:
+                assert one.poll(0) is None
+            except NoOffsetError:
+                told.append("again")
+        assert len(told) < 500
+        one.seek(row(0, 2))
+        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
+
+
+def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset="earliest") as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: held(one) == [0, 1])
+        assert len(take(one, 5)) == 5
+        one.seek(row(0, 1_000))
+        assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]

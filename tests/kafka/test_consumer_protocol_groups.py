@@ -1,0 +1,60 @@
+"""Members of ours, which speak the classic protocol, in a group that has members of the consumer protocol (KIP-848)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer
+
+from assignors import CooperativeStickyAssignor
+from consumer_coord.blocking import BlockingCoordinator
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+
+pytestmark = pytest.mark.kafka
+
+
+def _poll(member: BlockingCoordinator) -> None:
+    member.polled()
+    change = member.change()
+    member.let_go(change.lost)
+    member.let_go(change.revoked)
+    member.take_up(change)
+
+
+@pytest.fixture
+def native(kafka: KafkaCluster, group: str) -> Iterator[Consumer]:
+    """librdkafka with the consumer protocol."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
+    )
+    yield consumer
+    consumer.close()
+
+
+def test_a_member_joins_as_often_as_something_changes(
+    kafka: KafkaCluster, topic: NewTopicFactory, group: str, native: Consumer
+) -> None:
+    """The generation is the member epoch there, and comes again: one that ended did not end for ever."""
+    name = topic(partitions=6)
+    native.subscribe([name])
+    ends = time.monotonic() + 60
+    while len(native.assignment()) < 6:
+        assert time.monotonic() < ends
+        native.poll(0.05)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "heartbeat.interval.ms": 200}
+    with BlockingCoordinator(settings, assignors=[CooperativeStickyAssignor]) as one:
+        one.subscribe([name])
+        held: tuple[int, int] = (0, 0)
+        settled_at = time.monotonic()
+        ends = settled_at + 30
+        while time.monotonic() < ends and not (held == (3, 3) and time.monotonic() - settled_at > 3):
+            native.poll(0.02)
+            _poll(one)
+            now_held = (len(one.held), len(native.assignment()))
+            if now_held != held:
+                held, settled_at = now_held, time.monotonic()
+        assert held == (3, 3)
+        assert one.metrics()["join-total"] <= 10
+        one.let_go(one.held)
