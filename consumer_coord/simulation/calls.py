@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.rows import Positions
 from consumer_coord.coordinator import ConsumerCoordinator
-from consumer_coord.errors import CallbackError, CoordinatorError, WakeupError
+from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
 from consumer_coord.simulation.checkers import Stint, Violation
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.process import Process
@@ -179,7 +179,7 @@ class Calls:
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """A poll raised."""
-        if isinstance(error, (ApplicationError, CallbackError, WakeupError)) or excuse is not None:
+        if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
             return
         raise Violation("raised", f"{self._name}: poll raised {type(error).__name__}: {error}") from error
 

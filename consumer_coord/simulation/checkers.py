@@ -89,6 +89,8 @@ class Stint:
     rightful: bool
     #: What the log said was committed when it was taken up.
     committed_before: int = -1
+    #: Its application went back to records that it had read.
+    went_back: bool = False
     start: int | None = None
     position: int = 0
     acknowledged: int = -1
@@ -189,7 +191,7 @@ class Checkers:
                     f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
                 )
         if offset < truth.committed:
-            if truth.committed_by is not stint:
+            if truth.committed_by is not stint and not stint.went_back:
                 raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
             self.overtaken += 1
             truth.went_back = True
@@ -295,10 +297,6 @@ class Checkers:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
         if reset != "earliest" and stint.committed_before < log_start:
-            if stint.committed_before < 0 and any(former.clean for former in truth.stints if former is not stint):
-                raise Violation(
-                    "skipped", f"{stint.owner.name} starts {partition} at {offset}; a former owner committed no start"
-                )
             # Nobody has promised to read what was there before.
             truth.covered = max(truth.covered, offset)
         if offset < stint.committed_before and stint.ended is None:
@@ -324,6 +322,7 @@ class Checkers:
         self._history.note(stint.owner.name, f"seeks {stint.partition} to {offset}")
         if stint.start is None:
             stint.start = offset
+        stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
         stint.position = offset
         truth.covered = max(truth.covered, offset)
 
