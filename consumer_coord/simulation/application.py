@@ -22,7 +22,7 @@ from consumer_coord.consumer.librdkafka import native, partition_of
 from consumer_coord.consumer.rows import Positions
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.environment import Environment
-from consumer_coord.errors import AssignorError, CoordinatorError, FencedError
+from consumer_coord.errors import AssignorError, CoordinatorError, FencedError, NoOffsetError
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.simulation.calls import Calls, Planned
@@ -137,6 +137,11 @@ class MemberProcess:
     def instance_id(self) -> str | None:
         """A static member's name."""
         return self.spec.instance_id
+
+    @property
+    def reset(self) -> str:
+        """``auto.offset.reset``."""
+        return self.spec.reset
 
     @property
     def member_id(self) -> str:
@@ -343,7 +348,7 @@ class MemberProcess:
             if isinstance(error, FencedError):
                 raise
             calls.judge(error, self._excuse(consumer))
-            if consumer.engine.starting.unknown:
+            if isinstance(error, NoOffsetError):
                 await self._begin_somewhere(consumer)
             return []
 
@@ -383,14 +388,22 @@ class MemberProcess:
                 start,
                 end,
                 log_start=self._world.cluster.log_start(partition),
-                reset=self.spec.reset,
                 leased=self.spec.lease,
             )
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
         """``auto.offset.reset`` is none, and somebody has to say where to begin."""
-        for partition in sorted(consumer.engine.starting.unknown):
-            await self._seek_to(consumer, partition, self._world.cluster.log_start(partition))
+        waiting = [native(partition) for partition in sorted(consumer.engine.starting.pending)]
+        try:
+            found = await consumer.committed(waiting, timeout=2.0)
+        except CoordinatorError as error:
+            self._failed(error, "committed")
+            return
+        for row in found:
+            partition = partition_of(row)
+            first = self._world.cluster.log_start(partition)
+            if row.offset < first and self.holds(partition):
+                await self._seek_to(consumer, partition, first)
 
     # -- committing -------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class Owner(Protocol):
     @property
     def alive(self) -> bool: ...
     @property
+    def reset(self) -> str: ...
+    @property
     def instance_id(self) -> str | None: ...
     @property
     def member_id(self) -> str: ...
@@ -198,6 +200,9 @@ class Checkers:
             self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
         if offset >= truth.highest:
             truth.went_back = False
+        if stint.start is None and stint.owner.reset != "earliest":
+            # Where it begins, committed before anything was read: nobody has promised to read what was there before.
+            truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = stint
         truth.highest = max(truth.highest, offset)
@@ -286,8 +291,8 @@ class Checkers:
         """What is committed, by the log; -1 for nothing."""
         return self._truth(partition).committed
 
-    def starts(self, stint: Stint, offset: int, *, log_start: int, reset: str) -> None:
-        """A member begins to read; ``reset`` is its policy for what nobody committed."""
+    def starts(self, stint: Stint, offset: int, *, log_start: int) -> None:
+        """A member begins to read."""
         self.step()
         partition = stint.partition
         truth = self._truth(partition)
@@ -296,7 +301,7 @@ class Checkers:
         if partition in self._deleted:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
-        if reset != "earliest" and stint.committed_before < log_start:
+        if stint.owner.reset != "earliest" and stint.committed_before < log_start:
             # Nobody has promised to read what was there before.
             truth.covered = max(truth.covered, offset)
         if offset < stint.committed_before and stint.ended is None:
@@ -326,7 +331,7 @@ class Checkers:
         stint.position = offset
         truth.covered = max(truth.covered, offset)
 
-    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, reset: str, leased: bool) -> None:
+    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, leased: bool) -> None:
         """A member handed out the records from ``start`` up to ``end``."""
         truth = self._truth(stint.partition)
         name, partition = stint.owner.name, stint.partition
@@ -346,14 +351,14 @@ class Checkers:
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
                     )
         if stint.start is None:
-            self.starts(stint, start, log_start=log_start, reset=reset)
+            self.starts(stint, start, log_start=log_start)
         elif start != stint.position and partition not in self._deleted:
             lapsed = stint.position < log_start
             if start < stint.position:
                 raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {stint.position}")
-            if not lapsed or (reset == "earliest" and start != log_start):
+            if not lapsed or (stint.owner.reset == "earliest" and start != log_start):
                 raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {stint.position}")
-            if reset != "earliest":
+            if stint.owner.reset != "earliest":
                 truth.covered = max(truth.covered, start)
             stint.position = start
         self._processes(stint, end - start)
