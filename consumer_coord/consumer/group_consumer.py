@@ -175,7 +175,7 @@ class GroupConsumer:
                     raise ClosedError("Consumer closed")
                 return run_through(work())
             finally:
-                if mine:
+                if mine and self._user == me:
                     self._user = 0
 
     async def _between_slices(self) -> None:
@@ -234,7 +234,7 @@ class GroupConsumer:
             # No call between the statements of this line: see the module.
             self._user = 0; del ahead[0]; return message  # noqa: E702
         except BaseException:
-            if mine:
+            if mine and self._user == me:
                 self._user = 0
             raise
 
@@ -266,7 +266,7 @@ class GroupConsumer:
             # No call between the statements of this line: see the module.
             self._user = 0; reader.ahead = rest; return messages  # noqa: E702
         except BaseException:
-            if mine:
+            if mine and self._user == me:
                 self._user = 0
             raise
 

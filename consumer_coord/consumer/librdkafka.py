@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -22,10 +24,16 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 #: What librdkafka tells in mid-fetch through callbacks, by the setting that takes the callback.
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
+#: How long assigning may wait for librdkafka to hear of a topic.
+_LEARN_S = 0.25
+#: More unknown topics than these are asked for in one request, for all topics of the cluster.
+_ONE_BY_ONE = 4
 #: So many events of a kind are kept for an application that does not poll; older ones go.
 _MOST_EVENTS = 1_000
 
@@ -40,6 +48,8 @@ class Librdkafka:
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
         self._events: dict[str, deque[Any]] = {}
+        #: Topics that librdkafka has heard of.
+        self._known: set[str] = set()
         made = with_tokens(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
@@ -73,8 +83,29 @@ class Librdkafka:
             return []
         return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
 
+    def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> None:
+        """Let librdkafka ask the cluster about topics that it has not heard of, within ``limit_s``.
+
+        Of a partition whose topic it does not know it reads nothing before a timer of a second.
+        """
+        unknown = [topic for topic in topics if topic not in self._known]
+        if not unknown:
+            return
+        ends = time.monotonic() + limit_s
+        try:
+            if len(unknown) > _ONE_BY_ONE:
+                self._known.update(self.handle.list_topics(timeout=limit_s).topics)
+            else:
+                for topic in unknown:
+                    self.handle.list_topics(topic, timeout=max(0.001, ends - time.monotonic()))
+                    self._known.add(topic)
+        except KafkaException as error:
+            # It will hear of them by itself; what is wrong with the brokers it says through error_cb.
+            logger.debug("data plane: topics could not be looked up: %s", error)
+
     def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too."""
+        self.learn({partition.topic for partition in positions})
         self.handle.incremental_assign([native(partition, at) for partition, at in sorted(positions.items())])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:

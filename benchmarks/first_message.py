@@ -1,0 +1,226 @@
+"""Benchmark (h): how long an application waits for its first message, and how long nobody reads a partition that moves.
+
+``python -m benchmarks.first_message [--rounds 7] [--only start ...]``
+
+* *start*: from ``subscribe()`` to the first message, of one topic, and of a hundred;
+* *appears*: the same for a topic that is created while the consumer runs, from its first record;
+* *leave*, *join*: two members, one of which closes or begins while records come every few milliseconds; from the last record
+  that the former owner of a partition read to the first one that the next owner did, the longest of all partitions that moved.
+
+Each measurement is a process of its own; the clients take turns within each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+
+from benchmarks import cluster
+from benchmarks.table import markdown, median, number
+from tests.support.real_kafka import RealKafka
+
+CLIENTS = ("confluent-kafka", "ours")
+CASES = ("start", "start-100-topics", "appears", "leave", "join")
+GOAL = 0.8
+PARTITIONS = 4
+_DEADLINE_S = 60.0
+_groups = itertools.count(1)
+
+
+def _consumer(client: str, bootstrap_servers: str, group: str) -> Any:
+    config = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": 6_000,
+        "heartbeat.interval.ms": 500,
+        "topic.metadata.refresh.interval.ms": 500,
+        "metadata.max.age.ms": 500 if client == "ours" else 900_000,
+    }
+    if client == "ours":
+        from consumer_coord import GroupConsumer
+
+        return GroupConsumer(config)
+    from confluent_kafka import Consumer
+
+    return Consumer(config)
+
+
+def _first(consumer: Any, until: Callable[[Any], bool] = lambda message: True) -> float:
+    """When the first message of a kind came."""
+    ends = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < ends:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None and until(message):
+            return time.monotonic()
+    raise TimeoutError("no message came")
+
+
+def _start(client: str, bootstrap_servers: str, topics: Sequence[str]) -> float:
+    consumer = _consumer(client, bootstrap_servers, f"first-{next(_groups)}-{time.time_ns()}")
+    began = time.monotonic()
+    consumer.subscribe(list(topics))
+    took = _first(consumer) - began
+    consumer.close()
+    return took
+
+
+def _appears(client: str, bootstrap_servers: str, topics: Sequence[str]) -> float:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    prefix = f"later-{time.time_ns()}"
+    consumer = _consumer(client, bootstrap_servers, f"first-{prefix}")
+    consumer.subscribe([f"^{prefix}.*", topics[0]])
+    _first(consumer)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for future in admin.create_topics([NewTopic(f"{prefix}-topic", PARTITIONS, 1)]).values():
+        future.result()
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce(f"{prefix}-topic", b"first")
+    producer.flush()
+    began = time.monotonic()
+    took = _first(consumer, lambda message: message.topic() != topics[0]) - began
+    consumer.close()
+    return took
+
+
+class _Reading:
+    """One member on a thread: when it read each partition first and last."""
+
+    def __init__(self, client: str, bootstrap_servers: str, group: str, topic: str) -> None:
+        self.first: dict[int, float] = {}
+        self.last: dict[int, float] = {}
+        self.ending = False
+        self._consumer = _consumer(client, bootstrap_servers, group)
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.ending:
+            message = self._consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                self.last[message.partition()] = time.monotonic()
+                self.first.setdefault(message.partition(), self.last[message.partition()])
+        self._consumer.close()
+
+    def end(self) -> None:
+        """Close it."""
+        self.ending = True
+        self._thread.join()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if time.monotonic() > ends:
+            raise TimeoutError("it did not come to that")
+        time.sleep(0.01)
+
+
+def _moves(client: str, bootstrap_servers: str, topics: Sequence[str], *, joins: bool) -> float:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0})
+    ended = threading.Event()
+
+    def produce() -> None:
+        for number_ in itertools.count():
+            if ended.wait(0.002):
+                return
+            producer.produce(topics[0], b"x", partition=number_ % PARTITIONS)
+            producer.poll(0)
+
+    writing = threading.Thread(target=produce)
+    writing.start()
+    group = f"moves-{time.time_ns()}"
+    one = _Reading(client, bootstrap_servers, group, topics[0])
+    _wait(lambda: len(one.first) == PARTITIONS)
+    two: _Reading | None = None
+    try:
+        two = _Reading(client, bootstrap_servers, group, topics[0])
+        _wait(lambda: two is not None and len(two.first) == PARTITIONS // 2)
+        moved = set(two.first)
+        if joins:
+            return max(two.first[partition] - one.last[partition] for partition in moved)
+        time.sleep(1.0)
+        last = one.last
+        gone = [partition for partition in range(PARTITIONS) if partition not in moved]
+        one.end()
+        _wait(lambda: two is not None and len(two.first) == PARTITIONS)
+        return max(two.first[partition] - last[partition] for partition in gone)
+    finally:
+        one.end()
+        if two is not None:
+            two.end()
+        ended.set()
+        writing.join()
+        producer.flush()
+
+
+MEASURES: Mapping[str, Callable[[str, str, Sequence[str]], float]] = {
+    "start": _start,
+    "start-100-topics": _start,
+    "appears": _appears,
+    "leave": lambda client, servers, topics: _moves(client, servers, topics, joins=False),
+    "join": lambda client, servers, topics: _moves(client, servers, topics, joins=True),
+}
+
+
+def _fill(kafka: RealKafka, count: int) -> list[str]:
+    topics = [kafka.new_topic(PARTITIONS) for _ in range(count)]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for topic in topics:
+        for partition in range(PARTITIONS):
+            producer.produce(topic, b"record", partition=partition)
+    producer.flush()
+    return topics
+
+
+def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Medians with the spread, and the median of the rounds' ratios."""
+    rows = []
+    for case, runs in results.items():
+        row = [case]
+        for client in CLIENTS:
+            row.append(f"{number(median(runs[client]))} ({number(min(runs[client]))}-{number(max(runs[client]))})")
+        pairs = zip(runs["ours"], runs["confluent-kafka"], strict=True)
+        rows.append([*row, number(median([one / other for one, other in pairs])), str(GOAL)])
+    return markdown(["case", *(f"{client}, s" for client in CLIENTS), "ours, of the peer's", "goal"], rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.first_message", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        case, client, bootstrap_servers, topics = options.child
+        print(json.dumps(MEASURES[case](client, bootstrap_servers, topics.split(","))))
+        return
+    with cluster.broker() as kafka:
+        topics = _fill(kafka, 100 if "start-100-topics" in options.only else 1)
+        results: dict[str, dict[str, list[float]]] = {case: {client: [] for client in CLIENTS} for case in options.only}
+        for turn in range(options.rounds):
+            for case in options.only:
+                for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
+                    wanted = topics if case == "start-100-topics" else topics[:1]
+                    child = [sys.executable, "-m", "benchmarks.first_message", "--child", case, client]
+                    child += [kafka.bootstrap_servers, ",".join(wanted)]
+                    answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=180).stdout
+                    results[case][client].append(float(json.loads(answer)))
+        print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
