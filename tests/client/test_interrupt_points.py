@@ -94,7 +94,7 @@ def test_poll(reading: Reading) -> None:
             reading.take([message] if message else [], where)
         return where
 
-    _at_every_point(poll, least=40)
+    _at_every_point(poll, least=30)
     reading.all_are_read("the end")
     assert reading.again == 0
 
@@ -108,7 +108,7 @@ def test_consume(reading: Reading) -> None:
         reading.take(reading.one.consume(2, 0.05), points.raised_at)
         return points.raised_at
 
-    _at_every_point(consume, least=60)
+    _at_every_point(consume, least=30)
     reading.all_are_read("the end")
     assert reading.again == 0
 
@@ -132,7 +132,7 @@ def test_commit_seek_and_pause(reading: Reading) -> None:
         reading.all_are_read(points.raised_at)
         return points.raised_at
 
-    _at_every_point(use, step=3, least=60)
+    _at_every_point(use, step=3, least=40)
     assert reading.again == 0
 
 
@@ -157,7 +157,7 @@ def test_a_hand_over(reading: Reading) -> None:
         reading.all_are_read(where)
         return where
 
-    _at_every_point(hand_over, step=5, least=40)
+    _at_every_point(hand_over, step=5, least=30)
 
 
 def test_close(kafka: EmbeddedKafka) -> None:

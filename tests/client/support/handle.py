@@ -98,6 +98,9 @@ class EndlessHandle:
         self._check()
         return [TopicPartition(*key) for key in sorted(self.read)]
 
+    def list_topics(self, *_: object, **__: object) -> None:
+        self._check()
+
     def close(self) -> None:
         self.closed = True
 

@@ -16,7 +16,8 @@ from typing import Any
 import consumer_coord
 
 _PACKAGE = str(Path(consumer_coord.__file__).parent)
-_AFTER = ("CALL", "PRECALL", "JUMP_BACKWARD", "RESUME", "BEFORE_WITH")
+#: Not behind BEFORE_WITH: ``with lock`` begins without such a point.
+_AFTER = ("CALL", "RESUME")
 _points: dict[Any, frozenset[int]] = {}
 
 
@@ -30,12 +31,16 @@ def _points_of(code: Any) -> frozenset[int]:
     if found is None:
         instructions = list(dis.get_instructions(code))
         targets = set()
+        # The exception belongs to the call; one raised at the next instruction must not miss the call's handler.
+        table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+
+        def handler(offset: int) -> int:
+            return max((entry.target for entry in table if entry.start <= offset < entry.end), default=-1)
+
         for before, after in zip(instructions, instructions[1:], strict=False):
-            if before.opname == "PRECALL":
-                continue
-            if before.opname.startswith("JUMP_BACKWARD"):
+            if before.opname == "JUMP_BACKWARD":
                 targets.add(before.argval)
-            elif before.opname.startswith(_AFTER):
+            elif before.opname.startswith(_AFTER) and handler(before.offset) == handler(after.offset):
                 targets.add(after.offset)
         found = _points[code] = frozenset(targets)
     return found
