@@ -453,7 +453,7 @@ class World:
         """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
         owner = stint.owner
         assert isinstance(owner, MemberProcess)
-        return stint.start is None and owner.reset != "earliest" and not owner.spec.auto
+        return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
     def _topics_of(self, member: MemberProcess) -> Sequence[str]:
         if member.spec.pattern is not None:

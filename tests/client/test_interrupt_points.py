@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer import librdkafka
 from tests.client.support.embedded import BROKER, consumer
 from tests.client.support.handle import EndlessHandle
 from tests.client.support.signal_points import interrupted
@@ -29,7 +29,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(autouse=True)
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(librdkafka.confluent_kafka, "Consumer", EndlessHandle)
+    monkeypatch.setattr(confluent_kafka, "Consumer", EndlessHandle)
 
 
 class Reading:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ def _points_of(code: Any) -> frozenset[int]:
         def handler(offset: int) -> int:
             return max((entry.target for entry in table if entry.start <= offset < entry.end), default=-1)
 
-        for before, after in zip(instructions, instructions[1:], strict=False):
+        for before, after in itertools.pairwise(instructions):
             if before.opname == "JUMP_BACKWARD":
                 targets.add(before.argval)
             elif before.opname.startswith(_AFTER) and handler(before.offset) == handler(after.offset):
