@@ -222,10 +222,7 @@ class GroupMember:
     # -- what the application hears --------------------------------------------------------------------------------------
 
     def polled(self, *, looks: bool = False) -> None:
-        """The application polled; thread-safe.  Raises a failure of the background, once, or again if it is final.
-
-        With ``looks`` the caller looks at the assignment next, in any case; what it cannot carry out yet calls again.
-        """
+        """The application polled (``looks``: and looks at the assignment next); thread-safe.  Raises what the background noted."""
         self.polls += 1
         if self.attention:
             self._attend(looks)

@@ -12,92 +12,27 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from confluent_kafka import OFFSET_INVALID
 from confluent_kafka import TopicPartition as Row
 
 from assignors.base import Assignor
-from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.librdkafka import native, partition_of
 from consumer_coord.consumer.rows import Positions
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AssignorError, CoordinatorError, FencedError, NoOffsetError
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.simulation.calls import Calls, Planned
 from consumer_coord.simulation.checkers import Stint, Violation
-from consumer_coord.simulation.consumer import Inline, SimulatedConsumer
+from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition, listed
 
 if TYPE_CHECKING:
     from consumer_coord.simulation.scenario import World
-
-
-@attrs.frozen(kw_only=True)
-class MemberSpec:
-    """What one member is like.
-
-    ``commit`` is ``sync``, ``async`` or ``interval`` (it commits given positions every ``commit_every_ms``), ``revoke`` (only
-    when it must), ``all`` (everything that is finished, without arguments), ``later`` (asynchronous, told in a later poll),
-    ``auto`` (``enable.auto.commit``) or ``store`` (that, with ``store_offsets``).
-    """
-
-    name: str
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    assignors: tuple[str, ...] = ("cooperative-sticky",)
-    instance_id: str | None = None
-    rack: str | None = None
-    session_timeout_ms: int = 10_000
-    heartbeat_interval_ms: int = 3_000
-    rebalance_timeout_ms: int = 10_000
-    max_poll_interval_ms: int = 30_000
-    poll_every_ms: int = 300
-    #: So many records of each partition are asked for at a time; with 1 it uses ``poll``.
-    batch: int = 20
-    commit: str = "interval"
-    commit_every_ms: int = 2_000
-    callback_ms: int = 0
-    #: How long a poll may wait; with 0 it looks, and sleeps ``poll_every_ms`` between two looks.
-    poll_timeout_ms: int = 0
-    #: ``consume`` waits until all of ``batch`` came, as the blocking consumer's does.
-    waits_for_all: bool = False
-    #: So many of a thousand turns bring something unruly.
-    unruly: int = 0
-    #: ``auto.offset.reset``.
-    reset: str = "earliest"
-    #: ``group.lease.enable``.
-    lease: bool = True
-    #: A call of the data plane takes up to this long.
-    call_ms: float = 0.0
-    #: ``enable.partition.eof``.
-    eof: bool = False
-    close_ms: int = 5_000
-
-    @property
-    def auto(self) -> bool:
-        """Whether the consumer commits by itself."""
-        return self.commit in ("auto", "store")
-
-
-def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClusterConfig:
-    """Connections as a member of the simulation has them: impatient, so that a minute holds many attempts."""
-    return ClusterConfig(
-        bootstrap_servers=tuple(bootstrap),
-        client_id=name,
-        software_version="0",
-        request_timeout_ms=8_000,
-        connection_setup_timeout_ms=5_000,
-        reconnect_backoff_ms=50,
-        reconnect_backoff_max_ms=1_000,
-        metadata_max_age_ms=10_000,
-    )
-
-
-_API_TIMEOUT_S = 15.0
 
 
 class MemberProcess:
@@ -253,7 +188,7 @@ class MemberProcess:
             ),
         )
         self._consumer = consumer = SimulatedConsumer(
-            self._config(),
+            coordinator_config(spec, world.group_id),
             cluster,
             self._assignors,
             plane,
@@ -272,23 +207,6 @@ class MemberProcess:
         await self._close(consumer)
         self.finished = True
         world.history.note(self.name, "ended")
-
-    def _config(self) -> CoordinatorConfig:
-        spec = self.spec
-        return CoordinatorConfig(
-            group_id=self._world.group_id,
-            group_instance_id=spec.instance_id,
-            client_rack=spec.rack,
-            session_timeout_ms=spec.session_timeout_ms,
-            heartbeat_interval_ms=spec.heartbeat_interval_ms,
-            max_poll_interval_ms=spec.max_poll_interval_ms,
-            rebalance_timeout_ms=spec.rebalance_timeout_ms,
-            request_timeout_ms=8_000,
-            default_api_timeout_ms=int(_API_TIMEOUT_S * 1000),
-            enable_auto_commit=spec.auto,
-            auto_commit_interval_ms=spec.commit_every_ms,
-            group_lease_enable=spec.lease,
-        )
 
     async def _subscribe(self, topics: tuple[str, ...]) -> None:
         assert self._consumer is not None
@@ -362,22 +280,13 @@ class MemberProcess:
         topics = self._world.cluster.kafka.topics.by_name
         if any(topic not in topics for topic in self.subscription):
             return "a topic is gone"
-        if self._calls.in_group_within(core, _API_TIMEOUT_S):
+        if self._calls.in_group_within(core, API_TIMEOUT_S):
             return None
         return "it is out of the group for long"
 
     def _read(self, messages: Sequence[Any]) -> None:
         """What was handed out is processed at once: nothing comes between."""
-        runs: list[tuple[TopicPartition, int, int]] = []
-        for message in messages:
-            if message.error() is not None:
-                continue
-            partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
-            if runs and runs[-1][0] == partition and runs[-1][2] == offset:
-                runs[-1] = (partition, runs[-1][1], offset + 1)
-            else:
-                runs.append((partition, offset, offset + 1))
-        for partition, start, end in runs:
+        for partition, start, end in runs_of(messages):
             stint = self._stints.get(partition)
             if stint is None:
                 raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
@@ -640,7 +549,7 @@ class MemberProcess:
         try:
             if self._plan.sometimes():
                 await self._calls.cancelled(consumer.unsubscribe(), self._plan)
-            await self._calls.timed(consumer.unsubscribe(), _API_TIMEOUT_S + 8.0, "unsubscribe")
+            await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S + 8.0, "unsubscribe")
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
         if self._stints:

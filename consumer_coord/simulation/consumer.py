@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError
-
 from assignors.base import Assignor
 from consumer_coord.config import ClientConfig, Config, CoordinatorConfig
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
@@ -17,6 +15,7 @@ from consumer_coord.environment import RunBlocking
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.offsets import CommitResult
 from consumer_coord.simulation.data_plane import SimulatedPlane
+from consumer_coord.topic_partition import TopicPartition
 
 #: Called with what was to be committed and how it went.
 Told = Callable[[Positions, CommitResult], None]
@@ -103,7 +102,15 @@ class SimulatedConsumer(AsyncGroupConsumer):
         await self._happened()
 
 
-def is_error(message: Any, code: int) -> bool:
-    """Whether a message is this event."""
-    error = message.error()
-    return isinstance(error, KafkaError) and error.code() == code
+def runs_of(messages: Sequence[Any]) -> list[tuple[TopicPartition, int, int]]:
+    """(partition, first offset, end offset) of each run of consecutive records; events are left out."""
+    runs: list[tuple[TopicPartition, int, int]] = []
+    for message in messages:
+        if message.error() is not None:
+            continue
+        partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
+        if runs and runs[-1][0] == partition and runs[-1][2] == offset:
+            runs[-1] = (partition, runs[-1][1], offset + 1)
+        else:
+            runs.append((partition, offset, offset + 1))
+    return runs

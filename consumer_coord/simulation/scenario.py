@@ -18,12 +18,13 @@ import assignors
 from assignors.base import Assignor
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupState
-from consumer_coord.simulation.application import MemberProcess, MemberSpec
+from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Checkers, Stint, Violation
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.faults import Fault, Nemesis, draw, draw_swallows, draw_trims
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
+from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.topic_partition import flatten, listed
 from consumer_coord.wire.codec import decode_request_header, decode_response
