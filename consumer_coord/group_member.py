@@ -222,7 +222,7 @@ class GroupMember:
     # -- what the application hears --------------------------------------------------------------------------------------
 
     def polled(self, *, looks: bool = False) -> None:
-        """The application polled (``looks``: and looks at the assignment next); thread-safe.  Raises what the background noted."""
+        """The application polled (``looks``: and looks at the assignment next); raises what was noted; thread-safe."""
         self.polls += 1
         if self.attention:
             self._attend(looks)
