@@ -174,15 +174,6 @@ def _do_not_count_waiting_as_polling(patch: Patch) -> None:
     patch.setattr(Engine, "_wait", uncounted)
 
 
-def _repair_nothing(patch: Patch) -> None:
-    """What a cancelled call left in the data plane stays as it is."""
-
-    async def repair(self: Reader) -> None:
-        self.unsure = False
-
-    patch.setattr(Reader, "_repair", repair)
-
-
 def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
 
@@ -223,7 +214,6 @@ PLANTED = {
     "forget commits at close": (_forget_commits_at_close, {"told"}),
     "wait longer than asked": (_wait_longer_than_asked, {"late"}),
     "do not count waiting as polling": (_do_not_count_waiting_as_polling, {"polling"}),
-    "repair nothing": (_repair_nothing, {"stranded", "liveness", "crash"}),
     "resume nothing": (_resume_nothing, {"stranded"}),
     "keep what waits of a revoked partition": (_keep_what_waits_of_a_revoked_partition, {"callbacks", "again", "skipped"}),
     "be stuck since the last join": (_be_stuck_since_the_last_join, {"raised"}),
