@@ -90,8 +90,11 @@ class ConsumerCoordinator(RebalancingMember):
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
         """The application gave these partitions up (revoked, or lost); thread-safe."""
-        released = self.assignment.let_go(partitions)
-        self._call(lambda: self._on_released(released))
+        self.gave_up(self.assignment.let_go(partitions))
+
+    def gave_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """These are held no more, and the group has to hear of it; thread-safe."""
+        self._call(lambda: self._on_released(partitions))
 
     def prepare_to_leave(self) -> None:
         """The application is about to give everything up and to close or unsubscribe: no join for that; thread-safe.

@@ -232,13 +232,13 @@ class GroupMember:
 
     # -- what the application hears --------------------------------------------------------------------------------------
 
-    def polled(self) -> None:
-        """The application polled; thread-safe.  Raises a failure of the background, once, or again if it is final."""
+    def polled(self, *, looks: bool = False) -> None:
+        """The application polled (``looks``: and looks at the assignment next); raises what was noted; thread-safe."""
         self.polls += 1
         if self.attention:
-            self._attend()
+            self._attend(looks)
 
-    def _attend(self) -> None:
+    def _attend(self, looks: bool) -> None:
         # First the flag and then the look: what the loop notes in between is seen by the next poll.
         self.attention = False
         if self._held_at is not None and self._held_at != self.polls:
@@ -251,7 +251,8 @@ class GroupMember:
             self._call(self._signal.fire)
         failure = self._failures.take()
         if failure is None and self._parked_at is None and self._held_at is None:
-            self.attention = not self.assignment.settled
+            if not looks:
+                self.attention = not self.assignment.settled
             return
         self.attention = True
         self._call(self._signal.fire)

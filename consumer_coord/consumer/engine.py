@@ -191,7 +191,7 @@ class Engine:
         try:
             await self._home.settled()
             await self.reader.ready()
-            core.polled()
+            core.polled(looks=True)
             if self._woken:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
@@ -243,14 +243,21 @@ class Engine:
         """Everything held is revoked, or was lost; before close and unsubscribe.  Returns what a callback raised first."""
         await self._home.settled()
         await self.reader.ready()
-        self.core.prepare_to_leave()
-        while not await self.handover.carry_out(leaving=True):
-            left_s = ends - self._home.now()
-            # When the time is up, what is on its way is not waited for: callbacks run, and the partitions are given up.
-            self._hurry = left_s <= 0
-            if not self._hurry:
-                await self._home.ring(min(left_s, _SLICE_S))
-        self._hurry = False
+        core = self.core
+        core.prepare_to_leave()
+        try:
+            core.attention = False
+            while not await self.handover.carry_out(leaving=True):
+                left_s = ends - self._home.now()
+                # When the time is up, what is on its way is not waited for: callbacks run, and the partitions are given up.
+                self._hurry = left_s <= 0
+                if not self._hurry:
+                    await self._home.ring(min(left_s, _SLICE_S))
+                    core.attention = False
+        finally:
+            self._hurry = False
+            # Whatever came up meanwhile is for the next poll.
+            core.attention = True
         return self.handover.take_failure()
 
     # -- offsets --------------------------------------------------------------------------------------------------------

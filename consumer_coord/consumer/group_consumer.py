@@ -225,6 +225,7 @@ class GroupConsumer:
                 # By far most often: messages wait in librdkafka, and nothing else is up.
                 self._reader.unsure = True
                 self._reader.arrived(self._fetch(MOST_AHEAD))
+                ahead = self._reader.ahead
             if core.attention or not ahead or self._lease_clock() >= core.lease_until:
                 if not self._gather(1, MOST_AHEAD, timeout):
                     self._user = 0
@@ -541,14 +542,20 @@ class GroupConsumer:
         ends = time.monotonic() + limit_s
         failure: CoordinatorError | None = None
         try:
-            failure = await self._engine.finish(limit_s)
+            if not self._engine.closing:
+                failure = await self._engine.finish(limit_s)
         finally:
-            self._closed = self._engine.closing = True
+            # An interrupt may come anywhere: another close goes on from here.
+            self._engine.closing = True
             self._core.attention = True
             try:
                 self._coordinator.close(max(0.0, ends - time.monotonic()) * 1000)
+            except Exception:
+                self._closed = True
+                raise
             finally:
                 self._handle.close()
+            self._closed = True
         if failure is not None:
             raise failure
 

@@ -77,12 +77,18 @@ class Handover:
         self.told: set[TopicPartition] = set()
         #: What callbacks raised, wrapped, until somebody takes it.
         self.failures: list[CoordinatorError] = []
+        #: On their way from the application to the group.
+        self._giving_up: Partitions = frozenset()
         self._member = member
         self._holder = holder
 
     async def carry_out(self, *, leaving: bool = False) -> bool:
         """Do what the group wants, or give everything up; False when a part of it has to wait."""
         assignment = self._member.assignment
+        if self._giving_up:
+            # Interrupted: the coordinator may not have heard of what is held no more.
+            self._member.gave_up(self._giving_up - assignment.held)
+            self._giving_up = frozenset()
         change = assignment.change()
         if change.lost:
             await self._tell("lost", change.lost & self.told)
@@ -110,8 +116,10 @@ class Handover:
         return failures[0] if failures else None
 
     async def _give_up(self, partitions: Partitions) -> None:
+        self._giving_up |= partitions
         await self._holder.stop(partitions)
         self._member.let_go(partitions)
+        self._giving_up = frozenset()
 
     async def _tell(self, kind: str, partitions: Partitions) -> None:
         callbacks = self.callbacks

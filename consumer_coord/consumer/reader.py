@@ -70,8 +70,11 @@ class Reader:
     def arrived(self, batch: list[Any]) -> None:
         """The data plane gave these."""
         if batch:
-            self.ahead.extend(batch)
-            self.behind = self.tracked(batch)
+            behind = self.tracked(batch)
+            ahead = deque(self.ahead)
+            ahead.extend(batch)
+            # No call between: a message that is handed out must not come again from a repair.
+            self.ahead, self.behind = ahead, behind
             if self._kept or self.paused or self.frozen:
                 self._keep_back()
         self.unsure = False

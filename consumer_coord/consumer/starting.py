@@ -56,6 +56,11 @@ class Starting:
         self._retry_at = 0.0
         self._on_committed = on_committed
 
+    @property
+    def busy(self) -> bool:
+        """True while positions are looked up, or a moment is waited before that."""
+        return self._look_up is not None or self._retry_at > self._home.now()
+
     def choose(self, positions: Positions) -> None:
         """The application wants to begin there."""
         self._chosen.update(positions)

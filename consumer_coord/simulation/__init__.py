@@ -4,6 +4,9 @@
 ``network``     connections that delay, break and split, from one seeded generator
 ``faults``      what goes wrong and when, as data
 ``cluster``     brokers of the simulation, each the production group coordinator
+``data_plane``  librdkafka's habits in virtual time
+``consumer``    the production consumer over both
+``calls``       what an application may expect of each call
 ``application`` members that read, process, commit, crash, hang and come back
 ``checkers``    what must hold at every step
 ``scenario``    one history from one seed

@@ -1,76 +1,38 @@
-"""A member's application: it polls, carries out what the group wants, reads, processes, and commits.
+"""A member's application: the production consumer, used in every way that applications use it.
 
-One :class:`MemberProcess` is one life of one member: a process with the production client in it.  What it does is what a
-careful consumer does, and it tells the checkers about each step.
+One :class:`MemberProcess` is one life of one member: a process with the production client in it, engine and skin included.
+It polls, reads, commits and seeks as its :class:`MemberSpec` says; what an unruly application does beside that (it cancels
+its calls, its callbacks raise) is drawn from the seed (:class:`Unruly`).  It tells the checkers about each step.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import attrs
+from confluent_kafka import OFFSET_INVALID
+from confluent_kafka import TopicPartition as Row
 
 from assignors.base import Assignor
-from consumer_coord.config import CoordinatorConfig
+from consumer_coord.consumer.librdkafka import native, partition_of
+from consumer_coord.consumer.rows import Positions
 from consumer_coord.coordinator import ConsumerCoordinator
-from consumer_coord.environment import Environment, RunBlocking
-from consumer_coord.errors import AssignorError, CoordinatorError, FencedError
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
-from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.rebalance import Change
+from consumer_coord.environment import Environment
+from consumer_coord.errors import AssignorError, CoordinatorError, FencedError, NoOffsetError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.simulation.calls import Calls, Planned
 from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
+from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
+from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition, listed
 
 if TYPE_CHECKING:
     from consumer_coord.simulation.scenario import World
-
-
-@attrs.frozen(kw_only=True)
-class MemberSpec:
-    """What one member is like.  ``commit`` is ``sync``, ``async``, ``interval`` or ``revoke`` (only when it must)."""
-
-    name: str
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    assignors: tuple[str, ...] = ("cooperative-sticky",)
-    instance_id: str | None = None
-    rack: str | None = None
-    session_timeout_ms: int = 10_000
-    heartbeat_interval_ms: int = 3_000
-    rebalance_timeout_ms: int = 10_000
-    max_poll_interval_ms: int = 30_000
-    poll_every_ms: int = 300
-    batch: int = 20
-    commit: str = "interval"
-    commit_every_ms: int = 2_000
-    callback_ms: int = 0
-
-
-class Inline(RunBlocking):
-    """The assignor runs inline: a simulation has no threads."""
-
-    def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol says the types
-        """Run it now; the answer is ready."""
-        return asyncio.get_running_loop().run_in_executor(None, function)
-
-
-def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClusterConfig:
-    """Connections as a member of the simulation has them: impatient, so that a minute holds many attempts."""
-    return ClusterConfig(
-        bootstrap_servers=tuple(bootstrap),
-        client_id=name,
-        software_version="0",
-        request_timeout_ms=8_000,
-        connection_setup_timeout_ms=5_000,
-        reconnect_backoff_ms=50,
-        reconnect_backoff_max_ms=1_000,
-        metadata_max_age_ms=10_000,
-    )
 
 
 class MemberProcess:
@@ -92,9 +54,12 @@ class MemberProcess:
         self._random = random
         self._assignors = assignors
         self._stints: dict[TopicPartition, Stint] = {}
+        self._paused: set[TopicPartition] = set()
         self._committed_at = 0.0
         self._asked: list[asyncio.Task[None]] = []
-        self._ended = world.loop.create_future()
+        self._plan = Planned(Random(f"{world.scenario.seed}-{self.name}-unruly"), spec.unruly)
+        self._calls = Calls(self.name, self.process, world.fail)
+        self._consumer: SimulatedConsumer | None = None
 
     # -- for checkers -----------------------------------------------------------------------------------------------
 
@@ -102,6 +67,16 @@ class MemberProcess:
     def alive(self) -> bool:
         """Its process runs, or stands still."""
         return not self.process.dead and not self.finished
+
+    @property
+    def instance_id(self) -> str | None:
+        """A static member's name."""
+        return self.spec.instance_id
+
+    @property
+    def reset(self) -> str:
+        """``auto.offset.reset``."""
+        return self.spec.reset
 
     @property
     def member_id(self) -> str:
@@ -139,6 +114,7 @@ class MemberProcess:
             return
         self.process.kill()
         self._world.network.vanish(self.process)
+        self._world.cluster.on_records.pop(self._consumer and self._consumer.plane, None)
         self._world.history.note(self.name, "killed")
         for partition in sorted(self._stints):
             self._world.checkers.ends(self._stints[partition], "killed")
@@ -146,42 +122,43 @@ class MemberProcess:
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Let it subscribe to something else."""
-        self._in_process(self._subscribe, topics)
+        self._ask(lambda: self._subscribe(topics))
 
     def commit_now(self) -> None:
         """Let it commit its positions at this very moment, whatever it is doing."""
-
-        def begin() -> None:
-            self._asked = [task for task in self._asked if not task.done()]
-            self._asked.append(asyncio.get_running_loop().create_task(self._guarded(self._commit(self._positions()))))
-
-        self._in_process(begin)
+        self._ask(lambda: self._commit(self._positions()))
 
     def enforce_rebalance(self) -> None:
         """Let it ask for a rebalance."""
-        if self.coordinator is not None and not self.closing:
-            self._in_process(self.coordinator.enforce_rebalance, "the simulation wants it")
 
-    def _in_process(self, function, *args) -> None:  # type: ignore[no-untyped-def]  # any callback
+        async def enforce() -> None:
+            assert self._consumer is not None
+            self._consumer.enforce_rebalance("the simulation wants it")
+
+        self._ask(enforce)
+
+    def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let another task of the application do something beside the one that polls."""
+
+        async def run() -> None:
+            if self.closing or self.finished:
+                return
+            try:
+                await work()
+            except CoordinatorError as error:
+                if not self.closing:
+                    self._failed(error, "a task beside")
+
+        def begin() -> None:
+            self._asked = [task for task in self._asked if not task.done()]
+            self._asked.append(asyncio.get_running_loop().create_task(self._guarded(run())))
+
         if self.alive and self.coordinator is not None and not self.closing:
-            self.process.call_soon(self._guard, function, *args)
-
-    def _guard(self, function, *args) -> None:  # type: ignore[no-untyped-def]  # any callback
-        try:
-            if not self.finished and not self.closing:
-                function(*args)
-        except CoordinatorError as error:
-            self._failed(error)
-
-    def _subscribe(self, topics: tuple[str, ...]) -> None:
-        assert self.coordinator is not None
-        self.subscription = topics
-        self._world.history.note(self.name, f"subscribes to {', '.join(topics)}")
-        self.coordinator.subscribe(topics)
+            self.process.call_soon(begin)
 
     # -- the program ------------------------------------------------------------------------------------------------
 
-    async def _guarded(self, work) -> None:  # type: ignore[no-untyped-def]  # any coroutine
+    async def _guarded(self, work: Awaitable[None]) -> None:
         """An exception that the application does not expect is a finding, not the end of one task."""
         try:
             await work
@@ -193,174 +170,415 @@ class MemberProcess:
             self._world.crashed(self.name, error)
 
     async def _main(self) -> None:
-        world, spec = self._world, self.spec
+        world = self._world
         cluster = ClusterClient(
             client_config(world.cluster.bootstrap, self.name),
             Environment(world.network.connector(self.process), self._random, world.cluster.wall_clock_ms, Inline()),
         )
-        self.coordinator = coordinator = ConsumerCoordinator(self._config(), cluster, self._assignors)
+        seed, spec = world.scenario.seed, self.spec
+        plane = SimulatedPlane(
+            self.process,
+            world.cluster,
+            Random(f"{seed}-{self.name}-plane"),
+            PlaneConfig(
+                reset=spec.reset if spec.reset in ("earliest", "latest") else "error",
+                eof=spec.eof,
+                latency_ms=world.scenario.latency_ms,
+                call_ms=spec.call_ms,
+            ),
+        )
+        self._consumer = consumer = SimulatedConsumer(
+            coordinator_config(spec, world.group_id),
+            cluster,
+            self._assignors,
+            plane,
+            reset=spec.reset,
+            auto_store=spec.commit != "store",
+            told=self._told,
+            events=self._events,
+        )
+        await self._subscribe(spec.topics)
+        self.coordinator = consumer.engine.core
+        self._calls.watch(self.coordinator, spec.max_poll_interval_ms / 1000)
         self._committed_at = world.loop.time()
-        if spec.pattern is not None:
-            coordinator.subscribe_pattern(re.compile(spec.pattern))
-        else:
-            coordinator.subscribe(spec.topics)
         fenced = False
         while not self.closing and not fenced:
-            fenced = await self._poll(coordinator)
-        await self._close(coordinator)
-        await cluster.close()
+            fenced = await self._turn(consumer)
+        await self._close(consumer)
         self.finished = True
         world.history.note(self.name, "ended")
 
-    def _config(self) -> CoordinatorConfig:
-        spec = self.spec
-        return CoordinatorConfig(
-            group_id=self._world.group_id,
-            group_instance_id=spec.instance_id,
-            client_rack=spec.rack,
-            session_timeout_ms=spec.session_timeout_ms,
-            heartbeat_interval_ms=spec.heartbeat_interval_ms,
-            max_poll_interval_ms=spec.max_poll_interval_ms,
-            rebalance_timeout_ms=spec.rebalance_timeout_ms,
-            request_timeout_ms=8_000,
-            default_api_timeout_ms=15_000,
-        )
+    async def _subscribe(self, topics: tuple[str, ...]) -> None:
+        assert self._consumer is not None
+        self.subscription = topics
+        wanted = list(topics) if self.spec.pattern is None else [f"^{self.spec.pattern}$"]
+        self._world.history.note(self.name, f"subscribes to {', '.join(wanted)}")
+        await self._consumer.subscribe(wanted, self._on_assign, self._on_revoke, self._on_lost)
 
-    async def _poll(self, coordinator: ConsumerCoordinator) -> bool:
+    async def _turn(self, consumer: SimulatedConsumer) -> bool:
         """One turn of the application's loop; True when it was fenced and must end."""
-        world = self._world
+        world, spec = self._world, self.spec
         world.checkers.step()
+        whim = None if world.calm else self._plan.draw()
+        if world.calm and self._paused:
+            await self._resume(consumer)
+        if whim is not None:
+            world.history.note(self.name, f"is unruly: {whim}")
+            await getattr(self, "_" + whim)(consumer)
         try:
-            coordinator.polled()
-        except FencedError as error:
-            self._failed(error)
+            messages = await self._poll(consumer, cancelled=whim == "cancel_poll")
+        except FencedError:
             return True
-        except CoordinatorError as error:
-            if type(error) is CoordinatorError:
-                # Only for a background task that crashed.
-                self._world.crashed(self.name, error)
-            self._failed(error)
-        if coordinator.attention:
-            change = coordinator.assignment.change()
-            if change:
-                await self._carry_out(coordinator, change)
-        await self._look_up(coordinator)
-        await self._read(coordinator)
+        if messages:
+            self._read(messages)
+            await asyncio.sleep((1 + self.slow_ms) / 1000)
+            if spec.commit == "store":
+                await self._store(consumer)
+        self._calls.look_for_stranded(consumer.engine, consumer.plane)
         if self._commit_due():
             self._committed_at = world.loop.time()
-            commit = self._commit(self._positions())
-            if self.spec.commit == "async":
-                self._asked = [task for task in self._asked if not task.done()]
-                self._asked.append(asyncio.get_running_loop().create_task(self._guarded(commit), name="commit"))
-            else:
-                await commit
-        pause_s = self.spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        await asyncio.sleep(max(pause_s, self.absent_until - world.loop.time()))
+            await self._commit_as_usual(consumer)
+        hurries = spec.poll_timeout_ms or (world.calm and messages)
+        pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
+        await asyncio.sleep(max(pause_s, self.absent_until - world.loop.time(), 0.001))
         return False
 
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def _poll(self, consumer: SimulatedConsumer, *, cancelled: bool) -> list[Any]:
+        """Poll or consume once; what leaves it as an exception is judged."""
+        spec, calls = self.spec, self._calls
+        timeout_s = spec.poll_timeout_ms / 1000
+        if spec.waits_for_all:
+            call = consumer.consume_all(spec.batch, timeout_s)
+        elif spec.batch == 1:
+            call = self._poll_one(consumer, timeout_s)
+        else:
+            call = consumer.consume(spec.batch * max(1, len(self._stints)), timeout_s)
+        try:
+            with calls.polling():
+                if cancelled:
+                    found = await calls.cancelled(call, self._plan)
+                    return [] if found is None else found
+                return await calls.timed(call, timeout_s, "poll")
+        except CoordinatorError as error:
+            self._failed(error)
+            if isinstance(error, FencedError):
+                raise
+            calls.judge(error, self._excuse(consumer))
+            if isinstance(error, NoOffsetError):
+                await self._begin_somewhere(consumer)
+            return []
+
+    async def _poll_one(self, consumer: SimulatedConsumer, timeout_s: float) -> list[Any]:
+        message = await consumer.poll(timeout_s)
+        return [] if message is None else [message]
+
+    def _excuse(self, consumer: SimulatedConsumer) -> str | None:
+        """Why a poll may raise something that is not the application's own; None when there is no reason."""
+        core = consumer.engine.core
+        topics = self._world.cluster.kafka.topics.by_name
+        if any(topic not in topics for topic in self.subscription):
+            return "a topic is gone"
+        if self._calls.in_group_within(core, API_TIMEOUT_S):
+            return None
+        return "it is out of the group for long"
+
+    def _read(self, messages: Sequence[Any]) -> None:
+        """What was handed out is processed at once: nothing comes between."""
+        for partition, start, end in runs_of(messages):
+            stint = self._stints.get(partition)
+            if stint is None:
+                raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
+            if partition in self._paused:
+                raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it paused")
+            self._world.checkers.hands_out(
+                stint,
+                start,
+                end,
+                log_start=self._world.cluster.log_start(partition),
+                leased=self.spec.lease,
+            )
+
+    async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
+        """``auto.offset.reset`` is none, and somebody has to say where to begin."""
+        waiting = [native(partition) for partition in sorted(consumer.engine.starting.pending)]
+        try:
+            found = await consumer.committed(waiting, timeout=2.0)
+        except CoordinatorError as error:
+            self._failed(error, "committed")
+            return
+        for row in found:
+            partition = partition_of(row)
+            first = self._world.cluster.log_start(partition)
+            if row.offset < first and self.holds(partition):
+                await self._seek_to(consumer, partition, first)
+
+    # -- committing -------------------------------------------------------------------------------------------------
+
     def _commit_due(self) -> bool:
-        if self.spec.commit == "revoke" or not self._stints:
+        if self.spec.commit in ("revoke", "auto", "store") or not self._stints:
             return False
         return self._world.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 
-    # -- carrying out what the group wants --------------------------------------------------------------------------
-
-    async def _carry_out(self, coordinator: ConsumerCoordinator, change: Change) -> None:
-        world = self._world
-        if change.lost:
-            await self._callback("lost", change.lost)
-            self._give_up(change.lost, "lost")
-            coordinator.let_go(change.lost)
-        if change.revoked:
-            await self._commit({key: value for key, value in self._positions().items() if key in change.revoked})
-            await self._callback("revoked", change.revoked)
-            # While the callback ran they may have been lost instead.
-            for partition in sorted(change.revoked):
-                self._give_up((partition,), "revoked" if self.holds(partition) else "lost")
-            coordinator.let_go(change.revoked)
-        taken = coordinator.assignment.take_up(change)
-        for partition in sorted(taken):
-            self._stints[partition] = world.checkers.taken_up(self, partition)
-        if taken:
-            await self._callback("assigned", taken)
-
-    async def _callback(self, kind: str, partitions: Iterable[TopicPartition]) -> None:
-        self._world.history.note(self.name, f"on_{kind} {listed(partitions, 1000)}")
-        if self.spec.callback_ms:
-            await asyncio.sleep(self.spec.callback_ms / 1000)
-
-    def _give_up(self, partitions: Iterable[TopicPartition], how: str) -> None:
-        for partition in sorted(partitions):
-            stint = self._stints.pop(partition, None)
-            if stint is None:
-                raise Violation("callbacks", f"{self.name} was told that {partition} is {how}, which it does not hold")
-            self._world.checkers.ends(stint, how)
-
-    async def _look_up(self, coordinator: ConsumerCoordinator) -> None:
-        wanted = {partition: stint for partition, stint in self._stints.items() if stint.start is None}
-        if not wanted:
-            return
-        checkers = self._world.checkers
-        before = {partition: checkers.committed_now(partition) for partition in wanted}
-        try:
-            found = await coordinator.committed(wanted, timeout_ms=3_000)
-        except CoordinatorError as error:
-            self._failed(error)
-            return
-        for partition, stint in sorted(wanted.items()):
-            if self._stints.get(partition) is stint and self.holds(partition):
-                position = found[partition]
-                checkers.starts(stint, 0 if position is None else position.offset, before[partition])
-
-    # -- reading and committing -------------------------------------------------------------------------------------
-
-    async def _read(self, coordinator: ConsumerCoordinator) -> None:
-        end_offset = self._world.cluster.end_offset
-        batch: list[tuple[Stint, int]] = []
-        for partition, stint in self._stints.items():
-            if stint.start is not None:
-                count = min(self.spec.batch, (end_offset(partition) or 0) - stint.position)
-                if count > 0:
-                    batch.append((stint, count))
-        if not batch:
-            return
-        leaving = coordinator.assignment.to_revoke
-        batch = [(stint, count) for stint, count in batch if stint.partition not in leaving]
-        await asyncio.sleep((1 + self.slow_ms) / 1000)
-        for stint, count in batch:
-            if self._stints.get(stint.partition) is stint:
-                self._world.checkers.processes(stint, count)
+    async def _commit_as_usual(self, consumer: SimulatedConsumer) -> None:
+        kind = self.spec.commit
+        if kind == "async":
+            self._asked = [task for task in self._asked if not task.done()]
+            work = self._guarded(self._commit(self._positions()))
+            self._asked.append(asyncio.get_running_loop().create_task(work, name="commit"))
+        elif kind == "later":
+            wanted = self._positions() if self._random.random() < 0.5 else None
+            try:
+                positions = await self._calls.timed(consumer.commit_later(wanted), 1.0, "commit_later")
+            except CoordinatorError as error:
+                self._failed(error, "commit_later")
+            else:
+                self._calls.began_commit(positions, {one: self._stints.get(one) for one in positions})
+        elif kind == "all":
+            await self._commit_all(consumer)
+        else:
+            await self._commit(self._positions())
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
             partition: OffsetAndMetadata(stint.position)
             for partition, stint in sorted(self._stints.items())
-            if stint.start is not None and stint.position > stint.acknowledged
+            if stint.start is not None and stint.position != stint.acknowledged
         }
 
-    async def _commit(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        assert self.coordinator is not None
-        stints = {partition: self._stints[partition] for partition in positions}
-        if not positions:
+    async def _commit(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if not positions or self._consumer is None:
             return
+        stints = {partition: self._stints[partition] for partition in positions}
+        rows = [native(partition, at) for partition, at in positions.items()]
         try:
-            results = await self.coordinator.commit(positions, timeout_ms=4_000)
+            answered = await self._calls.timed(self._consumer.commit(offsets=rows, timeout=4.0), 4.0, "commit")
         except CoordinatorError as error:
             self._failed(error, f"commit of {listed(positions, 1000)}")
             return
-        for partition, result in results.items():
-            if result is None:
-                self._world.checkers.acknowledged(stints[partition], positions[partition].offset)
-            else:
-                self._failed(result, f"commit of {partition}")
+        self._acknowledge(answered, stints)
 
-    async def _close(self, coordinator: ConsumerCoordinator) -> None:
+    async def _commit_all(self, consumer: SimulatedConsumer) -> None:
+        """What is finished, without arguments: never more than was handed out."""
+        stints = dict(self._stints)
+        given = {partition: stint.position for partition, stint in stints.items() if stint.start is not None}
+        try:
+            answered = await self._calls.timed(consumer.commit(timeout=4.0), 4.0, "commit")
+        except CoordinatorError as error:
+            if error.code != _NOTHING_TO_COMMIT:
+                self._failed(error, "commit")
+            return
+        for row in answered:
+            offset = given.get(partition_of(row))
+            # What retention deleted meanwhile is passed over.
+            if offset is not None and row.offset > offset >= self._world.cluster.log_start(partition_of(row)):
+                raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, at {offset}")
+        self._acknowledge(answered, stints)
+
+    def _acknowledge(self, rows: Sequence[Row], stints: Mapping[TopicPartition, Stint]) -> None:
+        for row in rows:
+            partition = partition_of(row)
+            if row.error is not None:
+                self.failures.append(f"commit of {partition}: {row.error.str()}")
+                self._world.history.note(self.name, f"commit of {partition} failed: {row.error.str()}")
+            elif partition in stints:
+                self._world.checkers.acknowledged(stints[partition], row.offset)
+
+    async def _store(self, consumer: SimulatedConsumer) -> None:
+        held = {partition: OffsetAndMetadata(stint.position) for partition, stint in sorted(self._stints.items())
+                if stint.start is not None and self.holds(partition)}
+        if held:
+            try:
+                await consumer.store_offsets(offsets=[native(partition, at) for partition, at in held.items()])
+            except CoordinatorError as error:
+                self._failed(error, "store_offsets")
+
+    def _told(self, wanted: Positions, result: CommitResult) -> None:
+        """An asynchronous commit was answered."""
+        stints = self._calls.answered_commit(wanted)
+        for partition, error in result.items():
+            stint = stints.get(partition)
+            if error is None and stint is not None:
+                self._world.checkers.acknowledged(stint, wanted[partition].offset)
+            elif error is not None:
+                self._failed(error, f"commit of {partition}")
+
+    # -- callbacks --------------------------------------------------------------------------------------------------
+
+    async def _events(self) -> None:
+        """What librdkafka tells between two slices: here a callback may raise too."""
+        self._plan.raise_in("events")
+
+    async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:
+        partitions = sorted(map(partition_of, rows))
+        with self._calls.called_back():
+            self._world.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
+            for partition in partitions:
+                self._stints[partition] = self._world.checkers.taken_up(self, partition)
+            if self.spec.callback_ms:
+                await asyncio.sleep(self.spec.callback_ms / 1000)
+            if self._plan.sometimes():
+                await self._choose(partitions)
+            self._plan.raise_in("assign")
+
+    async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
+        """Begin at the group's commits, or at the beginning: that skips nothing."""
+        assert self._consumer is not None
+        wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
+        found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
+        for row in found:
+            if row.offset == OFFSET_INVALID:
+                row.offset = self._world.cluster.log_start(partition_of(row))
+        if found:
+            await self._consumer.incremental_assign(found)
+
+    async def _on_revoke(self, _: Any, rows: Sequence[Row]) -> None:
+        partitions = sorted(map(partition_of, rows))
+        with self._calls.called_back():
+            self._world.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
+            try:
+                if not self.spec.auto:
+                    await self._commit({key: value for key, value in self._positions().items() if key in partitions})
+                if self.spec.callback_ms:
+                    await asyncio.sleep(self.spec.callback_ms / 1000)
+                self._plan.raise_in("revoke")
+            finally:
+                # While the callback ran they may have been lost instead.
+                for partition in partitions:
+                    self._give_up((partition,), "revoked" if self.holds(partition) else "lost")
+
+    async def _on_lost(self, _: Any, rows: Sequence[Row]) -> None:
+        partitions = sorted(map(partition_of, rows))
+        with self._calls.called_back():
+            self._world.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
+            try:
+                if self.spec.callback_ms:
+                    await asyncio.sleep(self.spec.callback_ms / 1000)
+                self._plan.raise_in("lost")
+            finally:
+                self._give_up(partitions, "lost")
+
+    def _give_up(self, partitions: Iterable[TopicPartition], how: str) -> None:
+        for partition in sorted(partitions):
+            stint = self._stints.pop(partition, None)
+            self._paused.discard(partition)
+            if stint is None:
+                raise Violation("callbacks", f"{self.name} was told that {partition} is {how}, which it does not hold")
+            if self.spec.auto:
+                stint.acknowledged = self._world.checkers.committed_by(stint)
+            self._world.checkers.ends(stint, how)
+
+    # -- what an unruly application does, see Planned ---------------------------------------------------------------
+
+    async def _cancel_poll(self, consumer: SimulatedConsumer) -> None:
+        """The next poll is cancelled."""
+
+    async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
+        """Some other call is cancelled."""
+        held = [native(partition) for partition in self._stints]
+        calls: list[Coroutine[Any, Any, Any]] = [
+            consumer.position(held),
+            consumer.committed(held[:1], timeout=2.0),
+        ]
+        chosen = self._random.randrange(len(calls))
+        for index, call in enumerate(calls):
+            if index != chosen:
+                call.close()
+        try:
+            await self._calls.cancelled(calls[chosen], self._plan)
+        except CoordinatorError as error:
+            self._failed(error, "a cancelled call")
+
+    async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
+        """The next callback of some kind raises."""
+
+    async def _wake(self, consumer: SimulatedConsumer) -> None:
+        """Another thread interrupts the poll."""
+        consumer.engine.wakeup()
+
+    async def _seek(self, consumer: SimulatedConsumer) -> None:
+        """Go back a little, or to where it stands."""
+        for partition, stint in sorted(self._stints.items()):
+            if stint.start is not None and self.holds(partition) and self._random.random() < 0.4:
+                back = self._random.choice((0, 1, 5, 1_000))
+                low = max(self._world.cluster.log_start(partition), stint.position - back)
+                await self._seek_to(consumer, partition, min(low, stint.position))
+
+    async def _seek_to(self, consumer: SimulatedConsumer, partition: TopicPartition, offset: int) -> None:
+        row = native(partition, OffsetAndMetadata(offset))
+        try:
+            if self._plan.sometimes():
+                # Nobody knows whether a cancelled seek was done: so it is done again.
+                await self._calls.cancelled(consumer.seek(row), self._plan)
+            await self._calls.timed(consumer.seek(row), 1.0, "seek")
+        except CoordinatorError as error:
+            self._failed(error, "seek")
+            if self.holds(partition):
+                raise Violation("raised", f"{self.name}: seek of {partition}, which it holds, raised {error!r}") from error
+            return
+        stint = self._stints.get(partition)
+        if stint is not None:
+            self._world.checkers.sought(stint, offset)
+
+    async def _pause(self, consumer: SimulatedConsumer) -> None:
+        """Pause some, or resume all."""
+        wanted = {one for one in self._stints if self.holds(one) and self._random.random() < 0.4}
+        if not wanted:
+            await self._resume(consumer)
+            return
+        try:
+            await self._calls.timed(consumer.pause([native(one) for one in sorted(wanted)]), 1.0, "pause")
+        except CoordinatorError as error:
+            self._failed(error, "pause")
+        else:
+            self._paused |= wanted & self._stints.keys()
+
+    async def _resume(self, consumer: SimulatedConsumer) -> None:
+        held = sorted(one for one in self._paused if self.holds(one))
+        self._paused.clear()
+        try:
+            await self._calls.timed(consumer.resume([native(one) for one in held]), 1.0, "resume")
+        except CoordinatorError as error:
+            self._failed(error, "resume")
+
+    async def _unsubscribe(self, consumer: SimulatedConsumer) -> None:
+        """Leave, and come back."""
+        topics = self.subscription
+        if not self.spec.auto:
+            await self._commit(self._positions())
+        try:
+            if self._plan.sometimes():
+                await self._calls.cancelled(consumer.unsubscribe(), self._plan)
+            await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S + 8.0, "unsubscribe")
+        except CoordinatorError as error:
+            self._failed(error, "unsubscribe")
+        if self._stints:
+            raise Violation("callbacks", f"{self.name} unsubscribed, and was not told of {listed(self._stints, 1000)}")
+        await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
+        await self._subscribe(topics)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    async def _close(self, consumer: SimulatedConsumer) -> None:
         self._world.history.note(self.name, "closes")
-        await self._commit(self._positions())
-        for partition in sorted(self._stints):
-            self._give_up((partition,), "closed" if self.holds(partition) else "lost")
-        coordinator.let_go(tuple(coordinator.assignment.held))
-        await coordinator.close(5_000)
+        world, limit_s = self._world, self.spec.close_ms / 1000
+        if world.calm:
+            limit_s = 5.0
+        if not self.spec.auto:
+            await self._commit(self._positions())
+        try:
+            if not world.calm and self._plan.sometimes():
+                # A close that is cancelled goes on.
+                await self._calls.cancelled(consumer.close(limit_s), self._plan)
+            await self._calls.timed(consumer.close(limit_s), limit_s, "close")
+        except CoordinatorError as error:
+            self._failed(error, "close")
+        self._calls.all_commits_answered()
+        if self._stints:
+            raise Violation("callbacks", f"{self.name} closed, and was not told of {listed(self._stints, 1000)}")
+        for task in self._asked:
+            task.cancel()
         if self._asked:
             await asyncio.wait(self._asked)
 
@@ -375,3 +593,7 @@ class MemberProcess:
         subscription = f"pattern {spec.pattern}" if spec.pattern else ", ".join(spec.topics)
         static = f", instance {spec.instance_id}" if spec.instance_id else ""
         return f"{'+'.join(spec.assignors)} on {subscription}{static}, commits {spec.commit}"
+
+
+#: librdkafka's _NO_OFFSET.
+_NOTHING_TO_COMMIT = -168

@@ -11,10 +11,18 @@ The rules, by the names under which they are reported:
 ``fencing``       a commit is accepted only while no later owner has the partition
 ``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
 ``durability``    what was told to be committed is in the log, and the next owner starts no earlier
-``skipped``       no record is left out: an owner starts no later than where everything before was processed
+``skipped``       no record is left out: an owner starts no later than where everything before was processed, and goes on
+                  with the next one, whatever was raised or cancelled between two calls
 ``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
                   an older one of the same owner followed, delayed on another connection)
-``callbacks``     assigned only what is not held; revoked and lost only what is
+``again``         and while it is held nothing is handed out a second time
+``lease``         once another owner has handed out a record of a partition, the former one hands out none
+``callbacks``     assigned only what is not held; revoked and lost only what is; records only of what is held
+``told``          every asynchronous commit is answered once, also at close
+``late``          a call returns within its time limit
+``raised``        ``poll`` of a member in its group raises nothing but what the application itself raised
+``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll
+``stranded``      a held partition is fetched, or paused, or waits for its position
 ``generations``   they only grow, and records of a generation do not change who is in it
 ``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions
 ``plans``         no leader refuses what one of our assignors planned
@@ -55,6 +63,10 @@ class Owner(Protocol):
     @property
     def alive(self) -> bool: ...
     @property
+    def reset(self) -> str: ...
+    @property
+    def instance_id(self) -> str | None: ...
+    @property
     def member_id(self) -> str: ...
     @property
     def generation(self) -> int: ...
@@ -77,6 +89,10 @@ class Stint:
     number: int
     #: Whether its owner knew the group's present generation when it took the partition up: a zombie does not.
     rightful: bool
+    #: What the log said was committed when it was taken up.
+    committed_before: int = -1
+    #: Its application went back to records that it had read.
+    went_back: bool = False
     start: int | None = None
     position: int = 0
     acknowledged: int = -1
@@ -102,6 +118,9 @@ class _PartitionTruth:
     #: Processed beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     stints: list[Stint] = attrs.field(factory=list)
+    #: Who handed out the last record, and who did before somebody else.
+    handing: Stint | None = None
+    handed: list[Stint] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -174,13 +193,16 @@ class Checkers:
                     f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
                 )
         if offset < truth.committed:
-            if truth.committed_by is not stint:
+            if truth.committed_by is not stint and not stint.went_back:
                 raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
             self.overtaken += 1
             truth.went_back = True
             self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
         if offset >= truth.highest:
             truth.went_back = False
+        if stint.start is None and stint.owner.reset != "earliest":
+            # Where it begins, committed before anything was read: nobody has promised to read what was there before.
+            truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = stint
         truth.highest = max(truth.highest, offset)
@@ -255,7 +277,8 @@ class Checkers:
                     f" {stint.began:.4f} s; it joined that generation and was not fenced",
                 )
         self._stints += 1
-        stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner))
+        before = self.committed_now(partition)
+        stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner), before)
         holders.append(stint)
         if len(holders) > 1:
             self._shared[partition] = None
@@ -268,8 +291,8 @@ class Checkers:
         """What is committed, by the log; -1 for nothing."""
         return self._truth(partition).committed
 
-    def starts(self, stint: Stint, offset: int, committed_before: int) -> None:
-        """A member looked up where to begin; ``committed_before`` is what the log said when it asked."""
+    def starts(self, stint: Stint, offset: int, *, log_start: int) -> None:
+        """A member begins to read."""
         self.step()
         partition = stint.partition
         truth = self._truth(partition)
@@ -278,9 +301,13 @@ class Checkers:
         if partition in self._deleted:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
-        if offset < committed_before and stint.ended is None:
+        if stint.owner.reset != "earliest" and stint.committed_before < log_start:
+            # Nobody has promised to read what was there before.
+            truth.covered = max(truth.covered, offset)
+        if offset < stint.committed_before and stint.ended is None:
             raise Violation(
-                "durability", f"{stint.owner.name} starts {partition} at {offset} although {committed_before} was committed"
+                "durability",
+                f"{stint.owner.name} starts {partition} at {offset} although {stint.committed_before} was committed",
             )
         if offset > truth.covered:
             raise Violation(
@@ -294,8 +321,54 @@ class Checkers:
                     f" {former.position}",
                 )
 
-    def processes(self, stint: Stint, count: int) -> None:
-        """A member processed the next ``count`` records."""
+    def sought(self, stint: Stint, offset: int) -> None:
+        """A member goes on elsewhere, by its own choice: what is left out is read by its order."""
+        truth = self._truth(stint.partition)
+        self._history.note(stint.owner.name, f"seeks {stint.partition} to {offset}")
+        if stint.start is None:
+            stint.start = offset
+        stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
+        stint.position = offset
+        truth.covered = max(truth.covered, offset)
+
+    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, leased: bool) -> None:
+        """A member handed out the records from ``start`` up to ``end``."""
+        truth = self._truth(stint.partition)
+        name, partition = stint.owner.name, stint.partition
+        if stint.ended is not None:
+            raise Violation("callbacks", f"{name} handed out {start} of {partition}, which it gave up ({stint.ended})")
+        if truth.handing is not stint:
+            if truth.handing is not None:
+                truth.handed.append(truth.handing)
+            truth.handing = stint
+            if leased and stint in truth.handed:
+                later = truth.handed[truth.handed.index(stint) + 1 :]
+                instance_id = stint.owner.instance_id
+                # Another process with the same instance id is the same member to the group: it takes over at once, and
+                # its predecessor learns of it from its next answer.
+                if instance_id is None or all(other.owner.instance_id != instance_id for other in later):
+                    raise Violation(
+                        "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
+                    )
+        if stint.start is None:
+            self.starts(stint, start, log_start=log_start)
+        elif start != stint.position and partition not in self._deleted:
+            lapsed = stint.position < log_start
+            if start < stint.position:
+                raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {stint.position}")
+            if not lapsed or (stint.owner.reset == "earliest" and start != log_start):
+                raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {stint.position}")
+            if stint.owner.reset != "earliest":
+                truth.covered = max(truth.covered, start)
+            stint.position = start
+        self._processes(stint, end - start)
+
+    def trimmed(self, partition: TopicPartition, log_start: int) -> None:
+        """Retention: what is before this offset nobody can read any more."""
+        truth = self._truth(partition)
+        truth.covered = max(truth.covered, log_start)
+
+    def _processes(self, stint: Stint, count: int) -> None:
         truth = self._truth(stint.partition)
         start, end = stint.position, stint.position + count
         stint.position = end
@@ -310,6 +383,11 @@ class Checkers:
             if begin <= truth.covered:
                 truth.covered = max(truth.covered, finish)
                 truth.islands.remove((begin, finish))
+
+    def committed_by(self, stint: Stint) -> int:
+        """The offset that the log has as the last commit of this holding; -1 when there is none."""
+        truth = self._truth(stint.partition)
+        return truth.committed if truth.committed_by is stint else -1
 
     def acknowledged(self, stint: Stint, offset: int) -> None:
         """A commit of a member was confirmed."""

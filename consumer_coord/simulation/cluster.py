@@ -151,6 +151,11 @@ class SimulatedCluster:
         if found is not None:
             found.log.delete_before(min(before, found.log.end_offset))
 
+    def log_start(self, partition: TopicPartition) -> int:
+        """The first offset there is."""
+        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        return 0 if found is None else found.log.log_start_offset
+
     def reached(self, partition: TopicPartition, host: str) -> Found | None:
         """See :class:`~consumer_coord.simulation.data_plane.Brokers`."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)

@@ -102,7 +102,7 @@ class PlaneConfig:
 
 
 @attrs.define(eq=False)
-class _Reading:
+class Reading:
     """One assigned partition."""
 
     partition: TopicPartition
@@ -126,7 +126,7 @@ class _Reading:
 class _Answer:
     """What became of the fetch of one partition; ``next`` is where to go on, None when that does not change."""
 
-    reading: _Reading
+    reading: Reading
     version: int
     messages: list[SimulatedMessage]
     next: int | None = None
@@ -155,7 +155,7 @@ class SimulatedPlane:
         self._process = process
         self._brokers = brokers
         self._random = random
-        self._readings: dict[TopicPartition, _Reading] = {}
+        self._readings: dict[TopicPartition, Reading] = {}
         self._queue: deque[tuple[int, SimulatedMessage]] = deque()
         self._versions = 0
         self._known: set[str] = set()
@@ -208,6 +208,10 @@ class SimulatedPlane:
     async def close(self) -> None:
         if not self.closed:
             await self._run(self._close)
+
+    def reading(self, partition: TopicPartition) -> Reading | None:
+        """How a partition is read now; for checkers."""
+        return self._readings.get(partition)
 
     # -- one call after the other ---------------------------------------------------------------------------------------
 
@@ -291,7 +295,7 @@ class SimulatedPlane:
             if partition.topic not in self._known:
                 # Heard of with the handle's first metadata request, or at the next look for unknown topics.
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
-            self._readings[partition] = _Reading(partition, at.offset, self._version(), known_at, resume_at=at.offset)
+            self._readings[partition] = Reading(partition, at.offset, self._version(), known_at, resume_at=at.offset)
         self._look_soon()
 
     def _unassign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -301,7 +305,7 @@ class SimulatedPlane:
         for partition in partitions:
             self._drop(self._readings.pop(partition))
 
-    def _drop(self, reading: _Reading) -> None:
+    def _drop(self, reading: Reading) -> None:
         """What was fetched of it, or is being fetched, comes no more."""
         old = reading.version
         reading.version = self._version()
@@ -394,7 +398,7 @@ class SimulatedPlane:
             # At the brokers, which know nothing of the client's process.
             self._process.loop.call_later(self._latency_s(), self._served, wanted, room)
 
-    def _served(self, wanted: list[tuple[_Reading, int]], room: int) -> None:
+    def _served(self, wanted: list[tuple[Reading, int]], room: int) -> None:
         """What the leaders answer."""
         answers: list[_Answer] = []
         retry = False
@@ -410,7 +414,7 @@ class SimulatedPlane:
             retry = True
         self._process.call_later(self._latency_s(), self._arrived, answers, retry)
 
-    def _read(self, reading: _Reading, version: int, found: Found, most: int) -> _Answer:
+    def _read(self, reading: Reading, version: int, found: Found, most: int) -> _Answer:
         """Records of one partition, or what is told instead."""
         partition, log, offset = reading.partition, found.log, reading.next
         if offset == OFFSET_BEGINNING:

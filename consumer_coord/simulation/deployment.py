@@ -26,8 +26,8 @@ from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
-from consumer_coord.simulation.application import Inline
 from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.process import Process

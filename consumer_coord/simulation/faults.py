@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[str, int]] = {
     "cut-off": ("nothing gets from a member to any broker, nor back, for the time", 3),
     "reset": ("all connections of a host break", 5),
     # Drawn apart, by draw_swallows: what the others draw stays.
+    "trim": ("retention deletes records, committed or not", 0),
     "swallow": ("a connection of a member is dead from now on, and nobody is told", 0),
     # brokers
     "broker-stop": ("a broker crashes and comes back after the time", 4),
@@ -87,6 +88,14 @@ def draw(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) 
             for fault in faults
         ]
     return tuple(sorted(faults, key=lambda fault: (fault.at_ms, fault.kind, fault.target)))
+
+
+def draw_trims(random: Random, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
+    """Records that are deleted by retention; in most histories none."""
+    return tuple(
+        Fault(random.randrange(begin_ms, end_ms), "trim", random.randrange(1_000), random.randrange(1_000))
+        for _ in range(random.choice((0, 0, 0, 1, 4)))
+    )
 
 
 def draw_swallows(random: Random, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
@@ -345,6 +354,15 @@ class Nemesis:
             count = len(world.cluster.kafka.topics.by_name[name].partitions) + 1 + fault.value % 4
             self._note(fault, f"{name} to {count}")
             world.cluster.kafka.grow_topic(name, count)
+
+    def _trim(self, fault: Fault) -> None:
+        partitions = self._world.cluster.partitions()
+        partition = partitions[fault.target % len(partitions)]
+        end = self._world.cluster.end_offset(partition) or 0
+        before = end * (fault.value % 11) // 10
+        self._note(fault, f"{partition} before {before} of {end}")
+        self._world.cluster.trim(partition, before)
+        self._world.checkers.trimmed(partition, before)
 
     def _delete(self, fault: Fault) -> None:
         names = [name for name in self._world.topic_names if name in self._world.cluster.kafka.topics.by_name]

@@ -31,6 +31,9 @@ class Process(asyncio.AbstractEventLoop):
         self.dead = False
         #: Read by the loop: none of this process's callbacks run.
         self.halted = False
+        #: Seconds that it stood still in all, the present time of standing still left out.
+        self.stood_still_s = 0.0
+        self._frozen_at = 0.0
         self._queue = loop.queue
         self._put_off: list[asyncio.Handle] = []
         #: The tasks of a killed process stay referenced, or collecting them would run their ``finally``.
@@ -46,12 +49,15 @@ class Process(asyncio.AbstractEventLoop):
 
     def freeze(self) -> None:
         """Stand still (SIGSTOP, a long garbage collection, a suspended machine)."""
+        if not self.frozen:
+            self._frozen_at = self.loop.time()
         self.frozen = self.halted = True
 
     def thaw(self) -> None:
         """Go on: everything that came up meanwhile happens now, in its order."""
         if self.frozen and not self.dead:
             self.frozen = self.halted = False
+            self.stood_still_s += self.loop.time() - self._frozen_at
             self.loop.requeue(self._put_off)
             self._put_off = []
 

@@ -18,12 +18,13 @@ import assignors
 from assignors.base import Assignor
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupState
-from consumer_coord.simulation.application import MemberProcess, MemberSpec
-from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.checkers import Checkers, Stint, Violation
 from consumer_coord.simulation.cluster import SimulatedCluster
-from consumer_coord.simulation.faults import Fault, Nemesis, draw, draw_swallows
+from consumer_coord.simulation.faults import Fault, Nemesis, draw, draw_swallows, draw_trims
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
+from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.topic_partition import flatten, listed
 from consumer_coord.wire.codec import decode_request_header, decode_response
@@ -114,6 +115,9 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
         end_ms=faults_end_ms,
     )
     if faults != 0:
+        specs = _unruly(Random(f"{seed}-applications"), specs)
+        trims = draw_trims(Random(f"{seed}-trims"), begin_ms=3_000, end_ms=faults_end_ms)
+        drawn = tuple(sorted((*drawn, *trims), key=lambda fault: fault.at_ms))
         swallows = draw_swallows(Random(f"{seed}-swallows"), begin_ms=3_000, end_ms=faults_end_ms)
         drawn = tuple(sorted((*drawn, *swallows), key=lambda fault: fault.at_ms))
     return Scenario(
@@ -127,6 +131,29 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
         initial_rebalance_delay_ms=random.choice((0, 0, 500, 3_000)),
         latency_ms=random.choice((0.5, 2.0, 10.0)),
     )
+
+
+def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
+    """What applications do beside polling, committing and reading in good order: in a third of the histories nothing."""
+    if random.random() < 0.33:
+        return list(specs)
+    per_mille = random.choice((10, 50, 150, 400))
+    reset = random.choice(("earliest", "earliest", "earliest", "latest", "none", "by_duration:PT1S"))
+    return [
+        attrs.evolve(
+            spec,
+            unruly=random.choice((0, per_mille, per_mille)),
+            reset=reset,
+            commit=random.choice((spec.commit, "auto", "auto", "store", "all", "later")),
+            poll_timeout_ms=random.choice((0, 0, 20, 500, 3_000, 12_000)),
+            waits_for_all=random.random() < 0.3,
+            batch=random.choice((spec.batch, 1)),
+            call_ms=random.choice((0.0, 1.0, 20.0)),
+            eof=random.random() < 0.2,
+            close_ms=random.choice((5_000, 500, 1_500)),
+        )
+        for spec in specs
+    ]
 
 
 def to_json(scenario: Scenario) -> str:
@@ -290,6 +317,11 @@ class World:
         except Violation as breach:
             self.fail(breach)
 
+    @property
+    def calm(self) -> bool:
+        """True after the last fault: applications do as they should."""
+        return not self.producing
+
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         if int.from_bytes(request[:2], "big") == _JOIN_GROUP:
             header = decode_request_header(request)
@@ -421,14 +453,23 @@ class World:
                 return f"{partition} has {len(holders)} owners"
             end = self.cluster.end_offset(partition)
             assert end is not None
-            if checkers.covered(partition) != end or holders[0].position != end:
-                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({holders[0].position})"
+            if self._begins_at_the_end(holders[0]):
+                continue
+            stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
+            if checkers.covered(partition) != end or (end and stands != end):
+                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)
             if not late and end and checkers.committed_now(partition) != end:
                 return f"{partition} is committed up to {checkers.committed_now(partition)} of {end}"
         return None
+
+    def _begins_at_the_end(self, stint: Stint) -> bool:
+        """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
+        owner = stint.owner
+        assert isinstance(owner, MemberProcess)
+        return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
     def _topics_of(self, member: MemberProcess) -> Sequence[str]:
         if member.spec.pattern is not None:
@@ -459,7 +500,8 @@ class World:
         for partition in self.cluster.partitions():
             end = self.cluster.end_offset(partition)
             committed = self.checkers.committed_now(partition)
-            if partition.topic in wanted and end and committed != end and not self.checkers.went_back(partition):
+            read = self.checkers.covered(partition) == end
+            if partition.topic in wanted and end and read and committed != end and not self.checkers.went_back(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
         group = self.cluster.group(self.group_id)
         if group is not None and not group.static_members and group.state is not GroupState.EMPTY:

@@ -13,9 +13,16 @@ from consumer_coord.answers import Step
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 from consumer_coord.broker.log import PartitionLog
+from consumer_coord.consumer.async_home import AsyncHome
+from consumer_coord.consumer.commits import AsynchronousCommits
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.reader import Reader
 from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.failures import Failures
+from consumer_coord.group_member import GroupMember
 from consumer_coord.offsets import Offsets
 from consumer_coord.rebalance import AssignmentState
+from consumer_coord.simulation import loop
 from consumer_coord.simulation.scenario import Outcome, draw_scenario, play
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
@@ -105,7 +112,112 @@ def _resend_as_a_new_member(patch: Patch) -> None:
     patch.setattr(Offsets, "_request", simple)
 
 
+def _lose_what_waits_when_a_call_is_left(patch: Patch) -> None:
+    """An exception or a cancellation in a poll costs what was fetched ahead."""
+    gather = Engine.gather
+
+    async def careless(self: Engine, least: int, most: int, timeout_s: float) -> bool:
+        try:
+            return await gather(self, least, most, timeout_s)
+        except BaseException:
+            self.reader.ahead.clear()
+            raise
+
+    patch.setattr(Engine, "gather", careless)
+
+
+def _hand_out_twice(patch: Patch) -> None:
+    """The last message of a batch stays in the queue."""
+
+    def take(self: Engine, most: int) -> list[Any]:
+        ahead = self.reader.ahead
+        taken = [ahead.popleft() for _ in range(min(most, len(ahead)))]
+        if len(taken) > 3:
+            ahead.appendleft(taken[-1])
+        return taken
+
+    patch.setattr(Engine, "take", take)
+
+
+def _hand_out_past_the_lease(patch: Patch) -> None:
+    """A member that was cut off or stood still hands out what it has."""
+    patch.setattr(Engine, "suspended", property(lambda self: False))
+
+
+def _forget_commits_at_close(patch: Patch) -> None:
+    """Asynchronous commits that are under way when the consumer closes are not told of."""
+
+    async def finish(self: AsynchronousCommits, ends: float) -> None:
+        self._flying.clear()
+
+    patch.setattr(AsynchronousCommits, "finish", finish)
+
+
+def _wait_longer_than_asked(patch: Patch) -> None:
+    """Waiting for the group goes on for two seconds, however little time is left."""
+    ring = AsyncHome.ring
+
+    async def patient(self: AsyncHome, timeout_s: float) -> None:
+        await ring(self, max(timeout_s, 2.0))
+
+    patch.setattr(AsyncHome, "ring", patient)
+
+
+def _do_not_count_waiting_as_polling(patch: Patch) -> None:
+    """Only the beginning of a poll counts."""
+    wait = Engine._wait
+
+    async def uncounted(self: Engine, most: int, left_s: float) -> None:
+        await wait(self, most, left_s)
+        self.core.polls -= 1
+
+    patch.setattr(Engine, "_wait", uncounted)
+
+
+def _resume_nothing(patch: Patch) -> None:
+    """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
+
+    async def go_on(self: Reader, partitions: set[TopicPartition]) -> None:
+        self._release()
+
+    patch.setattr(Reader, "_go_on", go_on)
+
+
+def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
+    """What was fetched ahead of a partition outlives it."""
+    forget = Reader._forget
+
+    def forgetful(self: Reader, partitions: Any, assigned: Any) -> None:
+        ahead = self.ahead
+        forget(self, partitions, assigned)
+        self.ahead = ahead
+
+    patch.setattr(Reader, "_forget", forgetful)
+
+
+def _be_stuck_since_the_last_join(patch: Patch) -> None:
+    """What was real once: a stable member raised at the first heartbeat that was not answered."""
+    patch.setattr(Failures, "went_on", lambda self: None)
+
+
+def _spin_until_the_commit_is_answered(patch: Patch) -> None:
+    """What this simulation once found: a poll span while the commit before a revoke was under way."""
+    patch.setattr(loop, "MAX_STEPS_PER_MOMENT", 60_000)
+    polled = GroupMember.polled
+    patch.setattr(GroupMember, "polled", lambda self, **_: polled(self))
+
+
 PLANTED = {
+    "lose what waits when a call is left": (_lose_what_waits_when_a_call_is_left, {"skipped"}),
+    "hand out twice": (_hand_out_twice, {"again"}),
+    "hand out past the lease": (_hand_out_past_the_lease, {"lease"}),
+    "forget commits at close": (_forget_commits_at_close, {"told"}),
+    "wait longer than asked": (_wait_longer_than_asked, {"late"}),
+    "do not count waiting as polling": (_do_not_count_waiting_as_polling, {"polling"}),
+    "resume nothing": (_resume_nothing, {"stranded"}),
+    "keep what waits of a revoked partition": (_keep_what_waits_of_a_revoked_partition, {"callbacks", "again", "skipped"}),
+    "be stuck since the last join": (_be_stuck_since_the_last_join, {"raised"}),
+    "spin until the commit is answered": (_spin_until_the_commit_is_answered, {"liveness"}),
     "skip the revoke": (_skip_the_revoke, {"handover", "exclusive"}),
     "commit unfenced": (_commit_unfenced, {"fencing", "rewind"}),
     "ignore REBALANCE_IN_PROGRESS": (_ignore_rebalance_in_progress, {"liveness"}),

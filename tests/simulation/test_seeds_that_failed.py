@@ -31,6 +31,8 @@ WHAT_IT_WAS = {
     21: "a static member was replaced between join and sync; when the sync phase ended its former id was looked up: KeyError",
     59: "a member left while its SyncGroup waited at the broker, and that request was never answered",
     61: "a partition was let go of while a join was under way, and belonged to nobody for ever",
+    1035: "what seed 59 found, with the application of today",
+    1177: "what seed 61 found, with the application of today",
     132: "a request timed out on a young connection; asking whether the listener wants SASL then ended the heartbeat task",
     202: "a connection failed that nobody waited for any more: 'Task exception was never retrieved'",
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
@@ -107,8 +109,8 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
 
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
-    59: (_leave_the_sync_waiting, "leaks"),
-    61: (_forget_what_was_named, "liveness"),
+    1035: (_leave_the_sync_waiting, "leaks"),
+    1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
 }

@@ -20,7 +20,7 @@ from consumer_coord.errors import CoordinatorError
 from consumer_coord.member_state import MemberState
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.offsets import OffsetAndMetadata
-from consumer_coord.simulation.application import Inline
+from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.fake import GROUP
 from tests.client.support.virtual import until

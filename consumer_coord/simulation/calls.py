@@ -1,0 +1,238 @@
+"""What an application may expect of the calls it makes: rules over one member, beside those over the group.
+
+:class:`Planned` draws what an unruly application does, :class:`Calls` watches the calls: their time limits, what they raise,
+whether waiting in them counts as polling, whether every asynchronous commit is answered, whether a partition is stranded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from random import Random
+from typing import Any, TypeVar
+
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.rows import Positions
+from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
+from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.data_plane import SimulatedPlane
+from consumer_coord.simulation.process import Process
+from consumer_coord.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+#: A call may take this much longer than its time limit: slices of waiting, calls of the data plane.
+MOMENT_S = 0.5
+
+#: A partition that is held may for so long be neither read, paused, nor looked up.
+_STRANDED_S = 3.0
+
+#: What an unruly application does in a turn, and how likely that is.
+WHIMS = {
+    "cancel_poll": 8,
+    "cancel_call": 1,
+    "raise_soon": 4,
+    "wake": 1,
+    "seek": 3,
+    "pause": 3,
+    "unsubscribe": 1,
+}
+
+
+class ApplicationError(CoordinatorError):
+    """What an application of a simulation raises itself."""
+
+
+class Planned:
+    """What one member's application does beside polling, from its own generator."""
+
+    def __init__(self, random: Random, per_mille: int) -> None:
+        self.random = random
+        self._per_mille = per_mille
+        self._raises: str | None = None
+
+    def draw(self) -> str | None:
+        """What to do in this turn."""
+        if not self._per_mille or self.random.randrange(1_000) >= self._per_mille:
+            return None
+        whim = self.random.choices(list(WHIMS), list(WHIMS.values()))[0]
+        if whim == "raise_soon":
+            self._raises = self.random.choice(("assign", "revoke", "lost", "events", "events"))
+        return whim
+
+    def raise_in(self, callback: str) -> None:
+        """Raise, if that was drawn for this callback."""
+        if self._raises == callback:
+            self._raises = None
+            raise ApplicationError(f"the application raises this in {callback}")
+
+    def sometimes(self) -> bool:
+        """True now and then, never for a calm application."""
+        return bool(self._per_mille) and self.random.random() < 0.3
+
+    async def until_cancelled(self, task: asyncio.Task[Any]) -> None:
+        """Wait for the moment at which a call is to be cancelled: any step, or any time."""
+        if self.random.random() < 0.5:
+            for _ in range(self.random.randrange(40)):
+                if task.done():
+                    return
+                await asyncio.sleep(0)
+        else:
+            await asyncio.wait({task}, timeout=self.random.choice((0.001, 0.01, 0.05, 0.3)) * self.random.random())
+
+
+class Calls:
+    """The calls of one member."""
+
+    def __init__(self, name: str, process: Process, fail: Callable[[Violation], None]) -> None:
+        self._name = name
+        self._process = process
+        self._fail = fail
+        #: Seconds spent in the application's own callbacks.
+        self._callbacks_s = 0.0
+        self._in_callback = 0
+        self._inside = 0
+        self._inside_at = 0.0
+        self._still_s = 0.0
+        self._proved_at = -1e9
+        self._commits: list[tuple[Positions, Mapping[TopicPartition, Stint | None]]] = []
+        self._odd_since: dict[TopicPartition, float] = {}
+
+    # -- time limits ----------------------------------------------------------------------------------------------------
+
+    async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
+        """Await a call, which must return within its limit; callbacks and standing still do not count."""
+        began, spent = self._process.time(), self._callbacks_s + self._process.stood_still_s
+        try:
+            return await call
+        finally:
+            took = self._process.time() - began - (self._callbacks_s + self._process.stood_still_s - spent)
+            if took > limit_s + MOMENT_S:
+                raise Violation("late", f"{self._name}: {what} took {took:.2f} s, and has {limit_s:.2f} s")
+
+    async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:
+        """Begin a call and cancel it; what it returns if it was over before, else None."""
+        task = asyncio.get_running_loop().create_task(call)
+        await plan.until_cancelled(task)
+        task.cancel()
+
+        async def over() -> None:
+            await asyncio.wait({task})
+
+        await self.timed(over(), 0.0, "a cancelled call")
+        return None if task.cancelled() else task.result()
+
+    @contextlib.contextmanager
+    def called_back(self) -> Iterator[None]:
+        """Inside a callback of the application."""
+        began = self._process.time()
+        self._in_callback += 1
+        try:
+            yield
+        finally:
+            self._in_callback -= 1
+            self._callbacks_s += self._process.time() - began
+
+    # -- polling --------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def polling(self) -> Iterator[None]:
+        """Inside poll or consume."""
+        self._inside += 1
+        self._still_s = self._process.stood_still_s
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._inside_at = self._process.time()
+
+    def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
+        """Look at why the member takes its application for one that does not poll."""
+        exceeded = core.poll_interval_exceeded
+        self._inside_at = self._process.time()
+
+        async def checked() -> None:
+            moment = self._process.time()
+            since_s = 0.0 if self._inside and not self._in_callback else moment - self._inside_at
+            # The heartbeat task looks at the count of polls ten times in the interval.
+            if since_s < max_poll_s * 0.8 and self._still_s == self._process.stood_still_s and not self._in_callback:
+                self._fail(
+                    Violation("polling", f"{self._name} left as one that does not poll, {since_s:.1f} s after its last poll")
+                )
+            await exceeded()
+
+        core.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+
+    # -- what is raised -------------------------------------------------------------------------------------------------
+
+    def note_proof(self, core: ConsumerCoordinator) -> None:
+        """Remember when the coordinator last counted this member."""
+        if core.generation >= 0:
+            self._proved_at = max(self._proved_at, self._process.time() - core._lease.proven_s)
+
+    def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
+        """Whether the coordinator counted this member that lately."""
+        self.note_proof(core)
+        return self._process.time() - self._proved_at < seconds
+
+    def judge(self, error: CoordinatorError, excuse: str | None) -> None:
+        """A poll raised."""
+        if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
+            return
+        raise Violation("raised", f"{self._name}: poll raised {type(error).__name__}: {error}") from error
+
+    # -- asynchronous commits -------------------------------------------------------------------------------------------
+
+    def began_commit(self, wanted: Positions, stints: Mapping[TopicPartition, Stint | None]) -> None:
+        """One was asked for."""
+        if wanted:
+            self._commits.append((wanted, stints))
+
+    def answered_commit(self, wanted: Positions) -> Mapping[TopicPartition, Stint | None]:
+        """One was told of; what its partitions were held under."""
+        for number, (asked, stints) in enumerate(self._commits):
+            if asked is wanted:
+                if number:
+                    raise Violation("told", f"{self._name} was told of commits in another order than it asked for them")
+                del self._commits[number]
+                return stints
+        raise Violation("told", f"{self._name} was told of a commit of {sorted(wanted)} that it had not asked for, or twice")
+
+    def all_commits_answered(self) -> None:
+        """It closed."""
+        if self._commits:
+            raise Violation("told", f"{self._name} closed, and was not told of {len(self._commits)} commits")
+
+    # -- stranded partitions --------------------------------------------------------------------------------------------
+
+    def look_for_stranded(self, engine: Engine, plane: SimulatedPlane) -> None:
+        """Between two polls: every held partition is read, paused, or waits for its position."""
+        self.note_proof(engine.core)
+        if engine.core.attention or engine.reader.unsure:
+            return
+        moment = self._process.time()
+        odd = {}
+        for partition in engine.handover.told & engine.core.assignment.held:
+            what = self._odd(engine, plane, partition)
+            if what is not None:
+                odd[partition] = self._odd_since.get(partition, moment)
+                if moment - odd[partition] > _STRANDED_S:
+                    raise Violation("stranded", f"{self._name}: {partition} {what}")
+        self._odd_since = odd
+
+    def _odd(self, engine: Engine, plane: SimulatedPlane, partition: TopicPartition) -> str | None:
+        reader, starting = engine.reader, engine.starting
+        if partition in starting.pending:
+            return None if partition in starting.unknown or starting.busy else "waits for a position that nobody looks up"
+        if partition not in reader.assigned:
+            return "is neither read nor waits for its position"
+        reading = plane.reading(partition)
+        if reading is None:
+            return "is taken for read, and the data plane does not know of it"
+        if reading.stopped:
+            return "is out of range, and nobody looks for its offset"
+        if reading.paused != (partition in reader.paused or partition in reader.frozen):
+            return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
+        return None

@@ -1,0 +1,116 @@
+"""The consumer of a simulated member: the production skin and engine over the simulated network and data plane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from assignors.base import Assignor
+from consumer_coord.config import ClientConfig, Config, CoordinatorConfig
+from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.rows import Positions
+from consumer_coord.environment import RunBlocking
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import CommitResult
+from consumer_coord.simulation.data_plane import SimulatedPlane
+from consumer_coord.topic_partition import TopicPartition
+
+#: Called with what was to be committed and how it went.
+Told = Callable[[Positions, CommitResult], None]
+
+
+class Inline(RunBlocking):
+    """The assignor runs inline: a simulation has no threads."""
+
+    def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol says the types
+        """Run it now; the answer is ready."""
+        return asyncio.get_running_loop().run_in_executor(None, function)
+
+
+class OwnCluster:
+    """The connections of one process."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self.cluster = cluster
+
+    def acquire(self, config: ClientConfig) -> ClusterClient:
+        """It is made already."""
+        return self.cluster
+
+    async def release(self, config: ClientConfig) -> None:
+        """Close the connections."""
+        await self.cluster.close()
+
+
+class SimulatedConsumer(AsyncGroupConsumer):
+    """The asyncio consumer, and what only the blocking one offers: asynchronous commits, ``consume`` that waits for all."""
+
+    def __init__(
+        self,
+        coordinator: CoordinatorConfig,
+        cluster: ClusterClient,
+        assignors: Sequence[Assignor],
+        plane: SimulatedPlane,
+        *,
+        reset: str = "earliest",
+        auto_store: bool = True,
+        told: Told,
+        events: Callable[[], Awaitable[None]],
+    ) -> None:
+        policy = plane.config.reset
+        config = Config(
+            client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
+            coordinator=coordinator,
+            strategy=(),
+            auto_offset_reset=reset,
+            isolation_level="read_uncommitted",
+            librdkafka={"auto.offset.reset": policy},
+        )
+        self._on_commit = None
+        self._auto_store = auto_store
+        self._told = told
+        self._happened = events
+        self.plane = plane
+        clusters = OwnCluster(cluster)
+        self._set_up(config, assignors, plane, lambda: clusters)
+
+    @property
+    def engine(self) -> Engine:
+        """The application's half."""
+        assert self._made is not None
+        return self._made
+
+    async def consume_all(self, count: int, timeout: float) -> list[Any]:
+        """Wait for all of ``count`` messages, as the blocking consumer does."""
+        return await self._take(count, count, timeout)
+
+    async def commit_later(self, wanted: Positions | None) -> Positions:
+        """Commit without waiting, what is given or all that is finished; ``told`` gets the outcome in a later call."""
+        async with self._used() as engine:
+            positions = await engine.finished_now() if wanted is None else wanted
+            if positions:
+                await engine.commits.make_room()
+                engine.commits.start(positions)
+            return positions
+
+    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
+        self._told(wanted, result)
+
+    async def _tell_events(self) -> None:
+        await self._happened()
+
+
+def runs_of(messages: Sequence[Any]) -> list[tuple[TopicPartition, int, int]]:
+    """(partition, first offset, end offset) of each run of consecutive records; events are left out."""
+    runs: list[tuple[TopicPartition, int, int]] = []
+    for message in messages:
+        if message.error() is not None:
+            continue
+        partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
+        if runs and runs[-1][0] == partition and runs[-1][2] == offset:
+            runs[-1] = (partition, runs[-1][1], offset + 1)
+        else:
+            runs.append((partition, offset, offset + 1))
+    return runs
