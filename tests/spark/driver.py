@@ -1,10 +1,11 @@
 """One streaming query in a driver process of its own, for tests that kill it: ``python -m tests.spark.driver SETUP``.
 
 ``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
-``log_level``, ``plan`` (tell it), ``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count)
-and ``trigger`` (the time from batch to batch; by default none).  A partition's number is that plus 1000 times the digit with
-which its records begin: how many topics of that name there were before.  Events are lines of JSON on standard output.  A line
-on standard input stops the query and starts it again at once; its end stops it, or with ``"end": "exit"`` ends this process.
+``log_level``, ``plan`` (tell it), ``sink`` (a file to which each batch appends a line per partition: batch, partition, first,
+last, count) and ``trigger`` (the time from batch to batch; by default none).  A partition's number is that plus 1000 times
+the digit with which its records begin: how many topics of that name there were before.  Events are lines of JSON on standard
+output.  A line on standard input stops the query and starts it again at once; its end stops it, or with ``"end": "exit"``
+ends this process.
 """
 
 from __future__ import annotations
