@@ -134,6 +134,8 @@ class Membership:
             else:
                 self._joined = True
                 self._join_by_s = None
+                # What stood in the way of the join does so no more.
+                self.status.problem = None
                 return True
 
     def _where(self) -> str:

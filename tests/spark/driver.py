@@ -85,7 +85,7 @@ def main() -> None:
 
     def sink(frame: Any, batch: int) -> None:
         began_ms = time.monotonic_ns() // 1_000_000
-        topic = f.substring(f.col("value").cast("string"), 1, 1).cast("int")
+        topic = f.coalesce(f.substring(f.col("value").cast("string"), 1, 1).try_cast("int"), f.lit(0))
         partition = (f.col("partition") + 1000 * topic).alias("partition")
         rows = frame.groupBy(partition).agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
         head = (setup["name"], os.getpid() * RUNS + restarts, batch, began_ms)
