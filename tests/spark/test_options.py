@@ -193,5 +193,5 @@ def test_batch_reads_and_writes_say_what_to_do_instead() -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.readStream.*availableNow"):
         source.reader(schema)
     for write in (source.writer, source.streamWriter):
-        with pytest.raises(ConfigurationError, match="reads only.*format 'kafka'"):
+        with pytest.raises(ConfigurationError, match=r"reads only.*format 'kafka'"):
             write(schema, False)
