@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeAlias
 
 from consumer_coord.errors import RetriableError
@@ -21,6 +21,9 @@ from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataReques
 
 #: topic -> its id; a topic that the cluster does not have is not in it
 TopicIds: TypeAlias = Mapping[str, uuid.UUID]
+
+#: topic -> the ids under which its partitions are held
+HeldIds: TypeAlias = Mapping[str, Set[uuid.UUID]]
 
 #: The second look comes so much later than the first.
 AGAIN_S = 0.2
@@ -60,11 +63,11 @@ class TopicIdentity:
         """Something looks as if a topic had been made again: ask the brokers at the next :meth:`recreated`."""
         self._hinted = True
 
-    def recreated(self, held: TopicIds, metadata: Metadata, told: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
+    def recreated(self, held: HeldIds, metadata: Metadata, told: TopicIds, refresh: Callable[[], Metadata]) -> TopicIds:
         """Topics of ``held`` that were deleted and made again, with their new ids.
 
-        ``metadata`` and ``told`` are what is known without asking; ``refresh`` asks the brokers, only if there is a
-        reason.
+        A partition that was taken up since may have the new id already.  ``metadata`` and ``told`` are what is known without
+        asking; ``refresh`` asks the brokers, only if there is a reason.
         """
         known = self._others(held, told)
         if metadata.version != self._checked_metadata:
@@ -84,11 +87,11 @@ class TopicIdentity:
         """The query does not go by this id any more: a broker that tells it is behind."""
         self._replaced.add(topic_id)
 
-    def _others(self, held: TopicIds, now: TopicIds) -> dict[str, uuid.UUID]:
+    def _others(self, held: HeldIds, now: TopicIds) -> dict[str, uuid.UUID]:
         return {
             topic: now[topic]
             for topic, expected in held.items()
-            if is_other(expected, now.get(topic)) and now[topic] not in self._replaced
+            if any(is_other(one, now.get(topic)) for one in expected) and now[topic] not in self._replaced
         }
 
 

@@ -163,6 +163,8 @@ class Membership:
             else:
                 self._joined = True
                 self._join_by_s = None
+                # What stood in the way of the join does so no more.
+                self.status.problem = None
                 return True
 
     def _where(self) -> str:
@@ -505,13 +507,19 @@ class Membership:
     def _check_topics(self, coordinator: BlockingCoordinator, view: View) -> None:
         """Whether a topic was deleted and made again under our hands."""
         held = {**self._starting, **self._planner.held}
-        ids = {partition.topic: holding.topic_id for partition, holding in held.items()}
+        ids: dict[str, set[uuid.UUID]] = {}
+        for partition, holding in held.items():
+            ids.setdefault(partition.topic, set()).add(holding.topic_id)
         try:
             found = self._identity.recreated(
                 ids, coordinator.metadata, view.ids, lambda: coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
             )
             for topic, now in found.items():
-                again = {partition: holding for partition, holding in held.items() if partition.topic == topic}
+                again = {
+                    partition: holding
+                    for partition, holding in held.items()
+                    if partition.topic == topic and is_other(holding.topic_id, now)
+                }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
             self._tell(f"which topics there are: {error}")
@@ -526,7 +534,9 @@ class Membership:
             f"topic {topic!r}: it was deleted and made again (topic id {before}, now {topic_id}); what was unread of its"
             f" partitions ({unread}) is gone"
         )
-        self._planner.forget(topic)
+        finished = self._planner.finished_id(topic)
+        if finished is not None and is_other(finished, topic_id):
+            self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
         self._identity.replaced(before)
         self.give_up(frozenset(held))

@@ -1,10 +1,11 @@
 """One streaming query in a driver process of its own, for tests that kill it: ``python -m tests.spark.driver SETUP``.
 
 ``SETUP`` is JSON: ``name``, ``bootstrap_servers``, ``group``, ``topic``, ``checkpoint``, ``master``, ``options``, ``conf``,
-``sink`` (a file to which each batch appends a line per partition: batch, partition, first, last, count) and ``trigger``
-(the time from batch to batch; by default none).  A partition's number is that plus 1000 times the digit with which its
-records begin: the how-manieth topic of that name it is.  Events are lines of JSON on standard output.  A line on standard
-input stops the query and starts it again at once; its end stops it, or with ``"end": "exit"`` ends this process.
+``log_level``, ``plan`` (tell it), ``sink`` (a file to which each batch appends a line per partition: batch, partition, first,
+last, count) and ``trigger`` (the time from batch to batch; by default none).  A partition's number is that plus 1000 times
+the digit with which its records begin: how many topics of that name there were before.  Events are lines of JSON on standard
+output.  A line on standard input stops the query and starts it again at once; its end stops it, or with ``"end": "exit"``
+ends this process.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> None:
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel(setup.get("log_level", "ERROR"))
     spark.dataSource.register(KafkaGroupSource)
 
     def tell(event: str, **what: Any) -> None:
@@ -84,7 +85,7 @@ def main() -> None:
 
     def sink(frame: Any, batch: int) -> None:
         began_ms = time.monotonic_ns() // 1_000_000
-        topic = f.substring(f.col("value").cast("string"), 1, 1).cast("int")
+        topic = f.coalesce(f.substring(f.col("value").cast("string"), 1, 1).try_cast("int"), f.lit(0))
         partition = (f.col("partition") + 1000 * topic).alias("partition")
         rows = frame.groupBy(partition).agg(f.min("offset"), f.max("offset"), f.count("*")).collect()
         head = (setup["name"], os.getpid() * RUNS + restarts, batch, began_ms)
@@ -94,13 +95,16 @@ def main() -> None:
             file.write("".join(lines).encode())
 
     restarts = 0
+    frame = reader.load()
 
     def start() -> Any:
-        writer = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"])
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", setup["checkpoint"])
         return writer.trigger(processingTime=setup.get("trigger", "0 seconds")).start()
 
     query = start()
     tell("started", pid=os.getpid())
+    if setup.get("plan"):
+        tell("plan", plan=frame._jdf.queryExecution().toString())
     ending = threading.Event()
 
     def obey() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import attrs
 
 from consumer_coord.metadata import NO_TOPIC_ID, Metadata, Topic
-from consumer_coord.spark.identity import TopicIdentity, TopicIds
+from consumer_coord.spark.identity import HeldIds, TopicIdentity, TopicIds
 
 OLD, NEW = uuid.UUID(int=7), uuid.UUID(int=8)
-HELD = {"orders": OLD}
+HELD = {"orders": {OLD}}
 
 
 def metadata(version: int, topic_id: uuid.UUID | None) -> Metadata:
@@ -32,7 +32,7 @@ class Brokers:
 
 
 def recreated(
-    identity: TopicIdentity, brokers: Brokers, known: Metadata, told: TopicIds | None = None, held: TopicIds | None = None
+    identity: TopicIdentity, brokers: Brokers, known: Metadata, told: TopicIds | None = None, held: HeldIds | None = None
 ) -> TopicIds:
     return identity.recreated(HELD if held is None else held, known, told or {}, brokers.refresh)
 
@@ -57,6 +57,12 @@ def test_another_id_in_the_metadata_or_with_the_end_offsets_is_asked_for_twice()
         assert brokers.asked == 2
 
 
+def test_a_partition_that_has_the_new_id_already_does_not_hide_one_that_has_the_old() -> None:
+    brokers = Brokers([NEW])
+    assert recreated(identity(), brokers, metadata(1, NEW), held={"orders": {OLD, NEW}}) == {"orders": NEW}
+    assert recreated(identity(), brokers, metadata(1, NEW), held={"orders": {NEW}}) == {}
+
+
 def test_a_hint_is_followed_once() -> None:
     one, brokers = identity(), Brokers([OLD])
     one.hint()
@@ -72,12 +78,12 @@ def test_a_broker_that_lags_behind_changes_nothing() -> None:
     assert recreated(identity(), Brokers([NEW, OLD]), metadata(1, NEW)) == {}, "they do not agree yet"
     one, brokers = identity(), Brokers([OLD])
     one.replaced(OLD)
-    assert recreated(one, brokers, metadata(1, OLD), {"orders": OLD}, {"orders": NEW}) == {}
+    assert recreated(one, brokers, metadata(1, OLD), {"orders": OLD}, {"orders": {NEW}}) == {}
     assert brokers.asked == 0, "the query knows that this one is gone"
 
 
 def test_brokers_that_know_no_ids_say_nothing() -> None:
     brokers = Brokers([NO_TOPIC_ID])
     assert recreated(identity(), brokers, metadata(1, NO_TOPIC_ID)) == {}
-    assert recreated(identity(), brokers, metadata(1, NEW), held={"orders": NO_TOPIC_ID}) == {}
+    assert recreated(identity(), brokers, metadata(1, NEW), held={"orders": {NO_TOPIC_ID}}) == {}
     assert brokers.asked == 0

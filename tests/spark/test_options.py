@@ -185,3 +185,13 @@ def test_starting_timestamps() -> None:
     assert by_partition.timestamp_of(TopicPartition("orders", 0)) == 1000
     assert by_partition.timestamp_of(TopicPartition("orders", 1)) is None
     assert by_partition.of(TopicPartition("orders", 1)) == -2
+
+
+def test_batch_reads_and_writes_say_what_to_do_instead() -> None:
+    source = KafkaGroupSource(BASE)
+    schema = source.schema()
+    with pytest.raises(ConfigurationError, match=r"spark\.readStream.*availableNow"):
+        source.reader(schema)
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigurationError, match=r"reads only.*format 'kafka'"):
+            write(schema, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer_coord.errors import ConfigurationError
@@ -40,6 +40,7 @@ def offsets_of(parts: Sequence[Range]) -> list[Range]:
     return joined
 
 
+@settings(deadline=None)
 @given(ranges(), PACKINGS)
 def test_every_offset_is_in_exactly_one_task(given_ranges: list[Range], packing: Packing) -> None:
     tasks = pack(given_ranges, packing)
@@ -47,6 +48,7 @@ def test_every_offset_is_in_exactly_one_task(given_ranges: list[Range], packing:
     assert all(part.size > 0 for task in tasks for part in task)
 
 
+@settings(deadline=None)
 @given(ranges(), PACKINGS)
 def test_limits_are_kept(given_ranges: list[Range], packing: Packing) -> None:
     tasks = pack(given_ranges, packing)
@@ -63,6 +65,7 @@ def test_min_partitions_holds_however_the_records_divide() -> None:
     assert len(pack([Range("orders", 0, 0, 11)], Packing(1, 5))) == 5
 
 
+@settings(deadline=None)
 @given(ranges(), PACKINGS, st.randoms(use_true_random=False))
 def test_the_order_of_ranges_does_not_matter(given_ranges: list[Range], packing: Packing, random: object) -> None:
     shuffled = list(given_ranges)

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer_coord.spark.offsets import Offsets, from_json
@@ -224,6 +224,7 @@ def test_a_partition_behind_its_position_has_no_data() -> None:
 SIZES = st.dictionaries(st.sampled_from([P0, P1, P2]), st.integers(0, 10**9), min_size=1)
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 10**9))
 def test_admission_is_exact(sizes: Mapping[TopicPartition, int], most: int) -> None:
     planner = Planner("billing")
@@ -235,6 +236,7 @@ def test_admission_is_exact(sizes: Mapping[TopicPartition, int], most: int) -> N
     assert all(span.end <= sizes[partition] for partition, span in planned.spans())
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 64))
 def test_any_recorded_batch_replays_as_the_same_tasks(sizes: Mapping[TopicPartition, int], cores: int) -> None:
     planner = Planner("billing")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.functions import spark_partition_id
@@ -386,6 +387,27 @@ def test_a_topic_made_again_under_a_running_query(
     old = [(bytes(value), offset) for _, value, _, offset in rows.seen if int(value[1:]) < 5_000]
     assert old == [(f"v{offset}".encode(), offset) for offset in range(len(old))]
     until(lambda: queries.committed(name, 1) == {0: 1_000}, "their commits", [query])
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_unread_records_that_retention_deleted(
+    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None], kafka: KafkaCluster, fail: str
+) -> None:
+    name = topic(partitions=1)
+    fill(name, 0, 10)
+    # With a setting of its own: what an executor's consumer fetches ahead for it is not there for the next query.
+    first, _ = queries.start(name, {"kafka.client.id": "the first"}, checkpoint="c", now=True)
+    first.awaitTermination(DEADLINE_S)
+    fill(name, 0, 90, first=10)
+    kafka.admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
+    again, rows = queries.start(name, {"failOnDataLoss": fail, "maxOffsetsPerTrigger": "25"}, checkpoint="c", now=True)
+    if fail == "true":
+        with pytest.raises(StreamingQueryException, match=rf"topic '{name}', partition 0, offsets 10 to 35: .* 40 to 100"):
+            again.awaitTermination(DEADLINE_S)
+    else:
+        again.awaitTermination(DEADLINE_S)
+        assert rows.offsets() == list(range(40, 100))
+        assert queries.committed(name, 1) == {0: 100}
 
 
 def test_one_source_used_twice_in_a_query(

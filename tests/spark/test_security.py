@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -13,8 +14,11 @@ from pyspark.errors import StreamingQueryException
 from consumer_coord.spark import by_value
 from tests.security.secured import SecuredKafka, unsecured_token
 from tests.spark.conftest import produce
+from tests.spark.drivers import Driver
 from tests.spark.queries import DEADLINE_S, Queries
 from tests.support.kafka_cluster import unique_name
+from tests.support.processes import wait_until
+from tests.support.real_kafka import free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -71,3 +75,45 @@ def test_a_wrong_password_fails_the_query_at_once_and_is_not_told(
     with pytest.raises(StreamingQueryException, match=r"sasl\.password") as caught:
         query.awaitTermination(DEADLINE_S)
     assert "not-the-password" not in str(caught.value)
+
+
+def test_the_password_is_told_nowhere(secured: SecuredKafka, topic: str, group: str, tmp_path: Path) -> None:
+    """Plan, UI, event log, checkpoint and logs of a query that reads with it."""
+    events = tmp_path / "events"
+    events.mkdir()
+    port = free_ports(1)[0]
+    given = secured.settings("SASLTLS", "SCRAM-SHA-512")
+    conf = {"spark.ui.enabled": "true", "spark.ui.port": str(port), "spark.ui.host": "127.0.0.1"}
+    conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": "false"}
+    setup = {
+        "name": "secret",
+        "bootstrap_servers": secured.kafka.bootstrap("SASLTLS"),
+        "group": group,
+        "topic": topic,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "sink": str(tmp_path / "sink"),
+        "master": "local[2]",
+        "options": {f"kafka.{key}": str(value) for key, value in given.items()},
+        "conf": conf,
+        "log_level": "INFO",
+        "plan": True,
+    }
+    driver = Driver(setup, tmp_path / "driver.log")
+    try:
+        driver.wait_for("progress", 300)
+        wait_until(lambda: (tmp_path / "sink").exists(), DEADLINE_S, "its records")
+        pages = ("environment/", "SQL/", "SQL/execution/?id=0", "StreamingQuery/", "jobs/", "api/v1/applications")
+        shown = {page: urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30).read() for page in pages}
+        plan = "".join(one["plan"] for one in driver.named("plan"))
+        driver.stop()
+    finally:
+        driver.close()
+    assert "kafka_group" in plan
+    assert any(b"spark.eventLog" in text for text in shown.values())
+    shown["plan"] = plan.encode()
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            shown[str(file.relative_to(tmp_path))] = file.read_bytes()
+    assert any(name.startswith("events/") for name in shown)
+    secret = str(given["sasl.password"]).encode()
+    assert [name for name, text in shown.items() if secret in text] == []

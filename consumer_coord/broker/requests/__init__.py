@@ -34,7 +34,7 @@ SERVED: Mapping[int, Served] = {
     1: _served(1, log.fetch, max_version=12),
     2: _served(2, log.list_offsets, max_version=8),
     3: _served(3, metadata.metadata, max_version=13),
-    8: _served(8, offsets.offset_commit, max_version=9),
+    8: _served(8, offsets.offset_commit),
     9: _served(9, offsets.offset_fetch, max_version=9),
     10: _served(10, group.find_coordinator, max_version=5),
     11: _served(11, group.join_group),
