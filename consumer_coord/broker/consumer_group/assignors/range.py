@@ -1,0 +1,41 @@
+"""``range``: of each topic each subscriber gets a range of partitions, so that partitions with one number stay together."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+
+from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec, MemberSpec
+from consumer_coord.broker.consumer_group.member import Partitions
+
+
+class RangeAssignor:
+    """Kafka's server-side ``RangeAssignor``. It looks at nothing that was before."""
+
+    name = "range"
+
+    def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
+        """Members in the order of their instance ids, then of their member ids; the first ones get one partition more."""
+        subscribers = Counter(topic_id for member in spec.members.values() for topic_id in member.topics)
+        dealt: Counter[uuid.UUID] = Counter()
+        next_of: Counter[uuid.UUID] = Counter()
+        plan: dict[str, Partitions] = {}
+        for member_id, member in sorted(spec.members.items(), key=_order):
+            mine: dict[uuid.UUID, frozenset[int]] = {}
+            for topic_id in member.topics:
+                quota, extra = divmod(spec.partitions[topic_id], subscribers[topic_id])
+                count = quota + (dealt[topic_id] < extra)
+                if count:
+                    mine[topic_id] = frozenset(range(next_of[topic_id], next_of[topic_id] + count))
+                dealt[topic_id] += 1
+                next_of[topic_id] += count
+            plan[member_id] = mine
+        return plan
+
+
+def _order(entry: tuple[str, MemberSpec]) -> tuple[bool, bytes]:
+    """Static members come first. Java compares strings by their UTF-16 code units."""
+    member_id, member = entry
+    text = member_id if member.instance_id is None else member.instance_id
+    return member.instance_id is None, text.encode("utf-16-be", "surrogatepass")
