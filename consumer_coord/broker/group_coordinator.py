@@ -8,11 +8,12 @@ purgatory's, the calendar and chance are handed in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
+from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
 from consumer_coord.broker.consumer_group.classic_members import ClassicMembers
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.describe import describe_consumer_group
@@ -137,6 +138,11 @@ class GroupCoordinator:
         """A group, if it is here and loaded; for tests and reports."""
         _, shard = self._store.shard_of(group_id)
         return None if shard is None else shard.groups.get(group_id)
+
+    @property
+    def assignors(self) -> Mapping[str, ServerAssignor]:
+        """The assignors of ``group.consumer.assignors`` by name."""
+        return self._coordination.assignors
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """A group of the consumer protocol, if it is here and loaded; for tests and reports."""
