@@ -100,7 +100,7 @@ class ConsumerPlayer:
         #: Some groups are of one protocol, most of both.
         kept = rng.choices(((_CONSUMER,), (_CLASSIC, _CONSUMER)), (1, 3))[0]
         self._slots = [
-            _Slot(number, kind, instance_id, f"m{number}-{uuid.UUID(int=rng.getrandbits(128), version=4)}" if kind is _CONSUMER else "")
+            _Slot(number, kind, instance_id, _new_id(rng, number) if kind is _CONSUMER else "")
             for number, (kind, instance_id) in enumerate(kinds)
             if kind in kept
         ]
@@ -288,7 +288,9 @@ class ConsumerPlayer:
             membership.Subscription(
                 topics,
                 owned_partitions={
-                    self._topic_ids[topic_id]: numbers for topic_id, numbers in slot.owned.items() if topic_id in self._topic_ids
+                    self._topic_ids[topic_id]: numbers
+                    for topic_id, numbers in slot.owned.items()
+                    if topic_id in self._topic_ids
                 },
                 generation_id=slot.generation_id,
             ),
@@ -395,7 +397,9 @@ class ConsumerPlayer:
     def _fetch_offsets(self, slot: _Slot) -> Move:
         rng = self._rng
         wanted = OffsetFetchRequestTopics(name=self._topic, partition_indexes=(0, 1))
-        member_id, epoch = rng.choice(((None, -1), (slot.member_id, slot.epoch), (slot.member_id, slot.epoch - 1), ("nobody", 1)))
+        member_id, epoch = rng.choice(
+            ((None, -1), (slot.member_id, slot.epoch), (slot.member_id, slot.epoch - 1), ("nobody", 1))
+        )
         group = OffsetFetchRequestGroup(
             group_id=self._group_id,
             member_id=member_id,
@@ -427,6 +431,10 @@ class ConsumerPlayer:
     def _wait(self, slot: _Slot) -> Move:
         """Long enough for short sessions and rebalances to end."""
         return attrs.evolve(self._in_protocol(slot), pause_ms=self._rng.choice((800, 1_700)))
+
+
+def _new_id(rng: Random, number: int) -> str:
+    return f"m{number}-{uuid.UUID(int=rng.getrandbits(128), version=4)}"
 
 
 def _joined(slot: _Slot, response: JoinGroupResponse) -> None:

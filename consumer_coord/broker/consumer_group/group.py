@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, EpochPartitions, MemberState, Partitions
-from consumer_coord.broker.java_hash import hash_map_order
+from consumer_coord.broker.java_hash import hash_map_order, timeline_map_order
 from consumer_coord.broker.offsets import GroupOffsets
 
 #: A group without a target assignment.
@@ -230,15 +230,16 @@ class ConsumerGroup:
         resolved = self.resolved_regexes.get(member.subscribed_regex) if member.subscribed_regex else None
         return member.subscribed_topics if resolved is None else member.subscribed_topics | resolved.topics
 
-    def preferred_assignor(self, default: str, members: Iterable[ConsumerGroupMember] | None = None) -> str:
-        """The assignor that most members, or most of these, name; ``default`` if none does."""
-        named = Counter(
-            member.server_assignor
-            for member in (self.members.values() if members is None else members)
-            if member.server_assignor is not None
-        )
-        # Kafka takes the first of the greatest in the order of a Java hash map.
-        return max(hash_map_order(named), key=named.__getitem__) if named else default
+    def preferred_assignor(self, default: str) -> str:
+        """The assignor that most members name; ``default`` if none does. Ties go by the order of Kafka's map."""
+        named = _named_assignors(self.members.values())
+        return max(timeline_map_order(named), key=named.__getitem__) if named else default
+
+    def assignor_for(self, members: Iterable[ConsumerGroupMember], default: str) -> str:
+        """As :meth:`preferred_assignor`, with the members that it is to have: Kafka counts them in a copy of its map."""
+        named = _named_assignors(members)
+        present = len(_named_assignors(self.members.values()))
+        return max(hash_map_order(named, copied=present), key=named.__getitem__) if named else default
 
     # -- members of the classic protocol
 
@@ -261,6 +262,10 @@ class ConsumerGroup:
         """Whether the members that are left without these all use the classic protocol."""
         gone = frozenset(leaving)
         return all(member.classic is not None for member_id, member in self.members.items() if member_id not in gone)
+
+
+def _named_assignors(members: Iterable[ConsumerGroupMember]) -> Counter[str]:
+    return Counter(member.server_assignor for member in members if member.server_assignor is not None)
 
 
 def subscribed_topics(

@@ -214,7 +214,7 @@ class Heartbeats:
             if updated.instance_id is not None:
                 holder = group.static_members.get(updated.instance_id)
             return Target(group.assignment_epoch, {} if holder is None else group.target_of(holder))
-        name = group.preferred_assignor(self._with.default_assignor, members_with(group, updated))
+        name = group.assignor_for(members_with(group, updated), self._with.default_assignor)
         assignor = self._with.assignors.get(name)
         if assignor is None:
             raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"there is no assignor {name} any more")

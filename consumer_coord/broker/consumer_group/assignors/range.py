@@ -16,14 +16,20 @@ class RangeAssignor:
     name = "range"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Members in the order of their instance ids, then of their member ids; the first ones get one partition more."""
-        subscribers = Counter(topic_id for member in spec.members.values() for topic_id in member.topics)
+        """Members in the order of their instance ids, then of their member ids; the first ones get one partition more.
+
+        In a homogeneous group the first member's topics stand for everybody's, as in Kafka. That shows while a newcomer's
+        regular expression is not resolved: what it is given too much it never gets, and the next target puts it right.
+        """
+        members = sorted(spec.members.items(), key=_order)
+        topics_of = {member_id: members[0][1].topics if spec.homogeneous else member.topics for member_id, member in members}
+        subscribers = Counter(topic_id for topics in topics_of.values() for topic_id in topics)
         dealt: Counter[uuid.UUID] = Counter()
         next_of: Counter[uuid.UUID] = Counter()
         plan: dict[str, Partitions] = {}
-        for member_id, member in sorted(spec.members.items(), key=_order):
+        for member_id, topics in topics_of.items():
             mine: dict[uuid.UUID, frozenset[int]] = {}
-            for topic_id in member.topics:
+            for topic_id in topics:
                 quota, extra = divmod(spec.partitions[topic_id], subscribers[topic_id])
                 count = quota + (dealt[topic_id] < extra)
                 if count:
