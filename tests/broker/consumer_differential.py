@@ -64,6 +64,8 @@ from tests.broker.differential import Outcome, RealBroker
 
 _PATIENCE_S = 0.05
 _SETTLE_S = 0.015
+#: Only JoinGroup and SyncGroup wait for others.
+_LONG_PATIENCE_S = 10.0
 #: A new topic takes a moment to be known to the coordinator.
 _METADATA_S = 0.15
 _LATENESS_MS = (5, 15, 40, 100)
@@ -136,7 +138,8 @@ async def record(broker: RealBroker, seed: int, name: str, length: int, pace: fl
         step = ConsumerStep(clock() - begun_s, move.message, move.version, move.slot)
         recording.steps.append(step)
         waiting[index] = asyncio.ensure_future(broker.call(f"{seed}-{move.connection}", move.message, move.version))
-        patience_s = 5.0 if move.connection == "admin" else _PATIENCE_S * pace
+        may_wait = isinstance(move.message, (JoinGroupRequest, SyncGroupRequest))
+        patience_s = _PATIENCE_S * pace if may_wait else _LONG_PATIENCE_S
         await asyncio.wait([waiting[index]], timeout=patience_s)
         await asyncio.sleep((_METADATA_S if move.connection == "admin" else _SETTLE_S) * pace)
         step.probed_at_s = clock() - begun_s

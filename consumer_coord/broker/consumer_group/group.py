@@ -238,8 +238,10 @@ class ConsumerGroup:
     def assignor_for(self, members: Iterable[ConsumerGroupMember], default: str) -> str:
         """As :meth:`preferred_assignor`, with the members that it is to have: Kafka counts them in a copy of its map."""
         named = _named_assignors(members)
-        present = len(_named_assignors(self.members.values()))
-        return max(hash_map_order(named, copied=present), key=named.__getitem__) if named else default
+        present = timeline_map_order(_named_assignors(self.members.values()))
+        # Java's HashMap.compute puts what is new at the head of its bucket.
+        order = hash_map_order((*(set(named) - set(present)), *present), copied=len(present))
+        return max((name for name in order if name in named), key=named.__getitem__) if named else default
 
     # -- members of the classic protocol
 
