@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import attrs
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire.codec import decode_at, encode
 from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.varint import read_uvarint, write_tagged_fields
 
 _VERSION_BYTES = 2
+_CLASSIC_MEMBER_TAG = 0
 
 
 @message("0")
@@ -61,6 +63,7 @@ class ClassicProtocol(Struct):
     metadata: bytes = field(BYTES)
 
 
+@message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ClassicMemberMetadata(Struct):
     """What a member of the classic protocol brought in its JoinGroup."""
@@ -71,8 +74,8 @@ class ClassicMemberMetadata(Struct):
 
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
-class ConsumerGroupMemberMetadataValue(Struct):
-    """What a member told of itself; ``classic_member_metadata`` is None for members of the consumer protocol."""
+class _MemberMetadata(Struct):
+    """The fields of ``ConsumerGroupMemberMetadataValue`` that have no tag."""
 
     instance_id: str | None = field(STRING, nullable="0+", default=None)
     rack_id: str | None = field(STRING, nullable="0+", default=None)
@@ -82,9 +85,44 @@ class ConsumerGroupMemberMetadataValue(Struct):
     subscribed_topic_regex: str | None = field(STRING, nullable="0+", default=None)
     rebalance_timeout_ms: int = field(INT32, default=-1)
     server_assignor: str | None = field(STRING, nullable="0+", default=None)
-    classic_member_metadata: ClassicMemberMetadata | None = field(
-        ClassicMemberMetadata, nullable="0+", default=None, tag=0
-    )
+
+
+@attrs.frozen
+class ConsumerGroupMemberMetadataValue:
+    """What a member told of itself; ``classic_member_metadata`` is None for members of the consumer protocol.
+
+    That one field is tagged, a structure, and None by default. Kafka writes such a field always, with one byte in front
+    that says whether it is there. No message has a field of this kind, so the tables do not know it.
+    """
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: Sequence[str] = ()
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic_member_metadata: ClassicMemberMetadata | None = None
+
+    def encoded(self) -> bytes:
+        """Without the version."""
+        fields = encode(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
+        classic = self.classic_member_metadata
+        payload = b"\0" if classic is None else b"\1" + encode(classic, 0)
+        return fields[:-1] + write_tagged_fields(((_CLASSIC_MEMBER_TAG, payload),))
+
+    @classmethod
+    def decoded(cls, data: bytes, position: int) -> ConsumerGroupMemberMetadataValue:
+        """Raises :class:`~consumer_coord.errors.MalformedMessageError`."""
+        fields, _ = decode_at(_MemberMetadata, 0, data, position)
+        # The tagged fields stand where the others end.
+        payload = _tagged_field(data, position + len(encode(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
+        classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
+        return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
+
+
+_MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMetadata))
 
 
 @message("0")
@@ -196,20 +234,27 @@ Value: TypeAlias = (
     | ConsumerGroupRegularExpressionValue
 )
 
-#: Type -> the classes of key and value. The values of type 4 are not read any more.
-_TYPES: Mapping[int, tuple[type[Key], type[Value] | None]] = {
-    3: (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
-    4: (ConsumerGroupPartitionMetadataKey, None),
-    5: (ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
-    6: (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
-    7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
-    8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
-    16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+_KEYS: Mapping[int, type[Key]] = {
+    3: ConsumerGroupMetadataKey,
+    4: ConsumerGroupPartitionMetadataKey,
+    5: ConsumerGroupMemberMetadataKey,
+    6: ConsumerGroupTargetAssignmentMetadataKey,
+    7: ConsumerGroupTargetAssignmentMemberKey,
+    8: ConsumerGroupCurrentMemberAssignmentKey,
+    16: ConsumerGroupRegularExpressionKey,
 }
-_TYPE_OF = {key: number for number, (key, _) in _TYPES.items()}
+_TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
+#: The tables of the values, but for type 5, which is written by hand. The values of type 4 are not read any more.
+_VALUES: Mapping[type[Key], type[Struct]] = {
+    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+}
 
 #: The types of records that belong to consumer groups.
-TYPES = frozenset(_TYPES)
+TYPES = frozenset(_KEYS)
 
 
 def encode_key(key: Key) -> bytes:
@@ -219,7 +264,8 @@ def encode_key(key: Key) -> bytes:
 
 def encode_value(value: Value) -> bytes:
     """A value with its version, 0, in front."""
-    return bytes(_VERSION_BYTES) + encode(value, 0)
+    body = value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode(value, 0)
+    return bytes(_VERSION_BYTES) + body
 
 
 def decode_key(data: bytes) -> Key:
@@ -227,7 +273,7 @@ def decode_key(data: bytes) -> Key:
 
     Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
     """
-    return decode_at(_TYPES[_version(data)][0], 0, data, _VERSION_BYTES)[0]
+    return decode_at(_KEYS[_version(data)], 0, data, _VERSION_BYTES)[0]
 
 
 def decode_value(key: Key, data: bytes) -> Value | None:
@@ -241,8 +287,25 @@ def decode_value(key: Key, data: bytes) -> Value | None:
         raise MalformedMessageError(f"a value of __consumer_offsets has version {version}")
     if version > 0:
         raise UnsupportedVersionError(f"a value of {type(key).__name__} has version {version}; 0 is known")
-    value = _TYPES[_TYPE_OF[type(key)]][1]
-    return None if value is None else decode_at(value, 0, data, _VERSION_BYTES)[0]
+    if isinstance(key, ConsumerGroupMemberMetadataKey):
+        return ConsumerGroupMemberMetadataValue.decoded(data, _VERSION_BYTES)
+    value = _VALUES.get(type(key))
+    return None if value is None else cast("Value", decode_at(value, 0, data, _VERSION_BYTES)[0])
+
+
+def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
+    """The bytes of one field of the tag buffer at ``position``, none if it is not there."""
+    try:
+        count, position = read_uvarint(data, position)
+        for _ in range(count):
+            tag, position = read_uvarint(data, position)
+            length, position = read_uvarint(data, position)
+            if tag == wanted:
+                return data[position : position + length]
+            position += length
+    except IndexError as error:
+        raise MalformedMessageError("a tag buffer that is cut off") from error
+    return b""
 
 
 def _version(data: bytes) -> int:

@@ -372,10 +372,11 @@ def state_of(modern: ConsumerGroupDescribeResponse, classic: DescribeGroupsRespo
         for one in described.members
     )
     of_group = (described.error_code, described.group_state, described.protocol_type, described.protocol_data)
-    return (*of_group, tuple(members)), _modern_state(modern.groups[0])
+    return (*of_group, tuple(members)), modern_state(modern.groups[0])
 
 
-def _modern_state(group: ConsumerGroupDescribeGroup) -> Any:
+def modern_state(group: ConsumerGroupDescribeGroup) -> Any:
+    """A group of the consumer protocol, or the error code alone."""
     if group.error_code:
         return (group.error_code,)
     members = sorted(
