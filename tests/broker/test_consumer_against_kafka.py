@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 from consumer_coord.broker import BrokerConfig
@@ -24,7 +26,11 @@ from consumer_coord.broker.topics import Topics
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import consumer_group_records
+from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from tests.broker.bench import GROUP, Bench
+from tests.broker.consumer_bench import MODERN, Client, settle_all
 from tests.broker.consumer_differential import (
     CONFIG,
     PARTITIONS,
@@ -34,6 +40,7 @@ from tests.broker.consumer_differential import (
     record,
 )
 from tests.broker.differential import RealBroker
+from tests.broker.ours_to_kafka import write_internal
 from tests.broker.test_against_kafka import codes_of, read_log
 from tests.support.real_kafka import RealKafka
 
@@ -238,3 +245,87 @@ def load(log: PartitionLog, recording: ConsumerRecording) -> tuple[ConsumerGroup
         return group, hashed
 
     return virtual.run(main())
+
+
+# -- our groups on a real coordinator
+
+
+@pytest.mark.slow
+def test_a_real_coordinator_goes_on_with_a_group_that_we_wrote(kafka_libs: Path) -> None:
+    with RealKafka(kafka_libs, properties=PROPERTIES) as kafka:
+        kafka.create_topic("orders", 4)
+
+        async def metadata(broker: RealBroker) -> uuid.UUID:
+            found = await broker.call("lookup", MetadataRequest(topics=(MetadataRequestTopic(name="orders"),)), 12)
+            assert isinstance(found, MetadataResponse)
+            return found.topics[0].topic_id
+
+        topic_id = on_broker(kafka, metadata)
+        ours = virtual.run(our_group(topic_id))
+        on_broker(kafka, lambda broker: write_internal(broker, [ours], "__admin_client"))
+        kafka.restart()
+
+        async def check(broker: RealBroker) -> None:
+            described = None
+            for _ in range(300):
+                answer = await broker.call("probe", ConsumerGroupDescribeRequest(group_ids=(ours.group_id,)), 1)
+                assert isinstance(answer, ConsumerGroupDescribeResponse)
+                described = answer.groups[0]
+                if described.error_code == 0:
+                    break
+                await asyncio.sleep(0.1)
+            assert described is not None
+            assert (described.error_code, described.group_state) == (0, "Stable")
+            for member in described.members:
+                # A member goes on in its epoch: the coordinator knows it, and what it has.
+                beat = ConsumerGroupHeartbeatRequest(
+                    group_id=ours.group_id, member_id=member.member_id, member_epoch=member.member_epoch
+                )
+                response = await broker.call("probe", beat, 1)
+                assert isinstance(response, ConsumerGroupHeartbeatResponse)
+                assert (response.error_code, response.member_epoch) == (0, described.group_epoch)
+            assigned = {
+                member.member_id: {one.topic_id: tuple(one.partitions) for one in member.assignment.topic_partitions}
+                for member in described.members
+            }
+            assert assigned == ours.assigned
+            assert described.group_epoch == ours.epoch, "the hash of the topics is Kafka's, or the epoch had risen"
+
+        on_broker(kafka, check)
+
+
+@attrs.frozen
+class OurGroup:
+    """A stable group of two members, and the batches of our log."""
+
+    group_id: str
+    partition: int
+    epoch: int
+    assigned: Mapping[str, Mapping[uuid.UUID, tuple[int, ...]]]
+    batches: tuple[bytes, ...]
+
+
+async def our_group(topic_id: uuid.UUID) -> OurGroup:
+    """Made by our coordinator for a topic with this id."""
+    bench = Bench(MODERN)
+    bench.elect()
+    bench.topics.create("orders", 4, topic_id, replication_factor=1, configs={}, is_up=lambda _: True)
+    clients = [Client(bench, "a"), Client(bench, "b", instance_id="i")]
+    for client in clients:
+        await client.join()
+    await settle_all(*clients)
+    batches = []
+    position = 0
+    while position < bench.logs[0].end_offset:
+        batches.append(bench.logs[0].read(position, 1, at_least_one=True))
+        position += struct.unpack_from(">i", batches[-1], 23)[0] + 1
+    epoch = bench.coordinator.consumer_group(GROUP)
+    assert epoch is not None
+    bench.close()
+    return OurGroup(
+        GROUP,
+        partition_for(GROUP, OFFSETS_PARTITIONS),
+        epoch.epoch,
+        {client.member_id: dict(client.owned) for client in clients},
+        tuple(batches),
+    )
