@@ -11,6 +11,7 @@ from assignors import Assignor, Cluster, Member, Plan
 from consumer_coord.broker import group_store
 from consumer_coord.broker.consumer_group.group import ConsumerGroupState
 from consumer_coord.broker.consumer_group.member import MemberState
+from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.broker.group_store import StoreHooks
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes, membership
@@ -352,6 +353,26 @@ async def test_commits_carry_the_member_epoch(bench: Bench) -> None:
     await first.leave()
     await second.leave()
     assert await bench.commit(9) == 0, "an empty group takes everybody's"
+
+
+@on_bench(MODERN)
+async def test_commits_in_a_transaction_carry_it_too(bench: Bench) -> None:
+    topic_id = bench.add_topic("orders", 4)
+    client = Client(bench, "a")
+    await client.join()
+    offsets = bench.coordinator.offsets
+
+    async def commit(epoch: int, member_id: str = "a") -> int:
+        committer = Committer(GROUP, epoch, member_id)
+        return (await offsets.txn_commit(committer, [Commit("orders", 0, 7, topic_id=topic_id)], 1, 0))[0][1]
+
+    assert await commit(client.epoch) == 0
+    assert await commit(client.epoch - 1) == error_codes.ILLEGAL_GENERATION, "what producers know instead of STALE_MEMBER_EPOCH"
+    assert await commit(client.epoch, "stranger") == error_codes.UNKNOWN_MEMBER_ID
+    assert await commit(-1, "") == 0, "a producer that does not say for whom"
+    assert bench.committed() is None
+    offsets.end_transaction(0, 1, 0, committed=True)
+    assert bench.committed() == 7
 
 
 @on_bench(MODERN)

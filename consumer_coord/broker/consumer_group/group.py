@@ -225,6 +225,15 @@ class ConsumerGroup:
         """Whether a member subscribes to a regular expression."""
         return bool(self._regex_subscribers)
 
+    def regexes_with(self, member: ConsumerGroupMember, updated: ConsumerGroupMember) -> tuple[str, ...]:
+        """The regular expressions of all members once ``member`` is ``updated``."""
+        counts = Counter(self._regex_subscribers)
+        if member.subscribed_regex and counts[member.subscribed_regex]:
+            counts[member.subscribed_regex] -= 1
+        if updated.subscribed_regex:
+            counts[updated.subscribed_regex] += 1
+        return tuple(regex for regex, count in counts.items() if count)
+
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """The topics of one member; a regular expression that is not resolved yet matches none."""
         resolved = self.resolved_regexes.get(member.subscribed_regex) if member.subscribed_regex else None

@@ -95,11 +95,17 @@ class Subscriptions:
                 is_new = True
             elif new in group.resolved_regexes or (old and not new):
                 result = RegexChange.UPDATED_AND_RESOLVED
-        self._maybe_resolve(shard, group, updated, is_new, change)
+        self._maybe_resolve(shard, group, member, updated, is_new, change)
         return result
 
     def _maybe_resolve(
-        self, shard: Shard, group: ConsumerGroup, updated: ConsumerGroupMember, is_new: bool, change: Change
+        self,
+        shard: Shard,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        is_new: bool,
+        change: Change,
     ) -> None:
         if group.resolving or not (is_new or group.has_regexes):
             return
@@ -108,9 +114,7 @@ class Subscriptions:
         last = next(iter(group.resolved_regexes.values()), None)
         if last is not None and now_ms <= last.timestamp_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
             return
-        expressions = tuple(
-            dict.fromkeys(one.subscribed_regex for one in members_with(group, updated) if one.subscribed_regex)
-        )
+        expressions = group.regexes_with(member, updated)
         due = (
             is_new
             or len(expressions) != len(group.resolved_regexes)
