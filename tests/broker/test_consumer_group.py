@@ -140,6 +140,17 @@ async def test_a_static_member_that_does_not_come_back_in_time_is_gone(bench: Be
     assert (other.partitions, list(group_of(bench).members)) == ([0, 1, 2, 3], ["b"])
 
 
+@on_bench(MODERN)
+async def test_an_instance_id_that_was_given_up_is_free(bench: Bench) -> None:
+    bench.add_topic("orders", 4)
+    client = Client(bench, "a", instance_id="i")
+    await client.join()
+    client.instance_id = "j"
+    assert (await client.join()).error_code == 0
+    assert group_of(bench).static_members == {"j": "a"}
+    assert (await Client(bench, "b", instance_id="i").join()).error_code == 0
+
+
 @on_bench(STATIC)
 async def test_a_full_group_takes_nobody(bench: Bench) -> None:
     bench.add_topic("orders", 4)

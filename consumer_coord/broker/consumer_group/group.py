@@ -131,6 +131,8 @@ class ConsumerGroup:
         old = self.members.get(member.member_id)
         if old is not None:
             self._forget(old)
+            if old.instance_id != member.instance_id:
+                self._free_instance(old)
         self.members[member.member_id] = member
         if member.subscribed_regex:
             self._regex_subscribers[member.subscribed_regex] += 1
@@ -156,10 +158,13 @@ class ConsumerGroup:
         if member is None:
             return
         self._forget(member)
-        if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
-            del self.static_members[member.instance_id]
+        self._free_instance(member)
         if self._unreconciled is not None:
             self._unreconciled.discard(member_id)
+
+    def _free_instance(self, member: ConsumerGroupMember) -> None:
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
+            del self.static_members[member.instance_id]
 
     def _forget(self, member: ConsumerGroupMember) -> None:
         if member.subscribed_regex:
