@@ -554,6 +554,22 @@ async def test_classic_members_that_are_late_are_fenced(bench: Bench) -> None:
     assert list(group_of(bench).members) == ["a"], "it was told to join again, and did not in its rebalance timeout"
 
 
+@on_bench(MODERN)
+async def test_most_members_choose_the_assignor_and_a_tie_goes_as_in_kafka(bench: Bench) -> None:
+    bench.add_topic("orders", 4)
+    first, second = Client(bench, "a", assignor="range"), Client(bench, "b", assignor="uniform")
+    await first.join()
+    group = group_of(bench)
+    assert group.preferred_assignor("uniform") == "range"
+    await second.join()
+    # Whoever is the only one to want an assignor, and speaks, brings it to the front.
+    assert group.assignor_for(group.members["a"], "uniform") == "range"
+    assert group.assignor_for(group.members["b"], "uniform") == "uniform"
+    third = Client(bench, "c", assignor="range")
+    await third.join()
+    assert group.assignor_for(group.members["b"], "uniform") == "range"
+
+
 # -- assignors in Python
 
 

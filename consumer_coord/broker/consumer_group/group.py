@@ -249,13 +249,21 @@ class ConsumerGroup:
         named = _named_assignors(self.members.values())
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
-    def assignor_for(self, members: Iterable[ConsumerGroupMember], default: str) -> str:
-        """As :meth:`preferred_assignor`, with the members that it is to have: Kafka counts them in a copy of its map."""
-        named = _named_assignors(members)
-        present = timeline_map_order(_named_assignors(self.members.values()))
-        # Java's HashMap.compute puts what is new at the head of its bucket.
-        order = hash_map_order((*(set(named) - set(present)), *present), copied=len(present))
-        return max((name for name in order if name in named), key=named.__getitem__) if named else default
+    def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
+        """As :meth:`preferred_assignor`, once a member is ``updated``; ties go as in the copy that Kafka makes of its map."""
+        counts = _named_assignors(self.members.values())
+        order, copied = timeline_map_order(counts), len(counts)
+        before = self.members.get(updated.member_id) or self.static_member(updated.instance_id)
+        if before is not None and before.server_assignor is not None:
+            counts[before.server_assignor] -= 1
+            if not counts[before.server_assignor]:
+                order.remove(before.server_assignor)
+        if updated.server_assignor is not None:
+            counts[updated.server_assignor] += 1
+            if updated.server_assignor not in order:
+                # Java's HashMap.compute puts what is new at the head of its bucket.
+                order.insert(0, updated.server_assignor)
+        return max(hash_map_order(order, copied), key=counts.__getitem__) if order else default
 
     # -- members of the classic protocol
 

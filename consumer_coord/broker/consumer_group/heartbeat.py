@@ -25,12 +25,7 @@ from consumer_coord.broker.consumer_group.member import (
     MemberState,
 )
 from consumer_coord.broker.consumer_group.reconciliation import Owned, Target, reconcile
-from consumer_coord.broker.consumer_group.subscriptions import (
-    GroupSubscription,
-    RegexChange,
-    Subscriptions,
-    members_with,
-)
+from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, RegexChange, Subscriptions
 from consumer_coord.broker.consumer_group.target_assignment import compute_target
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.errors import GroupError
@@ -214,7 +209,7 @@ class Heartbeats:
             if updated.instance_id is not None:
                 holder = group.static_members.get(updated.instance_id)
             return Target(group.assignment_epoch, {} if holder is None else group.target_of(holder))
-        name = group.assignor_for(members_with(group, updated), self._with.default_assignor)
+        name = group.assignor_for(updated, self._with.default_assignor)
         assignor = self._with.assignors.get(name)
         if assignor is None:
             raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"there is no assignor {name} any more")
