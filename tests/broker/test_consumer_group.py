@@ -235,6 +235,17 @@ async def test_targets_are_computed_no_more_often_than_the_assignment_interval(b
     assert group_of(bench).assignment_epoch == 3
 
 
+@on_bench({**MODERN, "group.consumer.assignment.interval.ms": 2_000})
+async def test_the_first_target_with_topics_does_not_wait_for_the_interval(bench: Bench) -> None:
+    bench.add_topic("orders", 2)
+    client = Client(bench, "a", (), regex="ord.*")
+    await client.join()
+    assert (group_of(bench).assignment_epoch, group_of(bench).assignment_timestamp_ms) == (1, 0), "nothing was computed"
+    await pause()
+    await client.beat()
+    assert client.partitions == [0, 1]
+
+
 # -- the log
 
 

@@ -17,8 +17,9 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Epo
 from consumer_coord.broker.java_hash import hash_map_order, timeline_map_order
 from consumer_coord.broker.offsets import GroupOffsets
 
-#: A group without a target assignment.
+#: A group whose target assignment was deleted. A new one has an empty target of epoch 1, its own first epoch.
 NO_ASSIGNMENT_EPOCH = -1
+_FIRST_EPOCH = 1
 _NO_PARTITIONS: Partitions = {}
 
 
@@ -74,9 +75,9 @@ class ConsumerGroup:
     """One group. Its dictionaries keep the order in which things came, so that every run of a seed is the same."""
 
     group_id: str
-    epoch: int = 1
+    epoch: int = _FIRST_EPOCH
     metadata_hash: int = 0
-    assignment_epoch: int = NO_ASSIGNMENT_EPOCH
+    assignment_epoch: int = _FIRST_EPOCH
     #: When the target was computed, 0 when that is not known (KIP-1263).
     assignment_timestamp_ms: int = 0
     members: dict[str, ConsumerGroupMember] = attrs.field(factory=dict)
