@@ -21,7 +21,7 @@ from consumer_coord.wire import consumer_group_records as wire
 from consumer_coord.wire.offsets_topic import GroupMetadataKey
 from tests.broker.bench import Bench, pause
 from tests.broker.consumer_bench import MODERN, Client, settle_all
-from tests.broker.test_consumer_group import ORDERS
+from tests.broker.test_consumer_migration import ORDERS
 from tests.support.java import JavaProgram
 
 _TEXT = st.text(max_size=8)
