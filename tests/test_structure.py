@@ -41,9 +41,11 @@ ABOVE_CORE = (
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
 )
-#: What belongs to the client, of which the broker knows nothing: it has the wire, the errors and the environment.
+#: What belongs to the client, of which the broker knows nothing: it has the wire, the errors, the environment, and
+#: assignors, which under the consumer protocol (KIP-848) are the broker's.
 BROKER_MAY_IMPORT = (
     "consumer_coord.broker",
+    "assignors",
     "consumer_coord.wire",
     "consumer_coord.errors",
     "consumer_coord.topic_partition",

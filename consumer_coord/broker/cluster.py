@@ -59,10 +59,11 @@ class BrokerCluster:
         self.cluster_id = _short_id(random) if stored is None else stored.cluster_id
         self._next_producer_id = _FIRST_PRODUCER_ID if stored is None else stored.next_producer_id
         self._producer_ids_until = self._next_producer_id
+        self._racks = tuple(racks)
         ids = tuple(range(brokers))
         self.topics = Topics(self.config, ids, _memory_log if storage is None else storage.new_log)
         self.nodes = tuple(
-            BrokerNode(self, broker_id, racks[broker_id] if broker_id < len(racks) else None) for broker_id in ids
+            BrokerNode(self, broker_id, self.rack_of(broker_id)) for broker_id in ids
         )
         if stored is not None:
             self._restore(stored)
@@ -83,6 +84,10 @@ class BrokerCluster:
     def node(self, broker_id: int) -> BrokerNode:
         """A broker by its id, which is its place in ``nodes``."""
         return self.nodes[broker_id]
+
+    def rack_of(self, broker_id: int) -> str | None:
+        """The rack of a broker; None for one without."""
+        return self._racks[broker_id] if broker_id < len(self._racks) else None
 
     def start_all(self) -> None:
         """Start every broker, and load the groups. Call it on the loop."""

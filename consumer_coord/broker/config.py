@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
 from consumer_coord.errors import ConfigurationError
 
 _INT32_MAX = 2**31 - 1
+#: Which groups may change their protocol while they have members (``ConsumerGroupMigrationPolicy``).
+MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
     """A numeric attribute that knows its dotted name and its bounds."""
     metadata = {"name": name, "minimum": minimum, "maximum": maximum}
     field: int = attrs.field(default=default, metadata=metadata)
+    return field
+
+
+def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
+    """An attribute of text that knows its dotted name and, in lower case, its values."""
+    field: str = attrs.field(default=default, metadata={"name": name, "one_of": one_of})
     return field
 
 
@@ -26,6 +35,18 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000, 1, _INT32_MAX)
     group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000, 0, _INT32_MAX)
     group_max_size: int = _setting("group.max.size", _INT32_MAX, 1, _INT32_MAX)
+    group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, 1, _INT32_MAX)
+    group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", 5_000, 1, _INT32_MAX)
+    group_consumer_max_size: int = _setting("group.consumer.max.size", _INT32_MAX, 1, _INT32_MAX)
+    #: The first one is the default. ``uniform``, ``range``, names of the ``assignors`` package, or ``module:Class``.
+    group_consumer_assignors: str = _text("group.consumer.assignors", "uniform,range")
+    group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", 1_000, 0, _INT32_MAX)
+    group_consumer_regex_refresh_interval_ms: int = _setting(
+        "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
+    )
+    group_consumer_migration_policy: str = _text(
+        "group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES
+    )
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
     offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, 1)
@@ -44,6 +65,11 @@ class BrokerConfig:
     max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, 1)
 
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """The names in ``group.consumer.assignors``."""
+        return tuple(name for part in self.group_consumer_assignors.split(",") if (name := part.strip()))
+
     @classmethod
     def from_mapping(cls, settings: Mapping[str, object]) -> BrokerConfig:
         """The configuration with some settings given by their dotted names, as numbers, booleans or text.
@@ -51,22 +77,29 @@ class BrokerConfig:
         Raises :class:`~consumer_coord.errors.ConfigurationError` that names a setting which is unknown or out of range.
         """
         known = {field.metadata["name"]: field for field in attrs.fields(cls)}
-        values = {}
+        values: dict[str, Any] = {}
         for name, value in settings.items():
             field = known.get(name)
             if field is None:
                 raise ConfigurationError(f"{name} is no setting of the embedded broker; it knows {', '.join(known)}")
-            values[field.name] = _parse(name, value, bool if isinstance(field.default, bool) else int, field.metadata)
-        return cls(**values)
+            values[field.name] = _parse(name, value, type(field.default), field.metadata)
+        config = cls(**values)
+        if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
+            raise ConfigurationError(
+                "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms"
+            )
+        return config
 
     def to_mapping(self) -> dict[str, str]:
         """All settings by their dotted names, as the text that DescribeConfigs answers."""
         return {
-            field.metadata["name"]: str(getattr(self, field.name)).lower() for field in attrs.fields(type(self))
+            field.metadata["name"]: _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))
         }
 
 
-def _parse(name: str, value: object, kind: type, bounds: Mapping[str, int]) -> int:
+def _parse(name: str, value: object, kind: type, bounds: Mapping[str, Any]) -> int | str:
+    if kind is str:
+        return _parse_text(name, value, bounds["one_of"])
     text = str(value).strip().lower()
     if kind is bool:
         if text not in ("true", "false"):
@@ -79,3 +112,16 @@ def _parse(name: str, value: object, kind: type, bounds: Mapping[str, int]) -> i
     if not bounds["minimum"] <= number <= bounds["maximum"]:
         raise ConfigurationError(f"{name} is between {bounds['minimum']} and {bounds['maximum']}, not {number}")
     return number
+
+
+def _parse_text(name: str, value: object, one_of: Sequence[str]) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value).strip()
+    if not one_of:
+        return text
+    if text.lower() not in one_of:
+        raise ConfigurationError(f"{name} is one of {', '.join(one_of)}, not {value!r}")
+    return text.lower()
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,3 +18,10 @@ class BrokerStoppedError(DisconnectedError):
 
 class ConnectionDroppedError(DisconnectedError):
     """A fault ends this connection without an answer."""
+
+
+class GroupError(CoordinatorError):
+    """A request to a group is refused; ``code`` is what its sender is told."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message, code=code)

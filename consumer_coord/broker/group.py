@@ -145,6 +145,11 @@ class GroupMetadata:
         return (self.state, GroupState.PREPARING_REBALANCE) in TRANSITIONS
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no generation with members."""
+        return self.state is GroupState.EMPTY
+
+    @property
     def is_simple(self) -> bool:
         """Whether it has only committed offsets: its consumers assign partitions by themselves."""
         return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join_members

@@ -8,11 +8,31 @@ purgatory's, the calendar and chance are handed in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.group import UNKNOWN_MEMBER_ID, GroupMember, GroupMetadata, GroupState, join_error
+from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
+from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
+from consumer_coord.broker.consumer_group.classic_members import ClassicMembers
+from consumer_coord.broker.consumer_group.context import Change, Coordination, write
+from consumer_coord.broker.consumer_group.describe import describe_consumer_group
+from consumer_coord.broker.consumer_group.fencing import Fencing
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
+from consumer_coord.broker.consumer_group.member import MemberState
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.records import group_tombstones
+from consumer_coord.broker.consumer_group.subscriptions import Subscriptions
+from consumer_coord.broker.consumer_group.timers import Timers
+from consumer_coord.broker.group import (
+    CONSUMER_PROTOCOL_TYPE,
+    UNKNOWN_MEMBER_ID,
+    GroupMember,
+    GroupMetadata,
+    GroupState,
+    join_error,
+)
 from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
 from consumer_coord.broker.joining import Joining, RequestContext
@@ -20,7 +40,10 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, settle
 from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup
 from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     DeletableGroupResult,
     DescribedGroup,
     DescribedGroupMember,
@@ -42,7 +65,7 @@ _DESCRIBE_NOT_FOUND_FROM = 6
 
 
 class GroupCoordinator:
-    """The classic groups of one broker."""
+    """The groups of one broker, of the classic protocol and of the consumer protocol (KIP-848)."""
 
     def __init__(
         self,
@@ -52,6 +75,7 @@ class GroupCoordinator:
         wall_clock_ms: Callable[[], int],
         purgatory: Purgatory | None = None,
         hooks: StoreHooks | None = None,
+        image: MetadataImage | None = None,
     ) -> None:
         self._config = config
         self._wall_clock_ms = wall_clock_ms
@@ -63,6 +87,23 @@ class GroupCoordinator:
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
         self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
         self.offsets = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
+        self._coordination = Coordination(
+            config,
+            self._store,
+            self._purgatory,
+            self._rebalance,
+            Timers(self._purgatory),
+            image or MetadataImage(),
+            load_server_assignors(config.consumer_assignors),
+            random,
+            wall_clock_ms,
+        )
+        self._fencing = Fencing(self._coordination)
+        subscriptions = Subscriptions(self._coordination)
+        self._consumer_heartbeats = Heartbeats(self._coordination, self._fencing, subscriptions)
+        self._classic_members = ClassicMembers(
+            self._coordination, self._fencing, subscriptions, self._consumer_heartbeats
+        )
         self._expiry: DelayedOperation | None = None
 
     # -- partitions of __consumer_offsets
@@ -79,6 +120,7 @@ class GroupCoordinator:
         if shard is not None:
             for group in shard.groups.values():
                 self._rebalance.unload(group)
+            self._coordination.timers.close(shard)
 
     def close(self) -> None:
         """Give all partitions up and stop all timers."""
@@ -97,9 +139,24 @@ class GroupCoordinator:
         _, shard = self._store.shard_of(group_id)
         return None if shard is None else shard.groups.get(group_id)
 
+    @property
+    def assignors(self) -> Mapping[str, ServerAssignor]:
+        """The assignors of ``group.consumer.assignors`` by name."""
+        return self._coordination.assignors
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """A group of the consumer protocol, if it is here and loaded; for tests and reports."""
+        _, shard = self._store.shard_of(group_id)
+        return None if shard is None else shard.consumer_groups.get(group_id)
+
     def _loaded(self, shard: Shard) -> None:
         for group in tuple(shard.groups.values()):
             self._rebalance.loaded(shard, group)
+        for consumer_group in shard.consumer_groups.values():
+            for member in consumer_group.members.values():
+                self._fencing.schedule_session(shard, consumer_group.group_id, member.member_id)
+                if member.state is MemberState.UNREVOKED_PARTITIONS:
+                    self._fencing.schedule_rebalance(shard, consumer_group.group_id, member)
 
     def _schedule_expiry(self) -> None:
         self._expiry = self._purgatory.schedule(self._config.offsets_retention_check_interval_ms, self._expire)
@@ -124,6 +181,18 @@ class GroupCoordinator:
         error_code, shard = self._store.shard_of(request.group_id)
         if shard is None:
             return join_error(error_code)
+        consumer_group = shard.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            if not consumer_group.is_empty:
+                return await self._classic_members.join_group(context, shard, consumer_group, request)
+            if request.member_id != UNKNOWN_MEMBER_ID:
+                return join_error(error_codes.UNKNOWN_MEMBER_ID, request.member_id)
+            # An empty one gives way; its offsets stay.
+            error_code = response_error(
+                await write(self._store, shard, Change(group_tombstones(consumer_group)))
+            )
+            if error_code:
+                return join_error(error_code)
         waiter: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
         self._joining.join(context, shard, request, waiter)
         return await waiter
@@ -132,6 +201,9 @@ class GroupCoordinator:
         """Wait for the leader's assignment; from the leader, store it and hand it out."""
         error_code, shard = self._find(request.group_id)
         group = None if shard is None else shard.groups.get(request.group_id)
+        consumer_group = None if shard is None else shard.consumer_groups.get(request.group_id)
+        if shard is not None and consumer_group is not None:
+            return await self._classic_members.sync_group(shard, consumer_group, request)
         if error_code == error_codes.NONE:
             error_code = _validate_sync(group, request)
         if error_code != error_codes.NONE or shard is None or group is None:
@@ -177,6 +249,9 @@ class GroupCoordinator:
             return HeartbeatResponse()  # the group is being loaded and its members will get new sessions
         if shard is None:
             return HeartbeatResponse(error_code=error_code)
+        consumer_group = shard.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return await self._classic_members.heartbeat(shard, consumer_group, request)
         group = shard.groups.get(request.group_id)
         if group is None:
             return HeartbeatResponse(error_code=error_codes.UNKNOWN_MEMBER_ID)
@@ -195,6 +270,9 @@ class GroupCoordinator:
         error_code, shard = self._find(request.group_id)
         if shard is None:
             return LeaveGroupResponse(error_code=error_code)
+        consumer_group = shard.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return await self._classic_members.leave_group(shard, consumer_group, request)
         group = shard.groups.get(request.group_id)
         if group is None:
             members = tuple(_left(identity, error_codes.UNKNOWN_MEMBER_ID) for identity in request.members)
@@ -233,6 +311,35 @@ class GroupCoordinator:
             self._rebalance.maybe_complete_join(shard, group, done)
         return None
 
+    # -- the consumer protocol
+
+    async def consumer_group_heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat: a member of the consumer protocol joins, stays or leaves."""
+        return await self._consumer_heartbeats.heartbeat(context, request)
+
+    async def consumer_group_describe(self, group_ids: Sequence[str]) -> tuple[ConsumerGroupDescribeGroup, ...]:
+        """What each group of the consumer protocol is like."""
+        return tuple(self._describe_consumer_group(group_id) for group_id in group_ids)
+
+    def _describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeGroup:
+        error_code, shard = self._find(group_id)
+        if shard is None:
+            return ConsumerGroupDescribeGroup(group_id=group_id, error_code=error_code)
+        group = shard.consumer_groups.get(group_id)
+        if group is None:
+            return ConsumerGroupDescribeGroup(
+                group_id=group_id,
+                error_code=error_codes.GROUP_ID_NOT_FOUND,
+                error_message=(
+                    f"Group {group_id} is not a consumer group."
+                    if group_id in shard.groups
+                    else f"Group {group_id} not found."
+                ),
+            )
+        return describe_consumer_group(group, self._coordination)
+
     # -- administration
 
     async def describe_groups(self, context: RequestContext, group_ids: Sequence[str]) -> tuple[DescribedGroup, ...]:
@@ -251,7 +358,11 @@ class GroupCoordinator:
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
                 error_code=error_codes.GROUP_ID_NOT_FOUND,
-                error_message=f"Group {group_id} not found.",
+                error_message=(
+                    f"Group {group_id} is not a classic group."
+                    if group_id in shard.consumer_groups
+                    else f"Group {group_id} not found."
+                ),
             )
         protocol = group.protocol_name if group.state is GroupState.STABLE else None
         return DescribedGroup(
@@ -266,19 +377,14 @@ class GroupCoordinator:
         """(error code, the groups of this broker), of all states and types or of the given ones in any case."""
         if any(shard.state is ShardState.LOADING for shard in self._store.shards):
             return error_codes.COORDINATOR_LOAD_IN_PROGRESS, ()
-        wanted = {state.lower() for state in states}
-        if types and "classic" not in {kind.lower() for kind in types}:
-            return error_codes.NONE, ()
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {kind.strip().lower() for kind in types}
         return error_codes.NONE, tuple(
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type="classic",
-            )
+            listed
             for shard in self._store.shards
-            for group in shard.groups.values()
-            if not wanted or group.state.value.lower() in wanted
+            for listed in map(_listed, shard.all_groups())
+            if (not wanted_states or listed.group_state.lower() in wanted_states)
+            and (not wanted_types or listed.group_type.lower() in wanted_types)
         )
 
     async def delete_groups(self, group_ids: Sequence[str]) -> tuple[DeletableGroupResult, ...]:
@@ -294,10 +400,10 @@ class GroupCoordinator:
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
             return error_code
-        group = shard.groups.get(group_id)
+        group = shard.group_of(group_id)
         if group is None:
             return error_codes.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             return error_codes.NON_EMPTY_GROUP
         return await self.offsets.delete_group(shard, group)
 
@@ -305,6 +411,16 @@ class GroupCoordinator:
         if not group_id:
             return error_codes.INVALID_GROUP_ID, None
         return self._store.shard_of(group_id)
+
+
+def _listed(group: GroupMetadata | ConsumerGroup) -> ListedGroup:
+    is_classic = isinstance(group, GroupMetadata)
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=(group.protocol_type or "") if isinstance(group, GroupMetadata) else CONSUMER_PROTOCOL_TYPE,
+        group_state=group.state.value,
+        group_type="classic" if is_classic else "consumer",
+    )
 
 
 def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> int:

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.consumer_group.commits import check_commit, check_fetch
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.records import encode, group_tombstones
 from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
 from consumer_coord.broker.group_store import GroupStore, Shard, encode_offset, response_error
-from consumer_coord.broker.offsets import OffsetAndMetadata
+from consumer_coord.broker.offsets import GroupOffsets, OffsetAndMetadata
 from consumer_coord.broker.purgatory import settle
 from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire import error_codes, offsets_topic
@@ -72,15 +75,13 @@ class OffsetCoordinator:
         error_code, shard = self._store.shard_of(committer.group_id)
         if shard is None:
             return [(commit, error_code) for commit in commits]
-        group = shard.groups.get(committer.group_id)
-        error_code = _validate_commit(group, api_version, committer, transactional=False)
+        group = shard.group_of(committer.group_id)
+        error_code = self._check(group, api_version, committer, commits, transactional=False)
         if error_code != error_codes.NONE:
             return [(commit, error_code) for commit in commits]
-        if group is None:
-            group = GroupMetadata(committer.group_id)
-        elif group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+        if isinstance(group, GroupMetadata) and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalance.reschedule_heartbeat(shard, group, group.members[committer.member_id])
-        return await self._append(shard, group, committer, commits)
+        return await self._append(shard, committer, commits)
 
     async def txn_commit(
         self, committer: Committer, commits: Sequence[Commit], producer_id: int, producer_epoch: int
@@ -91,20 +92,42 @@ class OffsetCoordinator:
         error_code, shard = self._store.shard_of(committer.group_id)
         if shard is None:
             return [(commit, error_code) for commit in commits]
-        group = shard.groups.get(committer.group_id)
-        error_code = _validate_commit(group, 0, committer, transactional=True)
+        group = shard.group_of(committer.group_id)
+        error_code = self._check(group, 0, committer, commits, transactional=True)
         if error_code != error_codes.NONE:
             return [(commit, error_code) for commit in commits]
-        if group is None:
-            group = GroupMetadata(committer.group_id)
-        return await self._append(shard, group, committer, commits, producer_id, producer_epoch)
+        return await self._append(shard, committer, commits, producer_id, producer_epoch)
+
+    def _check(
+        self,
+        group: GroupMetadata | ConsumerGroup | None,
+        api_version: int,
+        committer: Committer,
+        commits: Sequence[Commit],
+        *,
+        transactional: bool,
+    ) -> int:
+        if not isinstance(group, ConsumerGroup):
+            return _validate_commit(group, api_version, committer, transactional=transactional)
+        return check_commit(
+            group,
+            api_version,
+            committer.member_id,
+            committer.group_instance_id,
+            committer.generation_id,
+            ((commit.topic_id, commit.partition) for commit in commits if self._has_room(commit)),
+            transactional=transactional,
+        )
+
+    def _has_room(self, commit: Commit) -> bool:
+        return commit.metadata is None or len(commit.metadata) <= self._config.offset_metadata_max_bytes
 
     def end_transaction(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> int:
         """Write the marker of a transaction's end to a partition of ``__consumer_offsets``, and make it count."""
         for shard in self._store.shards:
             if shard.partition == partition:
                 self._store.append_marker(shard, producer_id, producer_epoch, committed)
-                for group in shard.groups.values():
+                for group in shard.all_groups():
                     group.offsets.end_transaction(producer_id, committed)
                 return error_codes.NONE
         return error_codes.NOT_COORDINATOR
@@ -112,7 +135,6 @@ class OffsetCoordinator:
     async def _append(
         self,
         shard: Shard,
-        group: GroupMetadata,
         committer: Committer,
         commits: Sequence[Commit],
         producer_id: int = -1,
@@ -120,10 +142,9 @@ class OffsetCoordinator:
     ) -> list[CommitResult]:
         now_ms = self._wall_clock_ms()
         expire_ms = -1 if committer.retention_time_ms == DEFAULT_RETENTION_TIME_MS else now_ms + committer.retention_time_ms
-        too_large = self._config.offset_metadata_max_bytes
         accepted: list[tuple[Commit, OffsetAndMetadata]] = []
         for commit in commits:
-            if commit.metadata is None or len(commit.metadata) <= too_large:
+            if self._has_room(commit):
                 accepted.append(
                     (
                         commit,
@@ -139,14 +160,19 @@ class OffsetCoordinator:
                 )
         error_code = error_codes.NONE
         if accepted:
-            # A simple group comes into being with its first commit.
-            group = shard.groups.setdefault(committer.group_id, group)
+            if shard.group_of(committer.group_id) is None:
+                # A simple group comes into being with its first commit.
+                shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
             def appended(append_error: int, base_offset: int) -> None:
+                # While the log took its time the group may have changed its protocol, or be gone.
+                group = shard.group_of(committer.group_id)
                 if append_error == error_codes.NONE:
-                    _apply(group, accepted, base_offset, producer_id)
-                elif group.is_simple and not group.generation_id and not group.offsets:
+                    if group is None:
+                        group = shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
+                    _apply(group.offsets, accepted, base_offset, producer_id)
+                elif isinstance(group, GroupMetadata) and group.is_simple and not group.generation_id and not group.offsets:
                     shard.groups.pop(group.group_id, None)
                 settle(done, append_error)
 
@@ -162,27 +188,43 @@ class OffsetCoordinator:
     # -- fetches
 
     def fetch(
-        self, group_id: str, partitions: Iterable[tuple[str, int]], require_stable: bool
+        self,
+        group_id: str,
+        partitions: Iterable[tuple[str, int]],
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
-        """(error code, for each asked partition its offset, or an error code: 0 means that it has none)."""
+        """(error code, for each asked partition its offset, or an error code: 0 means that it has none).
+
+        Members of the consumer protocol say who they are and in which epoch.
+        """
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
             return error_code, []
-        group = shard.groups.get(group_id)
+        group = shard.group_of(group_id)
+        if isinstance(group, ConsumerGroup):
+            error_code = check_fetch(group, member_id, member_epoch)
+            if error_code:
+                return error_code, []
         return error_codes.NONE, [
             (topic, partition, _fetched(group, topic, partition, require_stable)) for topic, partition in partitions
         ]
 
     def fetch_all(
-        self, group_id: str, require_stable: bool
+        self, group_id: str, require_stable: bool, member_id: str | None = None, member_epoch: int = -1
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
         """As :meth:`fetch`, for every partition that the group has an offset of."""
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
             return error_code, []
-        group = shard.groups.get(group_id)
+        group = shard.group_of(group_id)
         if group is None:
             return error_codes.NONE, []
+        if isinstance(group, ConsumerGroup):
+            error_code = check_fetch(group, member_id, member_epoch)
+            if error_code:
+                return error_code, []
         return error_codes.NONE, [
             (topic, partition, _fetched(group, topic, partition, require_stable))
             for topic, offsets in group.offsets.topics()
@@ -200,10 +242,10 @@ class OffsetCoordinator:
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
             return error_code, []
-        group = shard.groups.get(group_id)
+        group = shard.group_of(group_id)
         if group is None:
             return error_codes.GROUP_ID_NOT_FOUND, []
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if isinstance(group, GroupMetadata) and not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return error_codes.NON_EMPTY_GROUP, []
         results, doomed = [], []
         for topic, partition in partitions:
@@ -216,19 +258,19 @@ class OffsetCoordinator:
         error_code = await self._append_tombstones(shard, group, doomed, with_group=False)
         return (error_code, []) if error_code else (error_codes.NONE, results)
 
-    async def delete_group(self, shard: Shard, group: GroupMetadata) -> int:
+    async def delete_group(self, shard: Shard, group: GroupMetadata | ConsumerGroup) -> int:
         """Delete an empty group and all its offsets; an error code."""
         return await self._append_tombstones(shard, group, list(group.offsets.partitions()), with_group=True)
 
     def delete_topic(self, topics: Sequence[str]) -> None:
         """Topics are gone, and with them all offsets that groups committed for them."""
         for shard in self._store.shards:
-            for group in tuple(shard.groups.values()):
+            for group in shard.all_groups():
                 doomed = [(topic, partition) for topic, partition in group.offsets.partitions() if topic in topics]
                 self._tombstones(shard, group, doomed, with_group=False)
 
     async def _append_tombstones(
-        self, shard: Shard, group: GroupMetadata, doomed: Sequence[tuple[str, int]], with_group: bool
+        self, shard: Shard, group: GroupMetadata | ConsumerGroup, doomed: Sequence[tuple[str, int]], with_group: bool
     ) -> int:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tombstones(shard, group, doomed, with_group, lambda error_code: settle(done, error_code))
@@ -237,7 +279,7 @@ class OffsetCoordinator:
     def _tombstones(
         self,
         shard: Shard,
-        group: GroupMetadata,
+        group: GroupMetadata | ConsumerGroup,
         doomed: Sequence[tuple[str, int]],
         with_group: bool,
         done: Callable[[int], None] = lambda _: None,
@@ -245,14 +287,19 @@ class OffsetCoordinator:
         records: list[tuple[bytes, bytes | None]] = [
             (_key(group.group_id, Commit(topic, partition, -1)), None) for topic, partition in doomed
         ]
-        if with_group:
+        if with_group and isinstance(group, ConsumerGroup):
+            records += map(encode, group_tombstones(group))
+        elif with_group:
             records.append((offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id)), None))
 
         def appended(append_error: int, _: int) -> None:
             if append_error == error_codes.NONE:
                 for topic, partition in doomed:
                     group.offsets.remove(topic, partition)
-                if with_group and group.state is GroupState.EMPTY:
+                if with_group and isinstance(group, ConsumerGroup):
+                    if group.is_empty and shard.consumer_groups.get(group.group_id) is group:
+                        del shard.consumer_groups[group.group_id]
+                elif with_group and isinstance(group, GroupMetadata) and group.state is GroupState.EMPTY:
                     self._rebalance.cancel_timers(group)
                     group.transition_to(GroupState.DEAD, self._wall_clock_ms())
                     if shard.groups.get(group.group_id) is group:
@@ -271,7 +318,7 @@ class OffsetCoordinator:
         """Delete offsets whose time is over, and empty groups that have none left (``cleanupGroupMetadata``)."""
         now_ms = self._wall_clock_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        for group in tuple(shard.groups.values()):
+        for group in shard.all_groups():
             base = _expiry_base(group)
             if base is None and group.offsets:
                 continue
@@ -289,7 +336,7 @@ class OffsetCoordinator:
                         survivors += 1
                     else:
                         doomed.append((topic, partition))
-            self._tombstones(shard, group, doomed, with_group=not survivors and group.state is GroupState.EMPTY)
+            self._tombstones(shard, group, doomed, with_group=not survivors and group.is_empty)
 
 
 def _validate_commit(
@@ -318,20 +365,20 @@ def _validate_commit(
 
 
 def _apply(
-    group: GroupMetadata, accepted: Sequence[tuple[Commit, OffsetAndMetadata]], base_offset: int, producer_id: int
+    offsets: GroupOffsets, accepted: Sequence[tuple[Commit, OffsetAndMetadata]], base_offset: int, producer_id: int
 ) -> None:
     for index, (commit, offset) in enumerate(accepted):
         stored = attrs.evolve(offset, record_offset=base_offset + index)
         if producer_id == -1:
-            present = group.offsets.get(commit.topic, commit.partition)
+            present = offsets.get(commit.topic, commit.partition)
             if present is None or present.record_offset < stored.record_offset:
-                group.offsets.put(commit.topic, commit.partition, stored)
+                offsets.put(commit.topic, commit.partition, stored)
         else:
-            group.offsets.put_pending(producer_id, commit.topic, commit.partition, stored)
+            offsets.put_pending(producer_id, commit.topic, commit.partition, stored)
 
 
 def _fetched(
-    group: GroupMetadata | None, topic: str, partition: int, require_stable: bool
+    group: GroupMetadata | ConsumerGroup | None, topic: str, partition: int, require_stable: bool
 ) -> OffsetAndMetadata | int:
     if group is None:
         return error_codes.NONE
@@ -344,10 +391,10 @@ def _key(group_id: str, commit: Commit) -> bytes:
     return offsets_topic.encode_offset_key(offsets_topic.OffsetCommitKey(group_id, commit.topic, commit.partition))
 
 
-def _expiry_base(group: GroupMetadata) -> Callable[[OffsetAndMetadata], int] | None:
+def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
     """From when the retention of an offset counts; None while this group's offsets do not expire."""
-    if group.protocol_type is None:
-        return _commit_timestamp_ms  # a simple group
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+        return _commit_timestamp_ms  # topics that members subscribe to are left out; a simple group has none
     if group.state is GroupState.EMPTY:
         empty_since_ms = group.state_timestamp_ms
         return _commit_timestamp_ms if empty_since_ms is None else lambda _: empty_since_ms

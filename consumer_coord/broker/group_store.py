@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
+from consumer_coord.broker.consumer_group import records as consumer_records
+from consumer_coord.broker.consumer_group import replay as consumer_replay
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState
 from consumer_coord.broker.java_hash import partition_for
@@ -20,7 +23,7 @@ from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
-from consumer_coord.wire import error_codes, offsets_topic
+from consumer_coord.wire import consumer_group_records, error_codes, offsets_topic
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 
 logger = logging.getLogger(__name__)
@@ -87,6 +90,10 @@ class Shard:
     leader_epoch: int
     state: ShardState = ShardState.LOADING
     groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
+    #: Groups of the consumer protocol (KIP-848); an id is in one of the two at most.
+    consumer_groups: dict[str, ConsumerGroup] = attrs.field(factory=dict)
+    #: What members of consumer groups have to do in time: (kind, group id, member id) -> when it is over.
+    timers: dict[tuple[str, str, str], DelayedOperation] = attrs.field(factory=dict)
     #: Appends that are under way, oldest first, by number.
     appending: dict[int, PendingAppend] = attrs.field(factory=dict)
     #: The generation of each group that the log holds, encoded.
@@ -94,6 +101,14 @@ class Shard:
     #: The log is written anew when it is larger than this.
     compact_at: int = 0
     report: LoadReport = LoadReport()
+
+    def group_of(self, group_id: str) -> GroupMetadata | ConsumerGroup | None:
+        """A group of either kind."""
+        return self.groups.get(group_id) or self.consumer_groups.get(group_id)
+
+    def all_groups(self) -> tuple[GroupMetadata | ConsumerGroup, ...]:
+        """The groups of both kinds."""
+        return (*self.groups.values(), *self.consumer_groups.values())
 
 
 @attrs.frozen
@@ -151,8 +166,12 @@ class GroupStore:
         appended: Appended,
         producer_id: int = -1,
         producer_epoch: int = -1,
+        written: Callable[[], None] | None = None,
     ) -> None:
-        """Write records, then call ``appended``: at once, unless the hooks let the log take its time."""
+        """Write records, then call ``appended``: at once, unless the hooks let the log take its time.
+
+        ``written`` is called in any case at once, if the records are in the log: requests that come next see what they changed.
+        """
         error_code = self._hooks.append_error(shard.partition)
         base_offset = -1
         if error_code == error_codes.NONE:
@@ -162,10 +181,24 @@ class GroupStore:
                 )
             except AppendError as error:
                 error_code = error.code
+        if error_code == error_codes.NONE and written is not None:
+            written()
         delay_ms = self._hooks.append_delay_ms(shard.partition)
         if not delay_ms and not shard.appending:
             appended(error_code, base_offset)
             return self._maybe_compact(shard)
+        return self._append_later(shard, appended, error_code, base_offset, delay_ms)
+
+    def when_appended(self, shard: Shard, appended: Appended) -> None:
+        """Call ``appended`` when all appends that are under way have ended; at once if there are none."""
+        if shard.appending:
+            self._append_later(shard, appended, error_codes.NONE, -1, 0)
+        else:
+            appended(error_codes.NONE, -1)
+
+    def _append_later(
+        self, shard: Shard, appended: Appended, error_code: int, base_offset: int, delay_ms: int
+    ) -> None:
         # Appends end in the order in which they began, as records are replicated.
         self._appends += 1
         number = self._appends
@@ -178,7 +211,6 @@ class GroupStore:
         not_before = pending[-1].operation.deadline if pending else 0.0
         operation = self._purgatory.schedule(delay_ms, end, not_before=not_before)
         shard.appending[number] = PendingAppend(appended, operation)
-        return None
 
     def append_marker(self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """Write the end of a transaction; raises :class:`~consumer_coord.broker.errors.AppendError`."""
@@ -188,28 +220,7 @@ class GroupStore:
         self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes], done: Callable[[int], None]
     ) -> None:
         """Write a group's present generation with the given assignments; ``done`` gets the log's error code."""
-        value = offsets_topic.GroupMetadataValue(
-            protocol_type=group.protocol_type or "",
-            generation=group.generation_id,
-            protocol=group.protocol_name,
-            leader=group.leader_id,
-            current_state_timestamp_ms=-1 if group.state_timestamp_ms is None else group.state_timestamp_ms,
-            members=tuple(
-                offsets_topic.MemberMetadata(
-                    member_id=member.member_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    session_timeout_ms=member.session_timeout_ms,
-                    subscription=member.metadata(group.protocol_name),
-                    assignment=assignments.get(member.member_id, b""),
-                    group_instance_id=member.group_instance_id,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                )
-                for member in group.members.values()
-            ),
-        )
-        key = offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id))
-        data = offsets_topic.encode_group_value(value)
+        key, data = group_record(group, assignments)
 
         def appended(error_code: int, _: int) -> None:
             if error_code == error_codes.NONE:
@@ -226,11 +237,11 @@ class GroupStore:
         """
         if shard.log.size < max(shard.compact_at, _COMPACT_AT) or shard.appending:
             return
-        if any(group.offsets.open_transactions for group in shard.groups.values()):
+        if any(group.offsets.open_transactions for group in shard.all_groups()):
             return
         start = shard.log.end_offset
         try:
-            for group in shard.groups.values():
+            for group in shard.all_groups():
                 records, placed = _snapshot(shard, group)
                 if records:
                     base_offset = shard.log.append_records(records, self._wall_clock_ms(), shard.leader_epoch)
@@ -251,7 +262,7 @@ class GroupStore:
 
         def load() -> None:
             if shard.state is ShardState.LOADING:
-                shard.groups, shard.report = replay(log.records(), shard.stored_groups)
+                shard.report = replay(log.records(), shard)
                 shard.state = ShardState.ACTIVE
                 _log_report(shard)
                 loaded(shard)
@@ -275,20 +286,48 @@ class GroupStore:
 
 
 def _snapshot(
-    shard: Shard, group: GroupMetadata
+    shard: Shard, group: GroupMetadata | ConsumerGroup
 ) -> tuple[list[tuple[bytes | None, bytes | None]], list[tuple[str, int, int]]]:
     """The records that a group amounts to, and (topic, partition, place among them) of its offsets."""
     records: list[tuple[bytes | None, bytes | None]] = []
-    data = shard.stored_groups.get(group.group_id)
-    if data is not None:
-        records.append((offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id)), data))
+    if isinstance(group, ConsumerGroup):
+        records += map(consumer_records.encode, consumer_records.whole_group(group))
+    elif group.group_id in shard.stored_groups:
+        key = offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id))
+        records.append((key, shard.stored_groups[group.group_id]))
     placed = []
     for topic, partitions in group.offsets.topics():
         for partition, offset in partitions.items():
             placed.append((topic, partition, len(records)))
-            key = offsets_topic.OffsetCommitKey(group.group_id, topic, partition)
-            records.append((offsets_topic.encode_offset_key(key), encode_offset(offset)))
+            offset_key = offsets_topic.OffsetCommitKey(group.group_id, topic, partition)
+            records.append((offsets_topic.encode_offset_key(offset_key), encode_offset(offset)))
     return records, placed
+
+
+def group_record(group: GroupMetadata, assignments: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+    """The present generation of a classic group with the given assignments, as a record."""
+    value = offsets_topic.GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp_ms=-1 if group.state_timestamp_ms is None else group.state_timestamp_ms,
+        members=tuple(
+            offsets_topic.MemberMetadata(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol_name),
+                assignment=assignments.get(member.member_id, b""),
+                group_instance_id=member.group_instance_id,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+            )
+            for member in group.members.values()
+        ),
+    )
+    key = offsets_topic.encode_group_key(offsets_topic.GroupMetadataKey(group.group_id))
+    return key, offsets_topic.encode_group_value(value)
 
 
 def encode_offset(offset: OffsetAndMetadata) -> bytes:
@@ -305,16 +344,11 @@ def encode_offset(offset: OffsetAndMetadata) -> bytes:
     )
 
 
-def replay(
-    records: Iterator[Record | MalformedMessageError], stored_groups: dict[str, bytes] | None = None
-) -> tuple[dict[str, GroupMetadata], LoadReport]:
-    """The groups and offsets that a partition's records amount to.
+def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> LoadReport:
+    """Put the groups and offsets that a partition's records amount to into its shard.
 
     Records that are corrupt or of a future version are skipped and counted; those of other protocols are skipped.
-    ``stored_groups`` gets the last generation of each group, encoded.
     """
-    stored = {} if stored_groups is None else stored_groups
-    groups: dict[str, GroupMetadata] = {}
     count = foreign = corrupt = future = 0
     for record in records:
         count += 1
@@ -322,46 +356,59 @@ def replay(
             corrupt += 1
             continue
         try:
-            foreign += not _replay_record(groups, stored, record)
+            foreign += not _replay_record(shard, record)
         except MalformedMessageError as error:
             corrupt += 1
             logger.warning("skipped a corrupt record at offset %d of a groups log: %s", record.offset, error)
         except UnsupportedVersionError as error:
             future += 1
             logger.warning("skipped a record of the future at offset %d of a groups log: %s", record.offset, error)
-    return groups, LoadReport(count, foreign, corrupt, future)
+    for group in shard.consumer_groups.values():
+        group.recount_partitions()
+    return LoadReport(count, foreign, corrupt, future)
 
 
-def _replay_record(groups: dict[str, GroupMetadata], stored: dict[str, bytes], record: Record) -> bool:
+def _replay_record(shard: Shard, record: Record) -> bool:
     """Apply one record; whether it was one of ours."""
     if record.control:
-        for group in groups.values():
+        for group in shard.all_groups():
             group.offsets.end_transaction(record.producer_id, record.committed)
         return True
     if record.key is None:
         raise MalformedMessageError("a record without a key")
     key = offsets_topic.decode_key(record.key)
     if isinstance(key, offsets_topic.OffsetCommitKey):
-        _replay_offset(groups, key, record)
+        _replay_offset(shard, key, record)
     elif isinstance(key, offsets_topic.GroupMetadataKey):
-        _replay_group(groups, key.group, record.value)
-        stored.pop(key.group, None)
+        _replay_group(shard, key.group, record.value)
+        shard.stored_groups.pop(key.group, None)
         if record.value is not None:
-            stored[key.group] = record.value
+            shard.stored_groups[key.group] = record.value
+    elif key.version in consumer_group_records.TYPES:
+        _replay_consumer_group(shard, consumer_group_records.decode_key(record.key), record.value)
     else:
         return False
     return True
 
 
-def _replay_offset(groups: dict[str, GroupMetadata], key: offsets_topic.OffsetCommitKey, record: Record) -> None:
-    group = groups.get(key.group)
+def _replay_consumer_group(shard: Shard, key: consumer_group_records.Key, data: bytes | None) -> None:
+    value = None if data is None else consumer_group_records.decode_value(key, data)
+    consumer_replay.apply(shard, (key, value))
+    group = shard.consumer_groups.get(key.group_id)
+    if group is not None and isinstance(key, consumer_group_records.ConsumerGroupPartitionMetadataKey):
+        group.has_partition_metadata = data is not None
+
+
+def _replay_offset(shard: Shard, key: offsets_topic.OffsetCommitKey, record: Record) -> None:
+    offsets = consumer_replay.offsets_of(shard, key.group)
     if record.value is None:
-        if group is not None:
-            group.offsets.remove(key.topic, key.partition)
+        if offsets is not None:
+            offsets.remove(key.topic, key.partition)
         return
     value = offsets_topic.decode_offset_value(record.value)
-    if group is None:
-        group = groups[key.group] = GroupMetadata(key.group)
+    if offsets is None:
+        group = shard.groups[key.group] = GroupMetadata(key.group)
+        offsets = group.offsets
     offset = OffsetAndMetadata(
         value.offset,
         value.leader_epoch,
@@ -372,12 +419,13 @@ def _replay_offset(groups: dict[str, GroupMetadata], key: offsets_topic.OffsetCo
         value.topic_id,
     )
     if record.transactional:
-        group.offsets.put_pending(record.producer_id, key.topic, key.partition, offset)
+        offsets.put_pending(record.producer_id, key.topic, key.partition, offset)
     else:
-        group.offsets.put(key.topic, key.partition, offset)
+        offsets.put(key.topic, key.partition, offset)
 
 
-def _replay_group(groups: dict[str, GroupMetadata], group_id: str, data: bytes | None) -> None:
+def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
+    groups = shard.groups
     offsets = groups[group_id].offsets if group_id in groups else None
     if data is None:
         groups.pop(group_id, None)
@@ -388,6 +436,10 @@ def _replay_group(groups: dict[str, GroupMetadata], group_id: str, data: bytes |
     value = offsets_topic.decode_group_value(data)
     if value.members and value.protocol is None:
         raise MalformedMessageError(f"group {group_id} has members and no protocol")
+    former = shard.consumer_groups.pop(group_id, None)
+    if former is not None:
+        # Its tombstones stand in front of this record, unless compaction took them.
+        offsets = former.offsets
     group = GroupMetadata(
         group_id,
         state=GroupState.STABLE if value.members else GroupState.EMPTY,

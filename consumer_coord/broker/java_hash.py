@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_FIBONACCI = -7046029254386353131
+_LONG_MASK = (1 << 64) - 1
+
 
 def string_hash(text: str) -> int:
     """``String.hashCode()``: 32 bits, signed, over UTF-16 code units."""
@@ -25,10 +28,17 @@ def partition_for(group_id: str, partitions: int) -> int:
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
-def hash_map_order(keys: Iterable[str]) -> list[str]:
-    """The order in which ``java.util.HashMap`` iterates over a few strings that were put in in this order."""
+def hash_map_order(keys: Iterable[str], copied: int = 0) -> list[str]:
+    """The order in which ``java.util.HashMap`` iterates over a few strings that were put in in this order.
+
+    ``copied`` is the size of the map that it was made a copy of, if it was: a copy has as few buckets as will do.
+    """
     unique = list(dict.fromkeys(keys))
     buckets = 16
+    if copied:
+        buckets = 2
+        while buckets < copied / 0.75 + 1:
+            buckets *= 2
     while len(unique) > buckets * 3 // 4:
         buckets *= 2
 
@@ -37,3 +47,17 @@ def hash_map_order(keys: Iterable[str]) -> list[str]:
         return (value ^ value >> 16) & (buckets - 1)
 
     return sorted(unique, key=bucket)
+
+
+def timeline_map_order(keys: Iterable[str]) -> list[str]:
+    """The order in which Kafka's ``TimelineHashMap`` iterates over a few strings that were put in in this order."""
+    unique = list(dict.fromkeys(keys))
+    bits = 1
+    while len(unique) > (1 << bits) / 0.75:
+        bits += 1
+
+    def slot(key: str) -> int:
+        # Fibonacci hashing: the highest bits of a product.
+        return (string_hash(key) * _FIBONACCI & _LONG_MASK) >> (64 - bits)
+
+    return sorted(unique, key=slot)

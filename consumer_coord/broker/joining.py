@@ -31,7 +31,7 @@ from consumer_coord.wire.messages.group import (
 )
 
 #: From this version on a new dynamic member must join again with the id it was given (KIP-394).
-_KNOWN_MEMBER_ID_REQUIRED_FROM = 4
+KNOWN_MEMBER_ID_REQUIRED_FROM = 4
 #: From this version on a returning static leader is told that it need not assign (KIP-814).
 _SKIP_ASSIGNMENT_FROM = 9
 
@@ -126,7 +126,7 @@ class Joining:
             old_member_id = group.static_members.get(instance_id)
             if old_member_id is not None:
                 return self._replace_static(context, shard, group, request, old_member_id, new_member_id, waiter)
-        elif context.api_version >= _KNOWN_MEMBER_ID_REQUIRED_FROM:
+        elif context.api_version >= KNOWN_MEMBER_ID_REQUIRED_FROM:
             self._rebalance.add_pending_member(shard, group, new_member_id, request.session_timeout_ms)
             return _refuse(waiter, error_codes.MEMBER_ID_REQUIRED, new_member_id)
         return self._add_member(context, shard, group, request, new_member_id, waiter)
@@ -146,7 +146,7 @@ class Joining:
             group_instance_id=request.group_instance_id,
             client_id=context.client_id,
             client_host=context.client_host,
-            rebalance_timeout_ms=_rebalance_timeout_ms(context, request),
+            rebalance_timeout_ms=rebalance_timeout_ms(context, request),
             session_timeout_ms=request.session_timeout_ms,
             protocol_type=request.protocol_type,
             protocols=_protocols(request),
@@ -181,7 +181,7 @@ class Joining:
             return _refuse(waiter, error_codes.UNKNOWN_MEMBER_ID, member.member_id)
         superseded = member.awaiting_join
         group.update_member(
-            member, _protocols(request), _rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
+            member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if superseded is not None:
             # It asked again on another connection: nobody reads the first answer, but it must not wait for ever.
@@ -210,7 +210,7 @@ class Joining:
         member = group.replace_static_member(instance_id, old_member_id, new_member_id)
         self._rebalance.reschedule_heartbeat(shard, group, member)
         group.update_member(
-            member, _protocols(request), _rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
+            member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if group.state is GroupState.PREPARING_REBALANCE:
             return self._rebalance.maybe_complete_join(shard, group)
@@ -297,7 +297,7 @@ def _current_generation(
     )
 
 
-def _rebalance_timeout_ms(context: RequestContext, request: JoinGroupRequest) -> int:
+def rebalance_timeout_ms(context: RequestContext, request: JoinGroupRequest) -> int:
     """Version 0 has no such field: the session timeout counts for both."""
     return request.session_timeout_ms if context.api_version == 0 else request.rebalance_timeout_ms
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from consumer_coord.broker import faults
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.errors import BrokerStoppedError
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.joining import RequestContext
@@ -57,6 +58,7 @@ class BrokerNode:
                 cluster.hooks,
                 append_error=lambda partition: cluster.append_error() or cluster.hooks.append_error(partition),
             ),
+            image=MetadataImage(cluster.topics, cluster.rack_of),
         )
         #: What wakes those who wait for records here, to be called when the broker stops.
         self.waiting: dict[int, Callable[[], None]] = {}

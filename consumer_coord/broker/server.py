@@ -275,11 +275,13 @@ class EmbeddedKafka:
         self._call(lambda: self._running.faults.clear())
 
     def group_state(self, group_id: str) -> str | None:
-        """A group's state as DescribeGroups names it, ``Stable`` for instance; None if there is no such group."""
+        """A group's state as the requests that describe groups name it, ``Stable`` for instance; None for no such group."""
 
         def state() -> str | None:
             node = self._running.coordinator_of(group_id)
-            group = None if node is None else node.coordinator.group(group_id)
+            if node is None:
+                return None
+            group = node.coordinator.group(group_id) or node.coordinator.consumer_group(group_id)
             return None if group is None else group.state.value
 
         return self._call(state)

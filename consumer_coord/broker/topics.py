@@ -77,6 +77,8 @@ class Topics:
     by_id: dict[uuid.UUID, Topic] = attrs.field(factory=dict)
     #: Rises with every change, so that answers made from this can be kept until it does.
     version: int = 0
+    #: The version in which a topic was last created.
+    newest_topic_version: int = 0
     _next_start: int = 0
 
     def create(
@@ -105,6 +107,7 @@ class Topics:
         self.by_name[name] = topic
         self.by_id[topic_id] = topic
         self.version += 1
+        self.newest_topic_version = self.version
         return topic
 
     def grow(

@@ -6,6 +6,7 @@ Times are in virtual milliseconds; nothing here waits for real.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import attrs
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.group import GroupMetadata, GroupState
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_offsets import Commit, Committer
@@ -21,6 +23,7 @@ from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.broker.topics import Topics
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes, membership
 from consumer_coord.wire.messages.group import (
@@ -35,6 +38,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from consumer_coord.wire.schema import ZERO_UUID
 
 T = TypeVar("T")
 
@@ -77,6 +81,8 @@ class Bench:
         self.clock = Clock()
         self.purgatory = Purgatory()
         self.hooks = hooks
+        self.topics = Topics(self.config, (0,), lambda *_: PartitionLog())
+        self.image = MetadataImage(self.topics)
         self.coordinator = self._new_coordinator()
         self.logs = [PartitionLog() for _ in range(self.config.offsets_topic_num_partitions)]
         self.epoch = 0
@@ -88,7 +94,18 @@ class Bench:
             wall_clock_ms=self.clock,
             purgatory=self.purgatory,
             hooks=self.hooks,
+            image=self.image,
         )
+
+    def add_topic(self, name: str, partitions: int) -> uuid.UUID:
+        """A topic that the coordinator knows; its id."""
+        topic_id = uuid.UUID(int=len(self.topics.by_name) + 1)
+        self.topics.create(name, partitions, topic_id, replication_factor=1, configs={}, is_up=lambda _: True)
+        return topic_id
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """A topic has more partitions now."""
+        self.topics.grow(self.topics.by_name[name], partitions, lambda _: True)
 
     def elect(self) -> None:
         """Lead all partitions."""
@@ -224,10 +241,11 @@ class Bench:
         retention_ms: int = -1,
         group_id: str = GROUP,
         version: int = 9,
+        topic_id: uuid.UUID = ZERO_UUID,
     ) -> int:
         """Commit one offset; its error code."""
         committer = Committer(group_id, generation_id, member_id, instance_id, retention_ms)
-        commits = [Commit(topic, partition, offset, metadata=metadata)]
+        commits = [Commit(topic, partition, offset, metadata=metadata, topic_id=topic_id)]
         return (await self.coordinator.offsets.commit(version, committer, commits))[0][1]
 
     def committed(

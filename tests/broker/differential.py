@@ -227,7 +227,7 @@ def replay(recording: Recording, late_ms: int = 0) -> Recording:
         GroupMetadata.leader_candidates = own  # type: ignore[method-assign]  # see above
 
 
-class _LatePurgatory(Purgatory):
+class LatePurgatory(Purgatory):
     """Lets everything happen a little late."""
 
     late_ms = 0
@@ -251,8 +251,8 @@ async def _replay(recording: Recording, late_ms: int) -> Recording:
         wall_clock_ms=lambda: round(loop.time() * 1000),
     )
     late = cluster.nodes[0].purgatory
-    late.__class__ = _LatePurgatory  # the coordinator has this one in its hands already
-    assert isinstance(late, _LatePurgatory)
+    late.__class__ = LatePurgatory  # the coordinator has this one in its hands already
+    assert isinstance(late, LatePurgatory)
     late.late_ms = late_ms
     cluster.start_all()
     played = Recording(recording.seed, recording.group_id, recording.topic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 
@@ -135,7 +136,20 @@ async def _write(group_id: str, count: int, offset: int, partitions: int) -> Wri
     return Written(group_id, partition_for(group_id, partitions), members, offset, tuple(batches))
 
 
-async def write_internal(broker: RealBroker, groups: Sequence[Written], client_id: str) -> None:
+class Stored(Protocol):
+    """A group's records, for the partition that they belong to."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def batches(self) -> tuple[bytes, ...]: ...
+
+
+async def write_internal(broker: RealBroker, groups: Sequence[Stored], client_id: str) -> None:
     """Produce the batches, one after the other as a log has them, to the partitions of the groups."""
     # A first look-up lets the broker make the topic.
     for group in groups:

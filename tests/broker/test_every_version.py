@@ -33,7 +33,9 @@ from consumer_coord.wire.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -200,6 +202,14 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         ),
     ),
     60: lambda version: DescribeClusterRequest(),
+    68: lambda version: ConsumerGroupHeartbeatRequest(
+        group_id="modern",
+        member_id=f"member-{version}" if version else "",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=("orders",),
+        topic_partitions=(),
+    ),
+    69: lambda version: ConsumerGroupDescribeRequest(group_ids=("modern",)),
 }
 CASES = [(key, version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)]
 

@@ -275,7 +275,7 @@ async def test_corrupt_future_and_foreign_records_are_skipped_and_counted(bench:
         (group_key, b"\0\3\xff\xff"),
         (b"\0\2\0\7x", b"\0\3"),  # a key that is cut off
         (None, b"value"),
-        (b"\0\3\0\1g", b"\0\0whatever"),  # KIP-848
+        (b"\0\x0b\0\1g", b"\0\0whatever"),  # a share group
         (b"\0\x17", None),
     ]
     for record in stored:

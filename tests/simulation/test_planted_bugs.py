@@ -52,7 +52,7 @@ def _commit_unfenced(patch: Patch) -> None:
         group = None if shard is None else shard.groups.get(committer.group_id)
         if shard is None or group is None:
             return await fenced(self, api_version, committer, commits)
-        return await self._append(shard, group, committer, commits)
+        return await self._append(shard, committer, commits)
 
     patch.setattr(OffsetCoordinator, "commit", commit)
 

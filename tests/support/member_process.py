@@ -303,7 +303,7 @@ class MemberProcess:
             return KafkaPython(config, assignors, self.tell)
         if client == "aiokafka":
             return Aiokafka(config, assignors, self.tell)
-        with_assignors = {**config, "partition.assignment.strategy": ",".join(assignors)}
+        with_assignors = {**config, "partition.assignment.strategy": ",".join(assignors)} if assignors else config
         if client == "ours":
             from consumer_coord import GroupConsumer
 

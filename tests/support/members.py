@@ -210,7 +210,8 @@ class Members:
 
         ``assignors`` by Kafka's names, in order of preference; ``pattern`` (a regular expression) instead of
         ``topics``; ``config`` is added to the settings every client gets (short timeouts, from the earliest offset, no
-        automatic commit), under Kafka's dotted names.
+        automatic commit), under Kafka's dotted names. With ``group.protocol=consumer`` assignors and timeouts of the member
+        itself are left out.
         """
         settings: dict[str, Setting] = {
             "bootstrap.servers": bootstrap_servers or self._bootstrap_servers(),
@@ -224,9 +225,16 @@ class Members:
         if instance_id is not None:
             settings["group.instance.id"] = instance_id
         settings.update(config or {})
+        modern = settings.get("group.protocol") == "consumer"
+        if modern:  # the broker says how often heartbeats come, and which assignors there are
+            del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
+            assignors = ()
         setup: dict[str, Any] = {"config": settings, "topics": list(topics), "pattern": pattern, "report": report}
         if client == "java":
-            settings["partition.assignment.strategy"] = ",".join(_JAVA_ASSIGNORS.get(one, one) for one in assignors)
+            if not modern:
+                settings["partition.assignment.strategy"] = ",".join(
+                    _JAVA_ASSIGNORS.get(one, one) for one in assignors
+                )
             command = JavaProgram(self._libs(), "GroupMember").command(json.dumps(setup))
         else:
             setup.update(client=client, assignors=list(assignors))

@@ -54,6 +54,8 @@ SERVED: Mapping[int, Served] = {
     42: _served(42, group.delete_groups),
     47: _served(47, offsets.offset_delete),
     60: _served(60, metadata.describe_cluster, max_version=1),
+    68: _served(68, group.consumer_group_heartbeat),
+    69: _served(69, group.consumer_group_describe),
 }
 
 metadata.SERVED_VERSIONS.update({key: (api.min_version, api.max_version) for key, api in SERVED.items()})

@@ -28,7 +28,14 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from consumer_coord.wire.messages.consumer_group import (
+    ConsumerGroupDescribeGroup,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     Coordinator,
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -295,6 +302,12 @@ def _delete_groups(request: DeleteGroupsRequest, version: int, code: int) -> Str
     )
 
 
+def _consumer_group_describe(request: ConsumerGroupDescribeRequest, version: int, code: int) -> Struct:
+    return ConsumerGroupDescribeResponse(
+        groups=tuple(ConsumerGroupDescribeGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    )
+
+
 _RESPONSES: Mapping[type[Struct], Callable[[Any, int, int], Struct]] = {
     ProduceRequest: _produce,
     FetchRequest: _fetch,
@@ -324,4 +337,6 @@ _RESPONSES: Mapping[type[Struct], Callable[[Any, int, int], Struct]] = {
     DescribeClusterRequest: lambda request, version, code: DescribeClusterResponse(
         error_code=code, cluster_id="", endpoint_type=1
     ),
+    ConsumerGroupHeartbeatRequest: lambda request, version, code: ConsumerGroupHeartbeatResponse(error_code=code),
+    ConsumerGroupDescribeRequest: _consumer_group_describe,
 }

@@ -8,7 +8,10 @@ import attrs
 
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     Coordinator,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -125,3 +128,17 @@ async def delete_groups(
     """DeleteGroups."""
     # A name that stands there twice is answered once.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
+
+
+async def consumer_group_heartbeat(
+    node: BrokerNode, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """ConsumerGroupHeartbeat."""
+    return await node.coordinator.consumer_group_heartbeat(context, request)
+
+
+async def consumer_group_describe(
+    node: BrokerNode, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """ConsumerGroupDescribe."""
+    return ConsumerGroupDescribeResponse(groups=await node.coordinator.consumer_group_describe(request.group_ids))

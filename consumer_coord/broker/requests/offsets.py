@@ -103,10 +103,14 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
         groups = []
         for group in request.groups:
             if group.topics is None:
-                error_code, found = offsets.fetch_all(group.group_id, request.require_stable)
+                error_code, found = offsets.fetch_all(
+                    group.group_id, request.require_stable, group.member_id, group.member_epoch
+                )
             else:
                 wanted = ((topic.name, index) for topic in group.topics for index in topic.partition_indexes)
-                error_code, found = offsets.fetch(group.group_id, wanted, request.require_stable)
+                error_code, found = offsets.fetch(
+                    group.group_id, wanted, request.require_stable, group.member_id, group.member_epoch
+                )
             groups.append(_group_response(group.group_id, error_code, found))
         return OffsetFetchResponse(groups=tuple(groups))
     if request.topics is None:

@@ -1,0 +1,14 @@
+"""The coordinator's half of the consumer protocol (KIP-848).
+
+| step, in Kafka's words | where |
+| --- | --- |
+| ConsumerGroup, ConsumerGroupMember | :mod:`.group`, :mod:`.member` |
+| CurrentAssignmentBuilder | :mod:`.reconciliation` |
+| TargetAssignmentBuilder, UniformAssignor, RangeAssignor | :mod:`.target_assignment`, :mod:`.assignors` |
+| TopicRegexResolver | :mod:`.regex` |
+| records and their replay | :mod:`.records` |
+| consumerGroupHeartbeat, consumerGroupLeave | :mod:`.heartbeat`, :mod:`.membership`, :mod:`.fencing` |
+| JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic members | :mod:`.classic_members` |
+| convertToConsumerGroup, convertToClassicGroup | :mod:`.conversion` |
+| timers | :mod:`.timers` |
+"""

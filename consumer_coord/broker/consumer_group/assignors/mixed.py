@@ -1,0 +1,177 @@
+"""``uniform`` for members with different subscriptions (``UniformHeterogeneousAssignmentBuilder``).
+
+What a member is to have and still subscribes to it keeps. Then topic after topic is dealt to those of its subscribers
+that have least, and in the end partitions go from those who have most to those who have least, topic after topic, until
+nothing improves any more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
+from consumer_coord.broker.consumer_group.member import Partitions
+
+#: Overlapping subscriptions may take long to even out; after so many rounds it is good enough.
+_MAX_ROUNDS = 16
+_NOBODY = -1
+
+
+def assign_mixed(spec: GroupSpec) -> Mapping[str, Partitions]:
+    """The plan. Ties go to members and topics in the order in which they are given, topics by their ids."""
+    draft = _Draft(spec)
+    draft.deal()
+    draft.balance()
+    return draft.plan()
+
+
+class _Draft:
+    def __init__(self, spec: GroupSpec) -> None:
+        self._spec = spec
+        self._ids = list(spec.members)
+        #: topic id -> the places of its subscribers among the members
+        self._subscribers: dict[uuid.UUID, list[int]] = {}
+        for place, member in enumerate(spec.members.values()):
+            for topic_id in member.topics:
+                self._subscribers.setdefault(topic_id, []).append(place)
+        self._owners = {topic_id: [_NOBODY] * spec.partitions[topic_id] for topic_id in self._subscribers}
+        self.sizes = [0] * len(self._ids)
+        for place, member in enumerate(spec.members.values()):
+            for topic_id, numbers in member.target.items():
+                if topic_id in member.topics:
+                    self.sizes[place] += len(numbers)
+                    for number in numbers:
+                        self._owners[topic_id][number] = place
+
+    def plan(self) -> Mapping[str, Partitions]:
+        plan: dict[str, dict[uuid.UUID, set[int]]] = {member_id: {} for member_id in self._ids}
+        for topic_id, owners in self._owners.items():
+            for number, place in enumerate(owners):
+                if place != _NOBODY:
+                    plan[self._ids[place]].setdefault(topic_id, set()).add(number)
+        return {
+            member_id: {topic_id: frozenset(numbers) for topic_id, numbers in topics.items()}
+            for member_id, topics in plan.items()
+        }
+
+    def _in_order(self) -> list[uuid.UUID]:
+        """Topics with most partitions for each subscriber first, of those the ones with fewest subscribers."""
+
+        def order(topic_id: uuid.UUID) -> tuple[float, int, tuple[int, int]]:
+            subscribers = len(self._subscribers[topic_id])
+            return -len(self._owners[topic_id]) / subscribers, subscribers, _java_order(topic_id)
+
+        return sorted(self._subscribers, key=order)
+
+    def _give(self, topic_id: uuid.UUID, number: int, place: int) -> None:
+        former = self._owners[topic_id][number]
+        if former != _NOBODY:
+            self.sizes[former] -= 1
+        self._owners[topic_id][number] = place
+        self.sizes[place] += 1
+
+    def deal(self) -> None:
+        """Give away what nobody has."""
+        for topic_id in self._in_order():
+            numbers = [number for number, place in enumerate(self._owners[topic_id]) if place == _NOBODY]
+            if numbers:
+                subscribers = _Levels(self.sizes, self._subscribers[topic_id])
+                for number in numbers:
+                    self._give(topic_id, number, subscribers.next_least_loaded())
+
+    def balance(self) -> None:
+        """Go round the topics that have several subscribers until a whole round moved nothing."""
+        topics = [topic_id for topic_id in self._in_order() if len(self._subscribers[topic_id]) > 1]
+        last_moved = None
+        for _ in range(_MAX_ROUNDS):
+            for topic_id in topics:
+                if topic_id == last_moved:
+                    return
+                if self._balance_topic(topic_id) or last_moved is None:
+                    last_moved = topic_id
+
+    def _balance_topic(self, topic_id: uuid.UUID) -> int:
+        """Move partitions of one topic; how many were moved."""
+        subscribers = self._subscribers[topic_id]
+        sizes = [self.sizes[place] for place in subscribers]
+        if max(sizes) - min(sizes) <= 1:
+            return 0
+        levels = _Levels(self.sizes, subscribers)
+        held: dict[int, list[int]] = {}
+        for number, place in enumerate(self._owners[topic_id]):
+            held.setdefault(place, []).append(number)
+        moved = 0
+        while True:
+            giver = levels.next_most_loaded()
+            while giver is not None and not held.get(giver):
+                levels.exclude_most_loaded()
+                giver = levels.next_most_loaded()
+            if giver is None:
+                return moved
+            number = held[giver].pop()
+            taker = levels.next_least_loaded()
+            if levels.are_even:
+                return moved
+            self._give(topic_id, number, taker)
+            moved += 1
+
+
+class _Levels:
+    """Subscribers by what they have: whose turn it is to get one, and to give one.
+
+    Those with least form a range at the low end. When each of them got one, the range's level rises by one, and it takes
+    in those who have that many already. The same from the high end, downwards, for those who give.
+    """
+
+    def __init__(self, sizes: Sequence[int], subscribers: Sequence[int]) -> None:
+        self._sizes = sizes
+        self._sorted = sorted(subscribers, key=lambda place: (sizes[place], place))
+        self._low_end = self._next_low = 0
+        self._low_level = sizes[self._sorted[0]] - 1
+        self._high_start = self._high_end = len(self._sorted)
+        self._high_level = sizes[self._sorted[-1]] + 1
+        self._next_high = len(self._sorted) - 1
+
+    @property
+    def are_even(self) -> bool:
+        """Whether nothing is won by moving one more."""
+        return self._high_level - self._low_level <= 1
+
+    def next_least_loaded(self) -> int:
+        """Who gets the next one."""
+        if self._next_low >= self._low_end:
+            self._low_level += 1
+            while self._low_end < len(self._sorted) and self._sizes[self._sorted[self._low_end]] == self._low_level:
+                self._low_end += 1
+            self._next_low = 0
+        self._next_low += 1
+        return self._sorted[self._next_low - 1]
+
+    def next_most_loaded(self) -> int | None:
+        """Who gives the next one; None when all were excluded."""
+        if self._next_high < self._high_start:
+            if self._high_end <= self._high_start and self._high_start > 0:
+                # Everybody in the range was excluded: go on with the next lower level that somebody is on.
+                self._high_level = self._sizes[self._sorted[self._high_start - 1]]
+            else:
+                self._high_level -= 1
+            while self._high_start > 0 and self._sizes[self._sorted[self._high_start - 1]] == self._high_level:
+                self._high_start -= 1
+            self._next_high = self._high_end - 1
+        if self._next_high < 0:
+            return None
+        self._next_high -= 1
+        return self._sorted[self._next_high + 1]
+
+    def exclude_most_loaded(self) -> None:
+        """The one that was asked last has none of this topic: out of the range with it."""
+        place, last = self._next_high + 1, self._high_end - 1
+        self._sorted[place], self._sorted[last] = self._sorted[last], self._sorted[place]
+        self._high_end -= 1
+
+
+def _java_order(topic_id: uuid.UUID) -> tuple[int, int]:
+    """As Kafka's ``Uuid.compareTo``: by its two halves as signed numbers."""
+    high, low = topic_id.int >> 64, topic_id.int & (1 << 64) - 1
+    return high - (high >> 63 << 64), low - (low >> 63 << 64)

@@ -1,0 +1,111 @@
+"""Assignors of the ``assignors`` package, and your own, in the broker."""
+
+from __future__ import annotations
+
+import importlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+import assignors
+from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
+from assignors.verify import InvalidPlanError, verify, violations
+from consumer_coord.broker.consumer_group.assignors.range import RangeAssignor
+from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError, GroupSpec, ServerAssignor
+from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
+from consumer_coord.broker.consumer_group.member import Partitions
+from consumer_coord.errors import ConfigurationError
+
+_SERVER_SIDE: Mapping[str, Callable[[], ServerAssignor]] = {"uniform": UniformAssignor, "range": RangeAssignor}
+_PACKAGE: Mapping[str, Callable[[], Assignor]] = {
+    one.name: one
+    for one in (assignors.RoundRobinAssignor, assignors.StickyAssignor, assignors.CooperativeStickyAssignor)
+}
+
+
+class PythonAssignor:
+    """Lets an :class:`~assignors.base.Assignor` assign for the broker.
+
+    To it the members look as if they had joined: what a member is to have until now is what it owns, and its user data is
+    what a member's own instance would send. An assignor of the cooperative protocol leaves out what has to change hands;
+    here the broker sees to the handing over, so that it is asked once more, as after the first round.
+    """
+
+    def __init__(self, make: Callable[[], Assignor]) -> None:
+        self._make = make
+        self._assignor = make()
+        self.name = self._assignor.name
+
+    def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
+        """As the protocol says; a plan that is not valid is a failure."""
+        names = {topic_id: name for member in spec.members.values() for topic_id, name in member.topics.items()}
+        ids = {name: topic_id for topic_id, name in names.items()}
+        cluster = Cluster(
+            {name: spec.partitions[topic_id] for topic_id, name in names.items()},
+            {name: spec.racks[topic_id] for topic_id, name in names.items() if spec.racks.get(topic_id)},
+        )
+        owned = {
+            member_id: {names[topic_id]: sorted(numbers) for topic_id, numbers in member.target.items() if topic_id in names}
+            for member_id, member in spec.members.items()
+        }
+        try:
+            plan = self._assignor.assign(cluster, self._members(spec, owned))
+            if any(violations(cluster, self._members(spec, owned), plan, RebalanceProtocol.EAGER)):
+                plan = self._assignor.assign(cluster, self._members(spec, plan))
+            verify(cluster, self._members(spec, plan), plan)
+        except InvalidPlanError as error:
+            raise AssignorFailedError(f"{self.name}: {error}") from error
+        except Exception as error:  # the user's code: whatever it raises is its failure, and the broker goes on
+            raise AssignorFailedError(f"{self.name} failed: {error!r}") from error
+        return {member_id: _by_id(topics, ids) for member_id, topics in plan.items()}
+
+    def _members(self, spec: GroupSpec, owned: Plan) -> Mapping[str, Member]:
+        members = {}
+        for member_id, member in spec.members.items():
+            topics = list(member.topics.values())
+            mine = owned.get(member_id, {})
+            own = self._make()
+            if mine:
+                own.on_assignment(mine, spec.epoch)
+            members[member_id] = Member(
+                topics, mine, spec.epoch if mine else -1, member.instance_id, member.rack_id, own.user_data(topics)
+            )
+        return members
+
+
+def _by_id(topics: Mapping[str, Sequence[int]], ids: Mapping[str, uuid.UUID]) -> Partitions:
+    return {ids[name]: frozenset(numbers) for name, numbers in topics.items() if numbers}
+
+
+def load_server_assignors(names: Sequence[str]) -> Mapping[str, ServerAssignor]:
+    """The assignors of ``group.consumer.assignors`` by name, the default one first.
+
+    ``uniform`` and ``range`` are Kafka's own; the other names are those of the ``assignors`` package, and ``module:Class``
+    is any :class:`~assignors.base.Assignor`. Raises :class:`~consumer_coord.errors.ConfigurationError`.
+    """
+    loaded: dict[str, ServerAssignor] = {}
+    for name in names:
+        assignor = _load(name)
+        if assignor.name in loaded:
+            raise ConfigurationError(f"group.consumer.assignors: two assignors are called {assignor.name}")
+        loaded[assignor.name] = assignor
+    if not loaded:
+        raise ConfigurationError("group.consumer.assignors names no assignor")
+    return loaded
+
+
+def _load(name: str) -> ServerAssignor:
+    if name in _SERVER_SIDE:
+        return _SERVER_SIDE[name]()
+    if name in _PACKAGE:
+        return PythonAssignor(_PACKAGE[name])
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        known = ", ".join((*_SERVER_SIDE, *_PACKAGE))
+        raise ConfigurationError(f"group.consumer.assignors: {name} is none of {known}; your own is named as module:Class")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"group.consumer.assignors: {name} cannot be loaded: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Assignor)):
+        raise ConfigurationError(f"group.consumer.assignors: {name} is no subclass of assignors.Assignor")
+    return PythonAssignor(found)

@@ -1,0 +1,66 @@
+"""``uniform``, Kafka's default: equally many partitions for all, and as few of them moved as that allows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from itertools import islice
+
+from consumer_coord.broker.consumer_group.assignors.mixed import assign_mixed
+from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError, GroupSpec
+from consumer_coord.broker.consumer_group.member import Partitions
+
+
+class UniformAssignor:
+    """Kafka's ``UniformAssignor``. Members and topics are taken in the order in which they are given."""
+
+    name = "uniform"
+
+    def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
+        """By one pass over the members if all subscribe to the same topics, else by balancing topic after topic."""
+        if not spec.members:
+            return {}
+        return _assign_alike(spec) if spec.homogeneous else assign_mixed(spec)
+
+
+def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
+    """``UniformHomogeneousAssignmentBuilder``: take away what is too much, then fill up those who have too little."""
+    topics = next(iter(spec.members.values())).topics
+    if not topics:
+        return {}
+    unassigned = [
+        (topic_id, number)
+        for topic_id in topics
+        for number in range(spec.partitions[topic_id])
+        if number not in spec.assigned.get(topic_id, ())
+    ]
+    quota, extra = divmod(sum(spec.partitions[topic_id] for topic_id in topics), len(spec.members))
+    plan: dict[str, dict[uuid.UUID, frozenset[int]]] = {}
+    room: list[tuple[str, int]] = []
+    for place, (member_id, member) in enumerate(spec.members.items()):
+        takes_extra = extra > 0
+        left = quota + takes_extra
+        kept: dict[uuid.UUID, frozenset[int]] = {}
+        for topic_id, numbers in member.target.items():
+            if topic_id not in topics:
+                continue
+            mine = sorted(numbers)[:left]
+            unassigned += [(topic_id, number) for number in sorted(numbers)[left:]]
+            left -= len(mine)
+            if mine:
+                kept[topic_id] = frozenset(mine)
+        if left and takes_extra and len(spec.members) - place > extra:
+            # It need not be this member that has one more, unless only as many are left as must.
+            left -= 1
+            takes_extra = False
+        if left:
+            room.append((member_id, left))
+        extra -= takes_extra
+        plan[member_id] = kept
+    rest = iter(unassigned)
+    for member_id, left in room:
+        for topic_id, number in islice(rest, left):
+            plan[member_id][topic_id] = plan[member_id].get(topic_id, frozenset()) | {number}
+    if next(rest, None) is not None:
+        raise AssignorFailedError("partitions are left over")
+    return plan

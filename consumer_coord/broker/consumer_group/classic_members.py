@@ -1,0 +1,280 @@
+"""Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup (KIP-848).
+
+Such a member's generation is its member epoch. JoinGroup is answered at once and names no leader: the broker assigns.
+Heartbeat tells the member to join again when there is something to give up or to get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import attrs
+
+from consumer_coord.broker.consumer_group import conversion, membership, records
+from consumer_coord.broker.consumer_group.context import Change, Coordination, write
+from consumer_coord.broker.consumer_group.fencing import Fencing
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.heartbeat import Heartbeats
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, MemberState, without_epochs
+from consumer_coord.broker.consumer_group.reconciliation import Owned, Target
+from consumer_coord.broker.consumer_group.subscriptions import RegexChange, Subscriptions
+from consumer_coord.broker.consumer_group.timers import TimerKind
+from consumer_coord.broker.errors import GroupError
+from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, join_error
+from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.joining import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire import error_codes
+from consumer_coord.wire import membership as consumer_protocol
+from consumer_coord.wire.consumer_group_records import ClassicMemberMetadata
+from consumer_coord.wire.messages.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_NO_TIMEOUT = -1
+
+
+class ClassicMembers:
+    """Answers the requests of classic members of consumer groups."""
+
+    def __init__(
+        self, coordination: Coordination, fencing: Fencing, subscriptions: Subscriptions, heartbeats: Heartbeats
+    ) -> None:
+        self._with = coordination
+        self._fencing = fencing
+        self._subscriptions = subscriptions
+        self._heartbeats = heartbeats
+
+    # -- JoinGroup
+
+    async def join_group(
+        self, context: RequestContext, shard: Shard, group: ConsumerGroup, request: JoinGroupRequest
+    ) -> JoinGroupResponse:
+        """Answered as soon as the log has it."""
+        try:
+            change, response = self._join(context, shard, group, request)
+        except GroupError as error:
+            return join_error(error.code)
+        error_code = response_error(await write(self._with.store, shard, change))
+        return join_error(error_code) if error_code else response
+
+    def _join(
+        self, context: RequestContext, shard: Shard, group: ConsumerGroup, request: JoinGroupRequest
+    ) -> tuple[Change, JoinGroupResponse]:
+        if self._with.config.group_consumer_migration_policy == "disabled":
+            raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "group.consumer.migration.policy is disabled")
+        change = Change()
+        instance_id = request.group_instance_id
+        is_unknown = request.member_id == UNKNOWN_MEMBER_ID
+        member_id = self._with.new_member_id() if is_unknown else request.member_id
+        membership.check_size(group, member_id, self._with.config.group_consumer_max_size)
+        if not group.supports_classic_protocols(request.protocol_type, (one.name for one in request.protocols)):
+            raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all classic members have")
+        if is_unknown and instance_id is None and context.api_version >= KNOWN_MEMBER_ID_REQUIRED_FROM:
+            return change, join_error(error_codes.MEMBER_ID_REQUIRED, member_id)
+        if instance_id is None:
+            member = membership.join_dynamic(group, member_id)
+        elif is_unknown:
+            member = membership.join_static(group, member_id, instance_id, True, change.records)
+        else:
+            member = membership.static_member_of(group, member_id, instance_id)
+        replaced = group.static_member(instance_id)
+        subscription = _subscription(request)
+        updated = _told(member, context, request, subscription)
+        if updated != member:
+            change.records.append(records.member_metadata(group.group_id, updated))
+        regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
+        if regex_change is not RegexChange.NONE:
+            regex_change = RegexChange.UPDATED_AND_RESOLVED  # a classic member has none: nothing is to be looked up
+        of_group = self._subscriptions.update(group, member, updated, regex_change, change)
+        changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
+        owned = self._owned(subscription)
+        if (
+            replaced is not None
+            and replaced.classic is None
+            and group.all_classic_but((replaced.member_id,))
+            and conversion.can_downgrade(self._with, group, len(group.members))
+        ):
+            updated = self._downgrade(shard, group, updated, replaced, owned, changed, of_group.epoch, change)
+        else:
+            target = self._heartbeats.target(group, updated, of_group, change)
+            updated = self._heartbeats.reconcile(shard, group, updated, target, owned, changed, change)
+            self._heartbeats.remember_metadata(shard, group.group_id, change)
+            timeout_ms = rebalance_timeout_ms(context, request)
+            change.after.append(lambda: self._joined(shard, group.group_id, member_id, request, timeout_ms))
+        return change, JoinGroupResponse(
+            member_id=member_id,
+            generation_id=updated.member_epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=_first_protocol(updated),
+        )
+
+    def _downgrade(
+        self,
+        shard: Shard,
+        group: ConsumerGroup,
+        updated: ConsumerGroupMember,
+        replaced: ConsumerGroupMember,
+        owned: Owned,
+        changed: bool,
+        epoch: int,
+        change: Change,
+    ) -> ConsumerGroupMember:
+        """The static member that returns as a classic one was the last of the consumer protocol."""
+        rebalance = None
+        if group.assignment_epoch < epoch:
+            rebalance = "the group became classic, and its assignment is not of today"
+        else:
+            target = Target(group.assignment_epoch, group.target_of(replaced.member_id))
+            updated = self._heartbeats.reconcile(shard, group, updated, target, owned, changed, change)
+        conversion.to_classic(self._with, shard, group, change, joining=updated, rebalance=rebalance)
+        return updated
+
+    def _joined(
+        self, shard: Shard, group_id: str, member_id: str, request: JoinGroupRequest, timeout_ms: int
+    ) -> None:
+        self._with.timers.cancel(shard, TimerKind.JOIN, group_id, member_id)
+        self._fencing.schedule_session(shard, group_id, member_id, request.session_timeout_ms)
+        self._fencing.schedule_sync(shard, group_id, member_id, timeout_ms)
+
+    def _owned(self, subscription: consumer_protocol.Subscription) -> Owned:
+        return {
+            topic_id: numbers
+            for name, numbers in subscription.owned_partitions.items()
+            if (topic_id := self._with.image.topic_id(name)) is not None
+        }
+
+    # -- SyncGroup and Heartbeat
+
+    async def sync_group(self, shard: Shard, group: ConsumerGroup, request: SyncGroupRequest) -> SyncGroupResponse:
+        """The member's partitions, as of its epoch."""
+        try:
+            member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
+            offered = _first_protocol(member)
+            if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, offered):
+                raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the group has {offered} for this member")
+            if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+                # One that gives partitions up has joined already, and joins again when it did.
+                self._fencing.schedule_join(shard, group.group_id, member)
+                raise GroupError(error_codes.REBALANCE_IN_PROGRESS, "there is a newer target: join again")
+        except GroupError as error:
+            return SyncGroupResponse(error_code=error.code)
+        assert member.classic is not None
+        timeout_ms, metadata = member.classic.session_timeout_ms, member.classic.supported_protocols[0].metadata
+        error_code = response_error(await self._unchanged(shard))
+        if error_code:
+            return SyncGroupResponse(error_code=error_code)
+        self._with.timers.cancel(shard, TimerKind.SYNC, group.group_id, member.member_id)
+        self._fencing.schedule_session(shard, group.group_id, member.member_id, timeout_ms)
+        return SyncGroupResponse(
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=conversion.encode_target(without_epochs(member.assigned), metadata, self._with.image),
+        )
+
+    def _unchanged(self, shard: Shard) -> asyncio.Future[int]:
+        return write(self._with.store, shard, Change())
+
+    async def heartbeat(self, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
+        """A sign of life; REBALANCE_IN_PROGRESS when joining again changes something."""
+        try:
+            member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
+        except GroupError as error:
+            return HeartbeatResponse(error_code=error.code)
+        assert member.classic is not None
+        self._fencing.schedule_session(shard, group.group_id, member.member_id, member.classic.session_timeout_ms)
+        if (
+            member.member_epoch < group.assignment_epoch
+            or member.state is MemberState.UNREVOKED_PARTITIONS
+            or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_partitions(member))
+        ):
+            self._fencing.schedule_join(shard, group.group_id, member)
+            return HeartbeatResponse(error_code=error_codes.REBALANCE_IN_PROGRESS)
+        return HeartbeatResponse()
+
+    @staticmethod
+    def _classic_member(
+        group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
+    ) -> ConsumerGroupMember:
+        member = membership.find(group, member_id, instance_id)
+        if member.classic is None:
+            raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"member {member_id} uses the consumer protocol")
+        if member.member_epoch != generation_id:
+            raise GroupError(error_codes.ILLEGAL_GENERATION, f"the member is in generation {member.member_epoch}")
+        return member
+
+    # -- LeaveGroup
+
+    async def leave_group(self, shard: Shard, group: ConsumerGroup, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Let members go, of either protocol, by member id or (administrators) by instance id alone."""
+        answers: list[MemberResponse] = []
+        leaving: dict[str, ConsumerGroupMember] = {}
+        for identity in request.members:
+            error_code = error_codes.NONE
+            try:
+                member = _leaver(group, identity)
+                leaving[member.member_id] = member
+            except GroupError as error:
+                error_code = error.code
+            answers.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code
+                )
+            )
+        change = self._fencing.fence(shard, group, tuple(leaving.values()))
+        error_code = response_error(await write(self._with.store, shard, change))
+        return LeaveGroupResponse(error_code=error_code, members=() if error_code else tuple(answers))
+
+
+def _leaver(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMember:
+    if identity.group_instance_id is not None and identity.member_id == UNKNOWN_MEMBER_ID:
+        member = group.static_member(identity.group_instance_id)
+        if member is None:
+            raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"nobody has the instance id {identity.group_instance_id}")
+        return member
+    return membership.find(group, identity.member_id, identity.group_instance_id)
+
+
+def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
+    try:
+        return consumer_protocol.decode_subscription(request.protocols[0].metadata)
+    except (MalformedMessageError, struct.error) as error:
+        raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"the subscription is garbage: {error}") from error
+
+
+def _told(
+    member: ConsumerGroupMember,
+    context: RequestContext,
+    request: JoinGroupRequest,
+    subscription: consumer_protocol.Subscription,
+) -> ConsumerGroupMember:
+    timeout_ms = rebalance_timeout_ms(context, request)
+    return attrs.evolve(
+        member,
+        instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == _NO_TIMEOUT else timeout_ms,
+        subscribed_topics=frozenset(subscription.topics),
+        subscribed_regex="",
+        client_id=context.client_id,
+        client_host=context.client_host,
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=request.session_timeout_ms,
+            supported_protocols=conversion.classic_protocols(request.protocols),
+        ),
+    )
+
+
+def _first_protocol(member: ConsumerGroupMember) -> str:
+    assert member.classic is not None
+    return member.classic.supported_protocols[0].name

@@ -1,0 +1,63 @@
+"""Which commits and fetches of offsets a consumer group lets in (``validateOffsetCommit``, ``validateOffsetFetch``)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
+from consumer_coord.wire import error_codes
+
+#: From this version of OffsetCommit on a client knows member epochs.
+_MEMBER_EPOCHS_FROM = 9
+
+
+def check_commit(
+    group: ConsumerGroup,
+    api_version: int,
+    member_id: str,
+    instance_id: str | None,
+    member_epoch: int,
+    partitions: Iterable[tuple[uuid.UUID, int]],
+    *,
+    transactional: bool,
+) -> int:
+    """0 or an error code for a whole commit.
+
+    A member commits with its epoch; with an older one for partitions that it has had since then or longer (KIP-1251). So a
+    commit that was on its way when the epoch rose counts, and one of a former owner does not.
+    """
+    if member_epoch < 0 and group.is_empty:
+        return error_codes.NONE
+    if transactional and member_epoch == -1 and not member_id and instance_id is None:
+        return error_codes.NONE
+    member = group.members.get(member_id)
+    if member is None:
+        return error_codes.UNKNOWN_MEMBER_ID
+    if not transactional and member.classic is None and api_version < _MEMBER_EPOCHS_FROM:
+        return error_codes.UNSUPPORTED_VERSION
+    if member_epoch == member.member_epoch:
+        return error_codes.NONE
+    stale = error_codes.ILLEGAL_GENERATION if transactional else _stale(member)
+    if member_epoch > member.member_epoch:
+        return stale
+    for topic_id, partition in partitions:
+        since = member.assignment_epoch(topic_id, partition)
+        if since is None or member_epoch < since:
+            return stale
+    return error_codes.NONE
+
+
+def check_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> int:
+    """0 or an error code. Clients that name no member, as administrators do, may read everything."""
+    if member_id is None and member_epoch < 0:
+        return error_codes.NONE
+    member = None if member_id is None else group.members.get(member_id)
+    if member is None:
+        return error_codes.UNKNOWN_MEMBER_ID
+    return error_codes.NONE if member_epoch == member.member_epoch else _stale(member)
+
+
+def _stale(member: ConsumerGroupMember) -> int:
+    return error_codes.STALE_MEMBER_EPOCH if member.classic is None else error_codes.ILLEGAL_GENERATION

@@ -1,0 +1,94 @@
+"""What all parts of the consumer protocol share, and how they write."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+import attrs
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.consumer_group import replay
+from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.consumer_group.records import Record, encode
+from consumer_coord.broker.consumer_group.timers import Timers
+from consumer_coord.broker.group_store import GroupStore, Shard
+from consumer_coord.broker.purgatory import Purgatory, settle
+from consumer_coord.broker.rebalance import Rebalance
+from consumer_coord.wire.offsets_topic import GroupMetadataKey
+
+
+@attrs.frozen(eq=False)
+class Coordination:
+    """What a coordinator has; the first of ``assignors`` is the default."""
+
+    config: BrokerConfig
+    store: GroupStore
+    purgatory: Purgatory
+    rebalance: Rebalance
+    timers: Timers
+    image: MetadataImage
+    assignors: Mapping[str, ServerAssignor]
+    random: Random
+    wall_clock_ms: Callable[[], int]
+
+    @property
+    def default_assignor(self) -> str:
+        """The assignor of a group none of whose members names one."""
+        return next(iter(self.assignors))
+
+    def new_member_id(self) -> str:
+        """A UUID as Kafka writes them: 22 characters of URL-safe base64."""
+        drawn = uuid.UUID(int=self.random.getrandbits(128), version=4)
+        return urlsafe_b64encode(drawn.bytes).rstrip(b"=").decode()
+
+
+@attrs.define(eq=False)
+class Change:
+    """The records that a request makes, and what is to happen when they are in the log.
+
+    ``before`` are called ahead of the records' being applied, ``after`` behind it, neither if the log refuses them. With
+    ``replayed=False`` the records are not applied: ``after`` puts the new state in place (a conversion to a classic group).
+    """
+
+    records: list[Record] = attrs.field(factory=list)
+    before: list[Callable[[], None]] = attrs.field(factory=list)
+    after: list[Callable[[], None]] = attrs.field(factory=list)
+    replayed: bool = True
+    #: Records of classic groups behind the others, which are never replayed.
+    encoded: list[tuple[bytes, bytes | None]] = attrs.field(factory=list)
+
+    def add(self, more: Sequence[Record]) -> None:
+        """More records."""
+        self.records += more
+
+
+def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int]:
+    """Write a change to the log and carry it out; the answer is the log's error code, once the log has acknowledged it.
+
+    A change without records waits for those that are under way: what it saw may be theirs.
+    """
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def written() -> None:
+        for step in change.before:
+            step()
+        if change.replayed:
+            for record in change.records:
+                replay.apply(shard, record)
+                if isinstance(record[0], GroupMetadataKey):
+                    shard.stored_groups.pop(record[0].group, None)
+        for step in change.after:
+            step()
+
+    encoded = [*map(encode, change.records), *change.encoded]
+    if encoded:
+        store.append(shard, encoded, lambda error_code, _: settle(done, error_code), written=written)
+    else:
+        written()
+        store.when_appended(shard, lambda error_code, _: settle(done, error_code))
+    return done

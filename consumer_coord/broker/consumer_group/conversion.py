@@ -1,0 +1,242 @@
+"""Changes of a group's protocol: an empty group of either kind, and one with members (online migration, KIP-848)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from consumer_coord.broker.consumer_group import records
+from consumer_coord.broker.consumer_group.context import Change, Coordination
+from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed_topics
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions, assigned_in
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
+from consumer_coord.broker.errors import GroupError
+from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, GroupMember, GroupMetadata, GroupState, join_error
+from consumer_coord.broker.group_store import Shard, group_record
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire import error_codes, membership, offsets_topic
+from consumer_coord.wire.consumer_group_records import ClassicMemberMetadata, ClassicProtocol
+from consumer_coord.wire.messages.group import JoinGroupRequestProtocol, SyncGroupResponse
+
+UPGRADE_POLICIES = ("bidirectional", "upgrade")
+DOWNGRADE_POLICIES = ("bidirectional", "downgrade")
+
+
+# -- classic -> consumer
+
+
+def delete_empty_classic(coordination: Coordination, group: GroupMetadata, change: Change) -> None:
+    """An empty classic group gives way; its offsets stay."""
+    change.records.append((offsets_topic.GroupMetadataKey(group.group_id), None))
+    change.before.append(lambda: _end_classic(coordination, group))
+
+
+def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change) -> ConsumerGroup:
+    """A classic group with members becomes one of the consumer protocol, its members stay in it as classic ones.
+
+    Raises GROUP_ID_NOT_FOUND as :class:`~consumer_coord.broker.errors.GroupError` where the migration policy, the size of
+    the group or its members' protocols forbid it.
+    """
+    config = coordination.config
+    if config.group_consumer_migration_policy not in UPGRADE_POLICIES:
+        why = f"group.consumer.migration.policy is {config.group_consumer_migration_policy}"
+        raise _not_converted(group.group_id, why)
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise _not_converted(group.group_id, "its members are no consumers")
+    if len(group.members) > config.group_consumer_max_size:
+        raise _not_converted(group.group_id, f"it has more than {config.group_consumer_max_size} members")
+    converted = _converted(group, coordination.image)
+    change.records.append((offsets_topic.GroupMetadataKey(group.group_id), None))
+    change.add(records.whole_group(converted))
+
+    def end() -> None:
+        # Those who wait join again, and find the new group.
+        for member in group.members.values():
+            group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
+            group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
+        _end_classic(coordination, group)
+
+    change.before.append(end)
+    return converted
+
+
+def _not_converted(group_id: str, why: str) -> GroupError:
+    return GroupError(
+        error_codes.GROUP_ID_NOT_FOUND, f"classic group {group_id} cannot become a group of the consumer protocol: {why}"
+    )
+
+
+def _end_classic(coordination: Coordination, group: GroupMetadata) -> None:
+    coordination.rebalance.cancel_timers(group)
+    group.transition_to(GroupState.DEAD, coordination.wall_clock_ms())
+
+
+def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
+    """``ConsumerGroup.fromClassicGroup``: the generation becomes all epochs, the last assignment the target."""
+    converted = ConsumerGroup(group.group_id, epoch=group.generation_id)
+    converted.set_assignment_epoch(group.generation_id, 0)
+    for member in group.members.values():
+        try:
+            assigned = _by_id(member.assignment, image)
+            subscription = membership.decode_subscription(member.metadata(group.protocol_name))
+        except (MalformedMessageError, KeyError) as error:
+            raise _not_converted(group.group_id, f"member {member.member_id} is not to be understood: {error}") from error
+        converted.target[member.member_id] = assigned
+        converted.update_member(
+            ConsumerGroupMember(
+                member.member_id,
+                member_epoch=group.generation_id,
+                previous_member_epoch=group.generation_id,
+                instance_id=member.group_instance_id,
+                rack_id=subscription.rack_id,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topics=frozenset(subscription.topics),
+                assigned=assigned_in(assigned, group.generation_id),
+                classic=ClassicMemberMetadata(
+                    session_timeout_ms=member.session_timeout_ms, supported_protocols=classic_protocols(member.protocols)
+                ),
+            )
+        )
+    converted.metadata_hash = image.group_hash(subscribed_topics(converted.members.values(), {}))
+    return converted
+
+
+def _by_id(data: bytes, image: MetadataImage) -> Partitions:
+    """An assignment of the classic protocol; raises GROUP_ID_NOT_FOUND for one with data of a custom assignor."""
+    if not data:
+        return {}  # it joined a moment ago
+    assignment = membership.decode_assignment(data)
+    if assignment.user_data:
+        raise GroupError(
+            error_codes.GROUP_ID_NOT_FOUND, "the group cannot be converted: its assignor's user data would be lost"
+        )
+    found: dict[uuid.UUID, frozenset[int]] = {}
+    for name, numbers in assignment.partitions.items():
+        topic_id = image.topic_id(name)
+        if topic_id is not None:
+            found[topic_id] = frozenset(numbers)
+    return found
+
+
+def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[ClassicProtocol, ...]:
+    """What a JoinGroup offers, as it is stored; of two protocols of one name the last one counts."""
+    offered = {protocol.name: protocol.metadata for protocol in protocols}
+    return tuple(ClassicProtocol(name=name, metadata=metadata) for name, metadata in offered.items())
+
+
+# -- consumer -> classic
+
+
+def can_downgrade(coordination: Coordination, group: ConsumerGroup, remaining: int) -> bool:
+    """Whether policy and size let a group go back to the classic protocol with so many members."""
+    config = coordination.config
+    return (
+        config.group_consumer_migration_policy in DOWNGRADE_POLICIES and 0 < remaining <= config.group_max_size
+    )
+
+
+def to_classic(
+    coordination: Coordination,
+    shard: Shard,
+    group: ConsumerGroup,
+    change: Change,
+    *,
+    leaving: Iterable[str] = (),
+    joining: ConsumerGroupMember | None = None,
+    rebalance: str | None = None,
+) -> None:
+    """A group without members of the consumer protocol becomes a classic one, which is stable with its present target.
+
+    ``leaving`` are the member ids that left, ``joining`` the classic member that takes the place of a static one.
+    ``rebalance`` is the reason of a rebalance to start with; None for none.
+    """
+    gone = set(leaving)
+    replaced = None if joining is None else group.static_member(joining.instance_id)
+    if replaced is not None and joining is not None:
+        # The records before these have replaced it already.
+        ids = [joining.member_id if member_id == replaced.member_id else member_id for member_id in group.members]
+        change.add(records.group_tombstones(group, ids))
+    else:
+        change.add(records.group_tombstones(group))
+    members = [
+        member
+        for member_id, member in group.members.items()
+        if member_id not in gone and (replaced is None or member_id != replaced.member_id)
+    ]
+    targets = {member.member_id: group.target_of(member.member_id) for member in members}
+    if joining is not None and replaced is not None:
+        members.append(joining)
+        targets[joining.member_id] = group.target_of(replaced.member_id)
+    classic = _classic(coordination, group, members, targets)
+    record = group_record(classic, {member.member_id: member.assignment for member in classic.members.values()})
+    change.encoded.append(record)
+    change.replayed = False
+
+    def convert() -> None:
+        shard.consumer_groups.pop(group.group_id, None)
+        shard.groups[group.group_id] = classic
+        shard.stored_groups[group.group_id] = record[1]
+        for member in classic.members.values():
+            coordination.rebalance.reschedule_heartbeat(shard, classic, member)
+        if rebalance is not None:
+            coordination.rebalance.prepare(shard, classic, rebalance)
+
+    change.after.append(convert)
+
+
+def _classic(
+    coordination: Coordination,
+    group: ConsumerGroup,
+    members: Sequence[ConsumerGroupMember],
+    targets: Mapping[str, Partitions],
+) -> GroupMetadata:
+    """``ClassicGroup.fromConsumerGroup``."""
+    classic = GroupMetadata(
+        group.group_id,
+        state=GroupState.STABLE,
+        state_timestamp_ms=coordination.wall_clock_ms(),
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        generation_id=group.epoch,
+        offsets=group.offsets,
+    )
+    for member in leader_first(members):
+        assert member.classic is not None
+        classic.add(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.classic.session_timeout_ms,
+                protocol_type=CONSUMER_PROTOCOL_TYPE,
+                protocols=tuple(
+                    JoinGroupRequestProtocol(name=one.name, metadata=one.metadata)
+                    for one in member.classic.supported_protocols
+                ),
+            )
+        )
+    classic.protocol_name = classic.select_protocol()
+    classic.remember_subscriptions()
+    for classic_member in classic.members.values():
+        classic_member.assignment = encode_target(
+            targets[classic_member.member_id], classic_member.metadata(classic.protocol_name), coordination.image
+        )
+    return classic
+
+
+def leader_first(members: Sequence[ConsumerGroupMember]) -> Sequence[ConsumerGroupMember]:
+    """The members of a converted group; the first one leads. (In Kafka a hash map's order decides.)"""
+    return members
+
+
+def encode_target(partitions: Partitions, metadata: bytes, image: MetadataImage) -> bytes:
+    """Partitions as a classic member reads them, in the version of its subscription."""
+    named = {
+        name: sorted(numbers)
+        for topic_id, numbers in partitions.items()
+        if (name := image.topic_name(topic_id)) is not None
+    }
+    return membership.encode_assignment(membership.Assignment(named), int.from_bytes(metadata[:2], "big", signed=True))

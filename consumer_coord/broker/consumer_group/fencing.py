@@ -1,0 +1,125 @@
+"""Members leave, fail, or are late: they are taken out, and the group epoch rises (``consumerGroupFenceMembers``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from consumer_coord.broker.consumer_group import conversion, records
+from consumer_coord.broker.consumer_group.context import Change, Coordination, write
+from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed_topics
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
+from consumer_coord.broker.consumer_group.timers import TimerKind
+from consumer_coord.broker.group_store import Shard
+from consumer_coord.wire import error_codes
+
+logger = logging.getLogger(__name__)
+
+#: A timer whose records the log refused tries again after this time.
+_RETRY_MS = 500
+
+
+class Fencing:
+    """Takes members out, and starts the timers that do."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._with = coordination
+
+    def fence(self, shard: Shard, group: ConsumerGroup, members: Sequence[ConsumerGroupMember]) -> Change:
+        """The group without these members; without its last one of the consumer protocol it may become classic."""
+        change = Change()
+        if not members:
+            return change
+        gone = {member.member_id: member for member in members}
+        remaining = len(group.members) - len(gone)
+        if group.all_classic_but(gone) and conversion.can_downgrade(self._with, group, remaining):
+            reason = "the last members of the consumer protocol left"
+            conversion.to_classic(self._with, shard, group, change, leaving=gone, rebalance=reason)
+            return change
+        group_id = group.group_id
+        for member_id in gone:
+            change.add(records.member_tombstones(group_id, member_id))
+        resolved = dict(group.resolved_regexes)
+        for regex, count in Counter(one.subscribed_regex for one in gone.values() if one.subscribed_regex).items():
+            if regex is not None and group.subscribers_of(regex) == count:
+                change.records.append(records.regex_tombstone(group_id, regex))
+                resolved.pop(regex, None)
+        left = [member for member_id, member in group.members.items() if member_id not in gone]
+        metadata_hash = self._with.image.group_hash(subscribed_topics(left, resolved))
+        change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
+
+        def cancel_timers() -> None:
+            for member_id in gone:
+                self._with.timers.cancel_all(shard, group_id, member_id)
+
+        change.after.append(cancel_timers)
+        return change
+
+    # -- timers
+
+    def schedule_session(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
+        """A sign of life: the session starts anew, with ``group.consumer.session.timeout.ms`` unless told otherwise."""
+        if timeout_ms is None:
+            timeout_ms = self._with.config.group_consumer_session_timeout_ms
+        self._schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms, "sent no heartbeat")
+
+    def schedule_rebalance(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
+        """A member has to give partitions up; in time it is, or will be, in another epoch."""
+        self._schedule(
+            shard,
+            TimerKind.REBALANCE,
+            group_id,
+            member.member_id,
+            member.rebalance_timeout_ms,
+            "did not give its partitions up in time",
+            only_in_epoch=member.member_epoch,
+        )
+
+    def schedule_join(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
+        """A classic member was told to join again."""
+        self._schedule(
+            shard,
+            TimerKind.JOIN,
+            group_id,
+            member.member_id,
+            member.rebalance_timeout_ms,
+            "did not join again in time",
+            if_absent=True,
+        )
+
+    def schedule_sync(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """A classic member joined and has to send SyncGroup."""
+        self._schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms, "sent no SyncGroup in time")
+
+    def _schedule(
+        self,
+        shard: Shard,
+        kind: TimerKind,
+        group_id: str,
+        member_id: str,
+        timeout_ms: int,
+        reason: str,
+        *,
+        only_in_epoch: int | None = None,
+        if_absent: bool = False,
+    ) -> None:
+        def expire() -> None:
+            group = shard.consumer_groups.get(group_id)
+            member = None if group is None else group.members.get(member_id)
+            if group is None or member is None or only_in_epoch not in (None, member.member_epoch):
+                return
+            logger.debug("member %s of group %s is fenced: it %s", member_id, group_id, reason)
+            done = write(self._with.store, shard, self.fence(shard, group, (member,)))
+            done.add_done_callback(lambda result: self._retry(result, retry))
+
+        def retry() -> None:
+            self._with.timers.schedule(shard, kind, group_id, member_id, _RETRY_MS, expire, if_absent=True)
+
+        self._with.timers.schedule(shard, kind, group_id, member_id, timeout_ms, expire, if_absent=if_absent)
+
+    @staticmethod
+    def _retry(result: asyncio.Future[int], again: Callable[[], None]) -> None:
+        if not result.cancelled() and result.result() not in (error_codes.NONE, error_codes.NOT_LEADER_OR_FOLLOWER):
+            again()

@@ -1,0 +1,324 @@
+"""A group of the consumer protocol (``ConsumerGroup``): its epochs, its members and what each is to have.
+
+It changes by records alone (see :mod:`.records`): a request makes records of what it finds here, they are written to
+``__consumer_offsets``, and then they are applied. So what was read from the log after a restart is what was there before.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, EpochPartitions, MemberState, Partitions
+from consumer_coord.broker.java_hash import hash_map_order, timeline_map_order
+from consumer_coord.broker.offsets import GroupOffsets
+
+#: A group whose target assignment was deleted. A new one has an empty target of epoch 1, its own first epoch.
+NO_ASSIGNMENT_EPOCH = -1
+_FIRST_EPOCH = 1
+_NO_PARTITIONS: Partitions = {}
+
+
+class ConsumerGroupState(enum.Enum):
+    """The five states of a consumer group (``ConsumerGroupState``); the values are what ConsumerGroupDescribe answers."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_EMPTY, _ASSIGNING = ConsumerGroupState.EMPTY, ConsumerGroupState.ASSIGNING
+_RECONCILING, _STABLE, _DEAD = ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE, ConsumerGroupState.DEAD
+
+#: Every legal transition with what brings it about. A request changes a group at one go, so states may be skipped: a first
+#: member joins, gets its target and has it. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
+TRANSITIONS: Mapping[tuple[ConsumerGroupState, ConsumerGroupState], str] = {
+    (_EMPTY, _ASSIGNING): "a first member joins; its topics are not known yet",
+    (_EMPTY, _RECONCILING): "a classic group with members is converted",
+    (_EMPTY, _STABLE): "a first member joins and has its target at once",
+    (_ASSIGNING, _RECONCILING): "the target is computed",
+    (_ASSIGNING, _STABLE): "the target is computed, and nothing has to move",
+    (_RECONCILING, _ASSIGNING): "the group epoch rises",
+    (_RECONCILING, _STABLE): "the last member has its target",
+    (_STABLE, _ASSIGNING): "the group epoch rises: a member leaves or fails, topics change",
+    (_STABLE, _RECONCILING): "the group epoch rises and the target is computed: a member joins",
+    (_ASSIGNING, _EMPTY): "the last member leaves or fails",
+    (_RECONCILING, _EMPTY): "the last member leaves or fails",
+    (_STABLE, _EMPTY): "the last member leaves or fails",
+    (_EMPTY, _DEAD): "deleted, expired, converted to a classic group, or unloaded",
+    (_ASSIGNING, _DEAD): "converted to a classic group, or unloaded",
+    (_RECONCILING, _DEAD): "converted to a classic group, or unloaded",
+    (_STABLE, _DEAD): "converted to a classic group, or unloaded",
+}
+
+
+@attrs.frozen
+class ResolvedRegex:
+    """The topics that match a regular expression (``ResolvedRegularExpression``).
+
+    ``version`` is that of the cluster's metadata, ``timestamp_ms`` the time at which they were looked up.
+    """
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+@attrs.define(eq=False)
+class ConsumerGroup:
+    """One group. Its dictionaries keep the order in which things came, so that every run of a seed is the same."""
+
+    group_id: str
+    epoch: int = _FIRST_EPOCH
+    metadata_hash: int = 0
+    assignment_epoch: int = _FIRST_EPOCH
+    #: When the target was computed, 0 when that is not known (KIP-1263).
+    assignment_timestamp_ms: int = 0
+    members: dict[str, ConsumerGroupMember] = attrs.field(factory=dict)
+    #: instance id -> member id
+    static_members: dict[str, str] = attrs.field(factory=dict)
+    #: member id -> partitions
+    target: dict[str, Partitions] = attrs.field(factory=dict)
+    resolved_regexes: dict[str, ResolvedRegex] = attrs.field(factory=dict)
+    #: Whether the log has topics' partitions as brokers before 4.1 wrote them.
+    has_partition_metadata: bool = False
+    #: The version of the cluster's metadata by which the topics' hash was last looked at, -1: not since the group was loaded.
+    metadata_version: int = -1
+    #: Whether topics are being looked up for the group's regular expressions.
+    resolving: bool = False
+    offsets: GroupOffsets = attrs.field(factory=GroupOffsets)
+    #: topic id -> partition -> the epoch of the member that has it, or has still to give it up
+    _partition_epochs: dict[uuid.UUID, dict[int, int]] = attrs.field(factory=dict)
+    #: regular expression -> how many members subscribe to it
+    _regex_subscribers: Counter[str] = attrs.field(factory=Counter)
+    #: Members that do not have their target of ``assignment_epoch`` yet; None when it has to be counted anew.
+    _unreconciled: set[str] | None = None
+
+    # -- states
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """What its epochs and members amount to; ``Dead`` is a group that is not there."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if self._unreconciled is None:
+            self._unreconciled = {
+                member.member_id for member in self.members.values() if not member.is_reconciled_to(self.assignment_epoch)
+            }
+        return ConsumerGroupState.RECONCILING if self._unreconciled else ConsumerGroupState.STABLE
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not self.members
+
+    # -- members
+
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
+        """The member that has an instance id."""
+        member_id = None if instance_id is None else self.static_members.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def update_member(self, member: ConsumerGroupMember) -> None:
+        """Take a member in, or replace what is known of it."""
+        old = self.members.get(member.member_id)
+        if old is not None:
+            self._forget(old)
+            if old.instance_id != member.instance_id:
+                self._free_instance(old)
+        self.members[member.member_id] = member
+        if member.subscribed_regex:
+            self._regex_subscribers[member.subscribed_regex] += 1
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        self._note_partitions(member)
+        if self._unreconciled is not None:
+            if member.is_reconciled_to(self.assignment_epoch):
+                self._unreconciled.discard(member.member_id)
+            else:
+                self._unreconciled.add(member.member_id)
+
+    def _note_partitions(self, member: ConsumerGroupMember) -> None:
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, numbers in partitions.items():
+                epochs = self._partition_epochs.setdefault(topic_id, {})
+                for number in numbers:
+                    epochs[number] = max(member.member_epoch, epochs.get(number, member.member_epoch))
+
+    def remove_member(self, member_id: str) -> None:
+        """Let a member go; nothing to do for one that is not here."""
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._forget(member)
+        self._free_instance(member)
+        if self._unreconciled is not None:
+            self._unreconciled.discard(member_id)
+
+    def _free_instance(self, member: ConsumerGroupMember) -> None:
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
+            del self.static_members[member.instance_id]
+
+    def _forget(self, member: ConsumerGroupMember) -> None:
+        if member.subscribed_regex:
+            self._regex_subscribers[member.subscribed_regex] -= 1
+            if not self._regex_subscribers[member.subscribed_regex]:
+                del self._regex_subscribers[member.subscribed_regex]
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, numbers in partitions.items():
+                epochs = self._partition_epochs.get(topic_id, {})
+                for number in numbers:
+                    # A later epoch is another member's, which got the partition in a record before this one.
+                    if epochs.get(number) == member.member_epoch:
+                        del epochs[number]
+                if not epochs:
+                    self._partition_epochs.pop(topic_id, None)
+
+    def partition_epoch(self, topic_id: uuid.UUID, partition: int) -> int:
+        """The epoch of the member that has a partition, -1 while none has."""
+        return self._partition_epochs.get(topic_id, {}).get(partition, -1)
+
+    def recount_partitions(self) -> None:
+        """Count from the members alone who has what: after a log was read, of which compaction may have kept any mixture."""
+        self._partition_epochs.clear()
+        for member in self.members.values():
+            self._note_partitions(member)
+
+    def waits_for_partitions(self, member: ConsumerGroupMember) -> bool:
+        """Whether partitions of a member's target are still another member's."""
+        return member.state is MemberState.UNRELEASED_PARTITIONS and any(
+            number not in member.assigned.get(topic_id, ()) and self.partition_epoch(topic_id, number) != -1
+            for topic_id, numbers in self.target_of(member.member_id).items()
+            for number in numbers
+        )
+
+    # -- epochs and targets
+
+    def set_assignment_epoch(self, epoch: int, timestamp_ms: int) -> None:
+        """The target is that of another epoch now."""
+        self.assignment_epoch = epoch
+        self.assignment_timestamp_ms = timestamp_ms
+        self._unreconciled = None
+
+    def target_of(self, member_id: str) -> Partitions:
+        """What a member is to have."""
+        return self.target.get(member_id, _NO_PARTITIONS)
+
+    # -- subscriptions
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """All topics that members subscribe to by name, or by a regular expression that was resolved."""
+        return subscribed_topics(self.members.values(), self.resolved_regexes)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to a topic."""
+        return topic in self.subscribed_topics()
+
+    def subscribers_of(self, regex: str) -> int:
+        """How many members subscribe to a regular expression."""
+        return self._regex_subscribers[regex]
+
+    @property
+    def has_regexes(self) -> bool:
+        """Whether a member subscribes to a regular expression."""
+        return bool(self._regex_subscribers)
+
+    def regexes_with(self, member: ConsumerGroupMember, updated: ConsumerGroupMember) -> tuple[str, ...]:
+        """The regular expressions of all members once ``member`` is ``updated``."""
+        counts = Counter(self._regex_subscribers)
+        if member.subscribed_regex and counts[member.subscribed_regex]:
+            counts[member.subscribed_regex] -= 1
+        if updated.subscribed_regex:
+            counts[updated.subscribed_regex] += 1
+        return tuple(regex for regex, count in counts.items() if count)
+
+    def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
+        """The topics of one member; a regular expression that is not resolved yet matches none."""
+        resolved = self.resolved_regexes.get(member.subscribed_regex) if member.subscribed_regex else None
+        return member.subscribed_topics if resolved is None else member.subscribed_topics | resolved.topics
+
+    def preferred_assignor(self, default: str) -> str:
+        """The assignor that most members name; ``default`` if none does. Ties go by the order of Kafka's map."""
+        named = _named_assignors(self.members.values())
+        return max(timeline_map_order(named), key=named.__getitem__) if named else default
+
+    def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
+        """As :meth:`preferred_assignor`, once a member is ``updated``; ties go as in the copy that Kafka makes of its map."""
+        counts = _named_assignors(self.members.values())
+        order, copied = timeline_map_order(counts), len(counts)
+        before = self.members.get(updated.member_id) or self.static_member(updated.instance_id)
+        if before is not None and before.server_assignor is not None:
+            counts[before.server_assignor] -= 1
+            if not counts[before.server_assignor]:
+                order.remove(before.server_assignor)
+        if updated.server_assignor is not None:
+            counts[updated.server_assignor] += 1
+            if updated.server_assignor not in order:
+                # Java's HashMap.compute puts what is new at the head of its bucket.
+                order.insert(0, updated.server_assignor)
+        return max(hash_map_order(order, copied), key=counts.__getitem__) if order else default
+
+    # -- members of the classic protocol
+
+    def classic_members(self) -> Iterator[ConsumerGroupMember]:
+        """Those that use the classic protocol."""
+        return (member for member in self.members.values() if member.classic is not None)
+
+    def supports_classic_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether a classic member that offers these has one in common with all the classic members."""
+        if protocol_type != "consumer":
+            return False
+        offered = [
+            {protocol.name for protocol in member.classic.supported_protocols}
+            for member in self.classic_members()
+            if member.classic is not None
+        ]
+        return any(all(name in one for one in offered) for name in names)
+
+    def all_classic_but(self, leaving: Iterable[str]) -> bool:
+        """Whether the members that are left without these all use the classic protocol."""
+        gone = frozenset(leaving)
+        return all(member.classic is not None for member_id, member in self.members.items() if member_id not in gone)
+
+
+def _named_assignors(members: Iterable[ConsumerGroupMember]) -> Counter[str]:
+    return Counter(member.server_assignor for member in members if member.server_assignor is not None)
+
+
+def subscribed_topics(
+    members: Iterable[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegex]
+) -> frozenset[str]:
+    """The topics that some members subscribe to, regular expressions among them as they were resolved."""
+    topics: set[str] = set()
+    regexes: set[str] = set()
+    for member in members:
+        topics |= member.subscribed_topics
+        if member.subscribed_regex:
+            regexes.add(member.subscribed_regex)
+    for regex in regexes:
+        if regex in resolved:
+            topics |= resolved[regex].topics
+    return frozenset(topics)
+
+
+def is_homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
+    """Whether all members count as subscribed to the same topics (``subscriptionType``)."""
+    everyone = tuple(members)
+    regexes = {member.subscribed_regex for member in everyone if member.subscribed_regex}
+    if not regexes:
+        return len({member.subscribed_topics for member in everyone}) <= 1
+    # One regular expression for all, and no names beside it.
+    return len(regexes) == 1 and all(member.subscribed_regex and not member.subscribed_topics for member in everyone)
+
+
+def has_any(partitions: EpochPartitions, owned: Mapping[uuid.UUID, Iterable[int]]) -> bool:
+    """Whether some of these partitions are among the owned ones."""
+    return any(number in partitions.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)

@@ -1,0 +1,327 @@
+"""ConsumerGroupHeartbeat: joining, staying in and leaving a group of the consumer protocol (``consumerGroupHeartbeat``).
+
+A heartbeat has three steps: the member is made or updated, and the group epoch rises if that changes what the group
+subscribes to; the target is computed if it is behind the group epoch; the member is reconciled with its target. All of it
+becomes records first. They are written, and only then the group is another one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from consumer_coord.broker.consumer_group import conversion, membership, records
+from consumer_coord.broker.consumer_group.assignors.spec import AssignorFailedError
+from consumer_coord.broker.consumer_group.context import Change, Coordination, write
+from consumer_coord.broker.consumer_group.fencing import Fencing
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    ConsumerGroupMember,
+    MemberState,
+)
+from consumer_coord.broker.consumer_group.reconciliation import Owned, Target, reconcile
+from consumer_coord.broker.consumer_group.subscriptions import GroupSubscription, RegexChange, Subscriptions
+from consumer_coord.broker.consumer_group.target_assignment import compute_target
+from consumer_coord.broker.consumer_group.timers import TimerKind
+from consumer_coord.broker.errors import GroupError
+from consumer_coord.broker.group import GroupState
+from consumer_coord.broker.group_store import Shard, response_error
+from consumer_coord.broker.joining import RequestContext
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatAssignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+
+#: From this version on a member makes its id itself.
+_OWN_MEMBER_ID_FROM = 1
+#: Means in a request: no rebalance timeout.
+_NO_TIMEOUT = -1
+
+
+class Heartbeats:
+    """Answers ConsumerGroupHeartbeat."""
+
+    def __init__(self, coordination: Coordination, fencing: Fencing, subscriptions: Subscriptions) -> None:
+        self._with = coordination
+        self._fencing = fencing
+        self._subscriptions = subscriptions
+
+    async def heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        """The answer, when the log has what the request changed."""
+        try:
+            self._check(context, request)
+            error_code, shard = self._with.store.shard_of(request.group_id)
+            if shard is None:
+                return ConsumerGroupHeartbeatResponse(error_code=error_code)
+            leaves = request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
+            change, response = self._leave(shard, request) if leaves else self._stay(context, shard, request)
+        except GroupError as error:
+            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
+        error_code = response_error(await write(self._with.store, shard, change))
+        return ConsumerGroupHeartbeatResponse(error_code=error_code) if error_code else response
+
+    def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
+        epoch = request.member_epoch
+        if context.api_version >= _OWN_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH:
+            _not_blank(request.member_id, "the member id")
+        _not_blank(request.group_id, "the group id")
+        _not_blank(request.instance_id, "the instance id")
+        _not_blank(request.rack_id, "the rack id")
+        problem = None
+        if epoch == JOIN_EPOCH:
+            if request.rebalance_timeout_ms == _NO_TIMEOUT:
+                problem = "the first request must name the rebalance timeout"
+            elif request.topic_partitions is None or request.topic_partitions:
+                problem = "a member that joins owns no partitions, and says so"
+            elif request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+                problem = "a member that joins names topics or a regular expression"
+        elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+            problem = "only a static member leaves with epoch -2"
+        elif epoch < LEAVE_STATIC_EPOCH:
+            problem = f"{epoch} is no member epoch"
+        if problem is not None:
+            raise GroupError(error_codes.INVALID_REQUEST, problem)
+        if request.server_assignor is not None and request.server_assignor not in self._with.assignors:
+            raise GroupError(
+                error_codes.UNSUPPORTED_ASSIGNOR,
+                f"there is no assignor {request.server_assignor}, only {', '.join(self._with.assignors)}",
+            )
+
+    # -- leaving
+
+    def _leave(
+        self, shard: Shard, request: ConsumerGroupHeartbeatRequest
+    ) -> tuple[Change, ConsumerGroupHeartbeatResponse]:
+        group = _existing(shard, request.group_id)
+        response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+        member = membership.find(group, request.member_id, request.instance_id)
+        if request.instance_id is None or request.member_epoch != LEAVE_STATIC_EPOCH:
+            return self._fencing.fence(shard, group, (member,)), response
+        # Its place and its target stay for its return, which gets the partitions as from epoch 0.
+        left = attrs.evolve(
+            member,
+            member_epoch=LEAVE_STATIC_EPOCH,
+            pending_revocation={},
+            assigned={topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.assigned.items()},
+        )
+        return Change([records.current_assignment(group.group_id, left)]), response
+
+    # -- joining and staying
+
+    def _stay(
+        self, context: RequestContext, shard: Shard, request: ConsumerGroupHeartbeatRequest
+    ) -> tuple[Change, ConsumerGroupHeartbeatResponse]:
+        change = Change()
+        joins = request.member_epoch == JOIN_EPOCH
+        group = self.group_to_join(shard, request.group_id, change) if joins else _existing(shard, request.group_id)
+        membership.check_size(group, request.member_id, self._with.config.group_consumer_max_size)
+        member_id = request.member_id or self._with.new_member_id()
+        owned = _owned(request)
+        member = self._member(group, request, member_id, owned, change)
+        updated = _told(member, context, request)
+        if updated != member:
+            change.records.append(records.member_metadata(group.group_id, updated))
+        regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
+        subscription = self._subscriptions.update(group, member, updated, regex_change, change)
+        changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
+        target = self.target(group, updated, subscription, change)
+        reconciled = self.reconcile(shard, group, updated, target, owned, changed, change)
+        group_id = group.group_id
+        change.after.append(lambda: self._fencing.schedule_session(shard, group_id, member_id))
+        self.remember_metadata(shard, group_id, change)
+        is_full = (
+            request.rebalance_timeout_ms != _NO_TIMEOUT
+            and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+            and owned is not None
+        )
+        tells = joins or is_full or member.assigned != reconciled.assigned
+        return change, ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=reconciled.member_epoch,
+            heartbeat_interval_ms=self._with.config.group_consumer_heartbeat_interval_ms,
+            assignment=_assignment(reconciled) if tells else None,
+        )
+
+    def group_to_join(self, shard: Shard, group_id: str, change: Change) -> ConsumerGroup:
+        """A group as it will be when the records of ``change`` were applied: one that is there, a new or a converted one."""
+        group = shard.consumer_groups.get(group_id)
+        if group is not None:
+            return group
+        classic = shard.groups.get(group_id)
+        if classic is None:
+            return ConsumerGroup(group_id)
+        if classic.state is GroupState.EMPTY:
+            conversion.delete_empty_classic(self._with, classic, change)
+            return ConsumerGroup(group_id)
+        converted = conversion.to_consumer(self._with, classic, change)
+        sessions = [
+            (member.member_id, member.classic.session_timeout_ms)
+            for member in converted.members.values()
+            if member.classic is not None
+        ]
+
+        def start_sessions() -> None:
+            for member_id, timeout_ms in sessions:
+                self._fencing.schedule_session(shard, group_id, member_id, timeout_ms)
+
+        change.after.append(start_sessions)
+        return converted
+
+    @staticmethod
+    def _member(
+        group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Owned, change: Change
+    ) -> ConsumerGroupMember:
+        joins = request.member_epoch == JOIN_EPOCH
+        if joins and request.instance_id is not None:
+            return membership.join_static(group, member_id, request.instance_id, False, change.records)
+        if joins:
+            return membership.join_dynamic(group, member_id)
+        member = membership.find(group, member_id, request.instance_id)
+        membership.check_epoch(member, request.member_epoch, owned)
+        return member
+
+    def target(
+        self, group: ConsumerGroup, updated: ConsumerGroupMember, subscription: GroupSubscription, change: Change
+    ) -> Target:
+        """What a member is to have. The whole target is computed if it is behind the group epoch and the last time is long ago.
+
+        Raises UNKNOWN_SERVER_ERROR as :class:`~consumer_coord.broker.errors.GroupError` when the assignor fails.
+        """
+        now_ms = self._with.wall_clock_ms()
+        interval_ms = self._with.config.group_consumer_assignment_interval_ms
+        due = (
+            group.assignment_timestamp_ms == 0
+            or interval_ms == 0
+            or now_ms >= group.assignment_timestamp_ms + interval_ms
+        )
+        if group.assignment_epoch >= subscription.epoch or not due:
+            holder: str | None = updated.member_id
+            if updated.instance_id is not None:
+                holder = group.static_members.get(updated.instance_id)
+            return Target(group.assignment_epoch, {} if holder is None else group.target_of(holder))
+        name = group.assignor_for(updated, self._with.default_assignor)
+        assignor = self._with.assignors.get(name)
+        if assignor is None:
+            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"there is no assignor {name} any more")
+        try:
+            computed = compute_target(
+                group, subscription.epoch, updated, assignor, self._with.image, subscription.is_homogeneous(group), now_ms
+            )
+        except AssignorFailedError as error:
+            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"no assignment: {error}") from error
+        change.add(computed.records)
+        return Target(subscription.epoch, computed.members[updated.member_id])
+
+    def reconcile(
+        self,
+        shard: Shard,
+        group: ConsumerGroup,
+        updated: ConsumerGroupMember,
+        target: Target,
+        owned: Owned,
+        subscription_changed: bool,
+        change: Change,
+    ) -> ConsumerGroupMember:
+        """One step of a member towards its target; its record, and its timer, if that changed anything."""
+        if not subscription_changed and updated.is_reconciled_to(target.epoch):
+            return updated
+        reconciled = reconcile(
+            updated,
+            target,
+            self._with.image.topic_ids(group.topics_of(updated)).keys(),
+            group.partition_epoch,
+            owned,
+            subscription_changed,
+        )
+        if reconciled == updated:
+            return updated
+        group_id = group.group_id
+        change.records.append(records.current_assignment(group_id, reconciled))
+        if reconciled.classic is None:
+            if reconciled.state is MemberState.UNREVOKED_PARTITIONS:
+                change.after.append(lambda: self._fencing.schedule_rebalance(shard, group_id, reconciled))
+            else:
+                change.after.append(
+                    lambda: self._with.timers.cancel(shard, TimerKind.REBALANCE, group_id, reconciled.member_id)
+                )
+        return reconciled
+
+    def remember_metadata(self, shard: Shard, group_id: str, change: Change) -> None:
+        """The group's topics were looked at in the present version of the metadata."""
+        version = self._with.image.version
+
+        def remember() -> None:
+            group = shard.consumer_groups.get(group_id)
+            if group is not None:
+                group.metadata_version = version
+
+        change.after.append(remember)
+
+
+def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
+    group = shard.consumer_groups.get(group_id)
+    if group is None:
+        raise GroupError(error_codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
+    return group
+
+
+def _told(
+    member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupMember:
+    """The member with what its heartbeat says; what is None there is unchanged."""
+    return attrs.evolve(
+        member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms if request.rebalance_timeout_ms == _NO_TIMEOUT else request.rebalance_timeout_ms
+        ),
+        server_assignor=member.server_assignor if request.server_assignor is None else request.server_assignor,
+        subscribed_topics=(
+            member.subscribed_topics
+            if request.subscribed_topic_names is None
+            else frozenset(request.subscribed_topic_names)
+        ),
+        subscribed_regex=(
+            member.subscribed_regex if request.subscribed_topic_regex is None else request.subscribed_topic_regex
+        ),
+        client_id=context.client_id,
+        client_host=context.client_host,
+        classic=None,
+    )
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:
+    if request.topic_partitions is None:
+        return None
+    owned: dict[uuid.UUID, list[int]] = {}
+    for topic in request.topic_partitions:
+        owned.setdefault(topic.topic_id, []).extend(topic.partitions)
+    return owned
+
+
+def _assignment(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatAssignment:
+    assigned: Mapping[uuid.UUID, Sequence[int]] = {
+        topic_id: sorted(numbers) for topic_id, numbers in member.assigned.items()
+    }
+    return ConsumerGroupHeartbeatAssignment(
+        topic_partitions=tuple(
+            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
+            for topic_id, numbers in assigned.items()
+        )
+    )
+
+
+def _not_blank(value: str | None, what: str) -> None:
+    if value is not None and not value.strip():
+        raise GroupError(error_codes.INVALID_REQUEST, f"{what} is empty")

@@ -1,0 +1,162 @@
+"""One member of a consumer group, as a value (``ConsumerGroupMember``)."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from consumer_coord.wire.consumer_group_records import (
+    ClassicMemberMetadata,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    CurrentTopicPartitions,
+)
+
+#: topic id -> partitions
+Partitions = Mapping[uuid.UUID, frozenset[int]]
+#: topic id -> partition -> the member epoch in which it was assigned (KIP-1251)
+EpochPartitions = Mapping[uuid.UUID, Mapping[int, int]]
+
+#: Member epochs with a meaning of their own in ConsumerGroupHeartbeat.
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+#: A static member leaves for a while; its place and its target are kept for the session timeout.
+LEAVE_STATIC_EPOCH = -2
+
+
+class MemberState(enum.IntEnum):
+    """How far a member is on its way to its target (``MemberState``); the values stand in records."""
+
+    #: It has its target, or a newer target waits for its next heartbeat.
+    STABLE = 0
+    #: It has to give partitions up first, and stays in its epoch until it did.
+    UNREVOKED_PARTITIONS = 1
+    #: It is in the target's epoch; some of its partitions are still another member's.
+    UNRELEASED_PARTITIONS = 2
+    #: Read from a record of a later version.
+    UNKNOWN = 127
+
+
+@attrs.frozen
+class ConsumerGroupMember:
+    """A member: what it told of itself, its epochs, and what it has.
+
+    ``assigned`` may be used by it, ``pending_revocation`` has to be given up. ``classic`` is what a member of the classic
+    protocol brought in its JoinGroup, None for the others. ``rebalance_timeout_ms`` is -1 until it told one.
+    """
+
+    member_id: str
+    member_epoch: int = 0
+    previous_member_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topics: frozenset[str] = frozenset()
+    subscribed_regex: str | None = ""
+    server_assignor: str | None = None
+    assigned: EpochPartitions = attrs.field(factory=dict)
+    pending_revocation: EpochPartitions = attrs.field(factory=dict)
+    classic: ClassicMemberMetadata | None = None
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Whether it has what the target of this epoch gives it."""
+        return self.state is MemberState.STABLE and self.member_epoch == target_epoch
+
+    def at_epoch(self, epoch: int) -> ConsumerGroupMember:
+        """In another epoch; the present one is remembered, since the answer that tells the new one may get lost."""
+        return attrs.evolve(self, member_epoch=epoch, previous_member_epoch=self.member_epoch)
+
+    def assignment_epoch(self, topic_id: uuid.UUID, partition: int) -> int | None:
+        """Since which member epoch it has a partition, those to be revoked included; None if it has not."""
+        epoch = self.assigned.get(topic_id, {}).get(partition)
+        return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
+
+    # -- records
+
+    def metadata_value(self) -> ConsumerGroupMemberMetadataValue:
+        """What it told of itself, as a record."""
+        return ConsumerGroupMemberMetadataValue(
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=tuple(sorted(self.subscribed_topics)),
+            subscribed_topic_regex=self.subscribed_regex,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.server_assignor,
+            classic_member_metadata=self.classic,
+        )
+
+    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
+        """The member with what a record says it told of itself."""
+        return attrs.evolve(
+            self,
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            subscribed_topics=frozenset(value.subscribed_topic_names),
+            subscribed_regex=value.subscribed_topic_regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.server_assignor,
+            classic=value.classic_member_metadata,
+        )
+
+    def assignment_value(self) -> ConsumerGroupCurrentMemberAssignmentValue:
+        """What it has, as a record."""
+        return ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=self.member_epoch,
+            previous_member_epoch=self.previous_member_epoch,
+            state=self.state,
+            assigned_partitions=_stored(self.assigned),
+            partitions_pending_revocation=_stored(self.pending_revocation),
+        )
+
+    def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerGroupMember:
+        """The member with what a record says it has."""
+        known = value.state in MemberState.__members__.values()
+        return attrs.evolve(
+            self,
+            member_epoch=value.member_epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            state=MemberState(value.state) if known else MemberState.UNKNOWN,
+            assigned=_read(value.assigned_partitions, value.member_epoch),
+            pending_revocation=_read(value.partitions_pending_revocation, value.member_epoch),
+        )
+
+
+def assigned_in(partitions: Partitions, epoch: int) -> EpochPartitions:
+    """Partitions that were all assigned in one epoch."""
+    return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in partitions.items()}
+
+
+def without_epochs(partitions: EpochPartitions) -> Partitions:
+    """The partitions alone."""
+    return {topic_id: frozenset(numbers) for topic_id, numbers in partitions.items()}
+
+
+def _stored(partitions: EpochPartitions) -> tuple[CurrentTopicPartitions, ...]:
+    return tuple(
+        CurrentTopicPartitions(
+            topic_id=topic_id, partitions=tuple(sorted(epochs)), assignment_epochs=tuple(epochs[one] for one in sorted(epochs))
+        )
+        for topic_id, epochs in partitions.items()
+    )
+
+
+def _read(stored: Iterable[CurrentTopicPartitions], member_epoch: int) -> EpochPartitions:
+    # Brokers before 4.3 stored no epochs: the member's own stands for them, 0 for a static member that left.
+    default = max(member_epoch, 0)
+    partitions = {}
+    for topic in stored:
+        epochs = topic.assignment_epochs
+        if epochs is None or len(epochs) != len(topic.partitions):
+            epochs = (default,) * len(topic.partitions)
+        partitions[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
+    return partitions

@@ -1,0 +1,94 @@
+"""Who a heartbeat comes from: finding a member or making one, fencing by epoch and by instance id (KIP-848, KIP-345)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from consumer_coord.broker.consumer_group import records
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.member import JOIN_EPOCH, LEAVE_STATIC_EPOCH, ConsumerGroupMember
+from consumer_coord.broker.consumer_group.reconciliation import Owned
+from consumer_coord.broker.errors import GroupError
+from consumer_coord.wire import error_codes
+
+
+def check_size(group: ConsumerGroup, member_id: str, max_size: int) -> None:
+    """Raise GROUP_MAX_SIZE_REACHED for a newcomer to a full group."""
+    if len(group.members) >= max_size and member_id not in group.members:
+        raise GroupError(error_codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, and may have no more")
+
+
+def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
+    """A member by its id; raises UNKNOWN_MEMBER_ID."""
+    member = group.members.get(member_id)
+    if member is None:
+        raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {group.group_id}")
+    return member
+
+
+def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
+    """The holder of an instance id, if it is this member; raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    member = group.static_member(instance_id)
+    if member is None:
+        raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"nobody has the instance id {instance_id}")
+    if member.member_id != member_id:
+        raise GroupError(
+            error_codes.FENCED_INSTANCE_ID, f"member {member.member_id} has the instance id {instance_id} now"
+        )
+    return member
+
+
+def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
+    """A member of either kind; raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    return member_of(group, member_id) if instance_id is None else static_member_of(group, member_id, instance_id)
+
+
+def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
+    """Raise FENCED_MEMBER_EPOCH for an epoch that is not the member's.
+
+    The one before counts, too, with nothing owned but what the member has: the answer that told the new one may be lost.
+    Epoch 0 is a member that starts again.
+    """
+    if epoch in (JOIN_EPOCH, member.member_epoch):
+        return
+    lost = epoch < member.member_epoch and epoch == member.previous_member_epoch
+    if not lost or owned is None or not _is_subset(owned, member.assigned):
+        raise GroupError(
+            error_codes.FENCED_MEMBER_EPOCH,
+            f"the member is in epoch {member.member_epoch}, not {epoch}: it must give up its partitions and join again",
+        )
+
+
+def join_dynamic(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
+    """A member without an instance id joins, or joins again."""
+    return group.members.get(member_id) or ConsumerGroupMember(member_id)
+
+
+def join_static(
+    group: ConsumerGroup, member_id: str, instance_id: str, classic: bool, made: list[records.Record]
+) -> ConsumerGroupMember:
+    """A member with an instance id joins. It takes the place of the one that had it before, with all that this one has.
+
+    Among members of the consumer protocol the former one must have left for a while (epoch -2), or
+    UNRELEASED_INSTANCE_ID is raised.
+    """
+    former = group.static_member(instance_id)
+    if former is None:
+        return join_dynamic(group, member_id)
+    if not classic and former.classic is None and former.member_epoch != LEAVE_STATIC_EPOCH:
+        raise GroupError(
+            error_codes.UNRELEASED_INSTANCE_ID, f"member {former.member_id} still has the instance id {instance_id}"
+        )
+    member = attrs.evolve(former, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
+    made += records.member_tombstones(group.group_id, former.member_id)
+    made.append(records.member_metadata(group.group_id, member))
+    made.append(records.target_of_member(group.group_id, member_id, group.target_of(former.member_id)))
+    made.append(records.current_assignment(group.group_id, member))
+    return member
+
+
+def _is_subset(owned: Mapping[uuid.UUID, Sequence[int]], assigned: Mapping[uuid.UUID, Mapping[int, int]]) -> bool:
+    return all(number in assigned.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)

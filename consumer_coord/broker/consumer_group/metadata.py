@@ -1,0 +1,107 @@
+"""What the coordinator knows of the cluster's topics (``CoordinatorMetadataImage``), and their hash (KIP-1101)."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from consumer_coord.broker.consumer_group.xxh3 import xxh3_64
+from consumer_coord.broker.topics import Topic, Topics
+
+_MAGIC = b"\0"
+_MASK = (1 << 64) - 1
+
+
+class MetadataImage:
+    """The topics as they are now. ``rack_of`` gives a broker's rack, None for one without."""
+
+    def __init__(self, topics: Topics | None = None, rack_of: Callable[[int], str | None] = lambda _: None) -> None:
+        self._topics = topics
+        self._rack_of = rack_of
+        #: topic -> (what its hash was made of, the hash)
+        self._hashes: dict[str, tuple[tuple[uuid.UUID, Sequence[tuple[int, ...]]], int]] = {}
+
+    @property
+    def version(self) -> int:
+        """Rises with every change."""
+        return 0 if self._topics is None else self._topics.version
+
+    @property
+    def newest_topic_version(self) -> int:
+        """The version in which a topic was last created."""
+        return 0 if self._topics is None else self._topics.newest_topic_version
+
+    @property
+    def names(self) -> Iterable[str]:
+        """All topics."""
+        return () if self._topics is None else self._topics.by_name
+
+    def partitions(self, topic_id: uuid.UUID) -> int | None:
+        """How many partitions a topic has; None for one that does not exist."""
+        topic = None if self._topics is None else self._topics.by_id.get(topic_id)
+        return None if topic is None else len(topic.partitions)
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """The id of a topic; None for one that does not exist."""
+        topic = None if self._topics is None else self._topics.by_name.get(name)
+        return None if topic is None else topic.topic_id
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic; None for one that does not exist."""
+        topic = None if self._topics is None else self._topics.by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def topic_ids(self, names: Iterable[str]) -> Mapping[uuid.UUID, str]:
+        """Topic id -> name of those that exist, in the order of their names."""
+        found = {}
+        for name in sorted(names):
+            topic_id = self.topic_id(name)
+            if topic_id is not None:
+                found[topic_id] = name
+        return found
+
+    def racks(self, topic_id: uuid.UUID) -> Sequence[frozenset[str]]:
+        """For each partition the racks that hold a replica of it; empty if the brokers have none."""
+        topic = None if self._topics is None else self._topics.by_id.get(topic_id)
+        racks = [] if topic is None else [frozenset(self._racks(partition.replicas)) for partition in topic.partitions]
+        return racks if any(racks) else ()
+
+    def group_hash(self, names: Iterable[str]) -> int:
+        """The hash of the topics that a group subscribes to, 0 without any (``Utils.computeGroupHash``)."""
+        hashes = [
+            self._topic_hash(topic)
+            for name in sorted(names, key=_java_order)
+            if self._topics is not None and (topic := self._topics.by_name.get(name)) is not None
+        ]
+        return xxh3_64(struct.pack(f"<{len(hashes)}q", *hashes)) if hashes else 0
+
+    def _topic_hash(self, topic: Topic) -> int:
+        made_of = (topic.topic_id, [partition.replicas for partition in topic.partitions])
+        kept = self._hashes.get(topic.name)
+        if kept is not None and kept[0] == made_of:
+            return kept[1]
+        number = topic.topic_id.int
+        parts = [_MAGIC, struct.pack("<QQ", number >> 64, number & _MASK), _characters(topic.name)]
+        parts.append(struct.pack("<i", len(topic.name)))
+        parts.append(struct.pack("<i", len(topic.partitions)))
+        for index, partition in enumerate(topic.partitions):
+            parts.append(struct.pack("<i", index))
+            for rack in sorted(self._racks(partition.replicas), key=_java_order):
+                length = len(_characters(rack)) // 2
+                parts += [struct.pack("<i", length), _characters(rack), struct.pack("<i", length)]
+        value = xxh3_64(b"".join(parts))
+        self._hashes[topic.name] = (made_of, value)
+        return value
+
+    def _racks(self, replicas: Iterable[int]) -> list[str]:
+        return [rack for broker in replicas if (rack := self._rack_of(broker)) is not None]
+
+
+def _characters(text: str) -> bytes:
+    """As ``HashStream64.putString`` takes them, which writes the length behind them."""
+    return text.encode("utf-16-le", "surrogatepass")
+
+
+def _java_order(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")

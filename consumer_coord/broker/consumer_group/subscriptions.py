@@ -1,0 +1,169 @@
+"""What a change of one member's subscription does to its group: regular expressions, the topics' hash, the group epoch."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from consumer_coord.broker.consumer_group import records
+from consumer_coord.broker.consumer_group.context import Change, Coordination, write
+from consumer_coord.broker.consumer_group.group import (
+    ConsumerGroup,
+    ResolvedRegex,
+    is_homogeneous,
+    subscribed_topics,
+)
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
+from consumer_coord.broker.consumer_group.regex import compile_regex, resolve
+from consumer_coord.broker.group_store import Shard
+
+#: Topics are not looked up for a group's regular expressions more often than this.
+REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
+
+
+class RegexChange(enum.Enum):
+    """What became of a member's regular expression."""
+
+    NONE = "unchanged"
+    #: Its topics are looked up behind this heartbeat, and the group epoch rises then.
+    UPDATED = "changed"
+    #: Its topics are known already, or it has none any more: the group epoch rises at once.
+    UPDATED_AND_RESOLVED = "changed, with known topics"
+
+
+@attrs.frozen
+class GroupSubscription:
+    """A group's subscription with a heartbeat taken into account; ``members`` are those that subscribe."""
+
+    epoch: int
+    members: Sequence[ConsumerGroupMember] | None = None
+
+    def is_homogeneous(self, group: ConsumerGroup) -> bool:
+        """Whether all members subscribe to the same topics."""
+        return is_homogeneous(group.members.values() if self.members is None else self.members)
+
+
+class Subscriptions:
+    """Keeps a group's subscription up to date."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._with = coordination
+
+    def update(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        regex_change: RegexChange,
+        change: Change,
+    ) -> GroupSubscription:
+        """Let the group epoch rise if ``updated`` subscribes to other topics, or if topics of the group changed."""
+        image = self._with.image
+        bump = member.subscribed_topics != updated.subscribed_topics or regex_change is RegexChange.UPDATED_AND_RESOLVED
+        if not bump and group.metadata_version == image.version:
+            return GroupSubscription(group.epoch)
+        members = members_with(group, updated)
+        metadata_hash = image.group_hash(subscribed_topics(members, group.resolved_regexes))
+        epoch = group.epoch
+        if bump or metadata_hash != group.metadata_hash:
+            epoch += 1
+            change.records.append(records.group_epoch(group.group_id, epoch, metadata_hash))
+        if group.has_partition_metadata:
+            change.records.append(records.partition_metadata_tombstone(group.group_id))
+        return GroupSubscription(epoch, members)
+
+    # -- regular expressions
+
+    def update_regex(
+        self, shard: Shard, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember, change: Change
+    ) -> RegexChange:
+        """Take a member's new regular expression, and have topics looked up where that is due.
+
+        Raises INVALID_REGULAR_EXPRESSION as :class:`~consumer_coord.broker.errors.GroupError`.
+        """
+        old, new = member.subscribed_regex or "", updated.subscribed_regex or ""
+        result = RegexChange.NONE
+        is_new = False
+        if member.subscribed_regex != updated.subscribed_regex:
+            result = RegexChange.UPDATED
+            if old and group.subscribers_of(old) == 1:
+                change.records.append(records.regex_tombstone(group.group_id, old))
+            if new and not group.subscribers_of(new):
+                compile_regex(new)
+                is_new = True
+            elif new in group.resolved_regexes or (old and not new):
+                result = RegexChange.UPDATED_AND_RESOLVED
+        self._maybe_resolve(shard, group, member, updated, is_new, change)
+        return result
+
+    def _maybe_resolve(
+        self,
+        shard: Shard,
+        group: ConsumerGroup,
+        member: ConsumerGroupMember,
+        updated: ConsumerGroupMember,
+        is_new: bool,
+        change: Change,
+    ) -> None:
+        if group.resolving or not (is_new or group.has_regexes):
+            return
+        now_ms = self._with.wall_clock_ms()
+        # All are looked up together, so that one of them tells when that was.
+        last = next(iter(group.resolved_regexes.values()), None)
+        if last is not None and now_ms <= last.timestamp_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
+            return
+        expressions = group.regexes_with(member, updated)
+        due = (
+            is_new
+            or len(expressions) != len(group.resolved_regexes)
+            or (0 if last is None else last.version) < self._with.image.newest_topic_version
+            or last is None
+            or now_ms > last.timestamp_ms + self._with.config.group_consumer_regex_refresh_interval_ms
+        )
+        if due and expressions:
+            change.after.append(lambda: self._schedule_resolving(shard, group.group_id, expressions))
+
+    def _schedule_resolving(self, shard: Shard, group_id: str, expressions: Iterable[str]) -> None:
+        """Behind the answer to this heartbeat: there may be many topics."""
+        group = shard.consumer_groups.get(group_id)
+        if group is None or group.resolving:
+            return
+        group.resolving = True
+        name = ("regex", group_id, "")
+
+        def happen() -> None:
+            shard.timers.pop(name, None)
+            found = resolve(expressions, self._with.image.names, self._with.image.version, self._with.wall_clock_ms())
+            self._resolved(shard, group_id, found)
+
+        shard.timers[name] = self._with.purgatory.schedule(0, happen)
+
+    def _resolved(self, shard: Shard, group_id: str, found: Mapping[str, ResolvedRegex]) -> None:
+        group = shard.consumer_groups.get(group_id)
+        if group is None:
+            return
+        group.resolving = False
+        change = Change()
+        resolved = dict(group.resolved_regexes)
+        changed = False
+        for expression, result in found.items():
+            if group.subscribers_of(expression):
+                known = resolved.get(expression)
+                changed |= (frozenset() if known is None else known.topics) != result.topics
+                resolved[expression] = result
+                change.records.append(records.regex(group_id, expression, result))
+        metadata_hash = self._with.image.group_hash(subscribed_topics(group.members.values(), resolved))
+        if changed or metadata_hash != group.metadata_hash:
+            change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
+        write(self._with.store, shard, change)
+
+
+def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:
+    """The group's members with one of them as it is now; a static member's former self is none of them."""
+    former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
+    members = {**group.members, updated.member_id: updated}
+    if former is not None and former != updated.member_id:
+        members.pop(former, None)
+    return tuple(members.values())

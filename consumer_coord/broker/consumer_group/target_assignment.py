@@ -1,0 +1,78 @@
+"""The target of a whole group (``TargetAssignmentBuilder``): asks an assignor, and makes records of what changed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from consumer_coord.broker.consumer_group import records
+from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec, MemberSpec, ServerAssignor
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
+from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Partitions
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
+
+
+@attrs.frozen
+class TargetAssignment:
+    """What every member is to have, and the records of it."""
+
+    members: Mapping[str, Partitions]
+    records: list[records.Record]
+
+
+def compute_target(
+    group: ConsumerGroup,
+    epoch: int,
+    updated: ConsumerGroupMember,
+    assignor: ServerAssignor,
+    image: MetadataImage,
+    homogeneous: bool,
+    now_ms: int,
+) -> TargetAssignment:
+    """The target of a new ``epoch``, for the group's members with ``updated`` among them.
+
+    A static member that returned with a new id takes over the target of its former self, which is none of the members any
+    more. Raises :class:`~consumer_coord.broker.consumer_group.assignors.spec.AssignorFailedError`.
+    """
+    former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
+    members = {**group.members, updated.member_id: updated}
+    if former is not None and former != updated.member_id:
+        members.pop(former, None)
+    target_of = {member_id: group.target_of(member_id) for member_id in members}
+    if former is not None:
+        target_of[updated.member_id] = group.target_of(former)
+    specs = {
+        member_id: MemberSpec(
+            image.topic_ids(group.topics_of(member)), target_of[member_id], member.instance_id, member.rack_id
+        )
+        for member_id, member in members.items()
+    }
+    topic_ids = dict.fromkeys(topic_id for spec in specs.values() for topic_id in spec.topics)
+    plan = assignor.assign(
+        GroupSpec(
+            members=specs,
+            homogeneous=homogeneous,
+            partitions={topic_id: image.partitions(topic_id) or 0 for topic_id in topic_ids},
+            racks={topic_id: image.racks(topic_id) for topic_id in topic_ids},
+            assigned=_all_of(group.target.values()),
+            epoch=group.assignment_epoch,
+        )
+    )
+    made: list[records.Record] = []
+    targets: dict[str, Partitions] = {}
+    for member_id in specs:
+        targets[member_id] = {topic_id: numbers for topic_id, numbers in plan.get(member_id, {}).items() if numbers}
+        if member_id not in group.target or targets[member_id] != group.target[member_id]:
+            made.append(records.target_of_member(group.group_id, member_id, targets[member_id]))
+    made.append(records.target_epoch(group.group_id, epoch, now_ms))
+    return TargetAssignment(targets, made)
+
+
+def _all_of(targets: Iterable[Partitions]) -> Partitions:
+    together: dict[uuid.UUID, frozenset[int]] = {}
+    for target in targets:
+        for topic_id, numbers in target.items():
+            together[topic_id] = together.get(topic_id, frozenset()) | numbers
+    return together

@@ -1,0 +1,314 @@
+"""The records of consumer groups (KIP-848) in ``__consumer_offsets``: types 3 to 8 and 16, in Kafka's own formats.
+
+Each key starts with its type and each value with its version, 0, as two bytes. The classes have the names of Kafka's
+schemas (``group-coordinator/src/main/resources/common/message``) and say their fields in the same words.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
+
+import attrs
+
+from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.wire.codec import decode_at, encode
+from consumer_coord.wire.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Struct, array, field, message
+from consumer_coord.wire.varint import read_uvarint, write_tagged_fields
+
+_VERSION_BYTES = 2
+_CLASSIC_MEMBER_TAG = 0
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupMetadataKey(Struct):
+    """Type 3."""
+
+    group_id: str = field(STRING)
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupMetadataValue(Struct):
+    """The group epoch, and a hash of the topics that the group subscribes to (KIP-1101)."""
+
+    epoch: int = field(INT32)
+    metadata_hash: int = field(INT64, default=0, tag=0)
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupPartitionMetadataKey(Struct):
+    """Type 4: brokers before 4.1 kept the topics' partitions here. Later ones write tombstones only."""
+
+    group_id: str = field(STRING)
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupMemberMetadataKey(Struct):
+    """Type 5."""
+
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+
+
+@attrs.frozen(eq=False, repr=False)
+class ClassicProtocol(Struct):
+    """One of ``ClassicMemberMetadata.supported_protocols``."""
+
+    name: str = field(STRING)
+    metadata: bytes = field(BYTES)
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class ClassicMemberMetadata(Struct):
+    """What a member of the classic protocol brought in its JoinGroup."""
+
+    session_timeout_ms: int = field(INT32)
+    supported_protocols: Sequence[ClassicProtocol] = field(array(ClassicProtocol))
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class _MemberMetadata(Struct):
+    """The fields of ``ConsumerGroupMemberMetadataValue`` that have no tag."""
+
+    instance_id: str | None = field(STRING, nullable="0+", default=None)
+    rack_id: str | None = field(STRING, nullable="0+", default=None)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    subscribed_topic_names: Sequence[str] = field(array(STRING))
+    subscribed_topic_regex: str | None = field(STRING, nullable="0+", default=None)
+    rebalance_timeout_ms: int = field(INT32, default=-1)
+    server_assignor: str | None = field(STRING, nullable="0+", default=None)
+
+
+@attrs.frozen
+class ConsumerGroupMemberMetadataValue:
+    """What a member told of itself; ``classic_member_metadata`` is None for members of the consumer protocol.
+
+    That one field is tagged, a structure, and None by default. Kafka writes such a field always, with one byte in front
+    that says whether it is there. No message has a field of this kind, so the tables do not know it.
+    """
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: Sequence[str] = ()
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic_member_metadata: ClassicMemberMetadata | None = None
+
+    def encoded(self) -> bytes:
+        """Without the version."""
+        fields = encode(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
+        classic = self.classic_member_metadata
+        payload = b"\0" if classic is None else b"\1" + encode(classic, 0)
+        return fields[:-1] + write_tagged_fields(((_CLASSIC_MEMBER_TAG, payload),))
+
+    @classmethod
+    def decoded(cls, data: bytes, position: int) -> ConsumerGroupMemberMetadataValue:
+        """Raises :class:`~consumer_coord.errors.MalformedMessageError`."""
+        fields, _ = decode_at(_MemberMetadata, 0, data, position)
+        # The tagged fields stand where the others end.
+        payload = _tagged_field(data, position + len(encode(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
+        classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
+        return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
+
+
+_MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMetadata))
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupTargetAssignmentMetadataKey(Struct):
+    """Type 6."""
+
+    group_id: str = field(STRING)
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupTargetAssignmentMetadataValue(Struct):
+    """The epoch of the target assignment, and when it was computed (KIP-1263; 0: not known)."""
+
+    assignment_epoch: int = field(INT32)
+    assignment_timestamp: int = field(INT64, default=0, tag=0)
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupTargetAssignmentMemberKey(Struct):
+    """Type 7."""
+
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+
+
+@attrs.frozen(eq=False, repr=False)
+class TargetTopicPartition(Struct):
+    """One of ``ConsumerGroupTargetAssignmentMemberValue.topic_partitions``."""
+
+    topic_id: uuid.UUID = field(UUID)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupTargetAssignmentMemberValue(Struct):
+    """What a member is to have."""
+
+    topic_partitions: Sequence[TargetTopicPartition] = field(array(TargetTopicPartition))
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupCurrentMemberAssignmentKey(Struct):
+    """Type 8."""
+
+    group_id: str = field(STRING)
+    member_id: str = field(STRING)
+
+
+@attrs.frozen(eq=False, repr=False)
+class CurrentTopicPartitions(Struct):
+    """Partitions of one topic; ``assignment_epochs`` has one epoch for each of them (KIP-1251)."""
+
+    topic_id: uuid.UUID = field(UUID)
+    partitions: Sequence[int] = field(array(INT32))
+    assignment_epochs: Sequence[int] | None = field(array(INT32), nullable="0+", default=None, tag=0)
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupCurrentMemberAssignmentValue(Struct):
+    """What a member has, and how far it is on its way to its target; ``state`` is Kafka's ``MemberState``."""
+
+    member_epoch: int = field(INT32)
+    previous_member_epoch: int = field(INT32)
+    state: int = field(INT8)
+    assigned_partitions: Sequence[CurrentTopicPartitions] = field(array(CurrentTopicPartitions))
+    partitions_pending_revocation: Sequence[CurrentTopicPartitions] = field(array(CurrentTopicPartitions))
+
+
+@message("0")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupRegularExpressionKey(Struct):
+    """Type 16."""
+
+    group_id: str = field(STRING)
+    regular_expression: str = field(STRING)
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class ConsumerGroupRegularExpressionValue(Struct):
+    """The topics that a regular expression came to, in which version of the metadata, and when."""
+
+    topics: Sequence[str] = field(array(STRING))
+    version: int = field(INT64)
+    timestamp: int = field(INT64)
+
+
+Key: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+Value: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+
+_KEYS: Mapping[int, type[Key]] = {
+    3: ConsumerGroupMetadataKey,
+    4: ConsumerGroupPartitionMetadataKey,
+    5: ConsumerGroupMemberMetadataKey,
+    6: ConsumerGroupTargetAssignmentMetadataKey,
+    7: ConsumerGroupTargetAssignmentMemberKey,
+    8: ConsumerGroupCurrentMemberAssignmentKey,
+    16: ConsumerGroupRegularExpressionKey,
+}
+_TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
+#: The tables of the values, but for type 5, which is written by hand. The values of type 4 are not read any more.
+_VALUES: Mapping[type[Key], type[Struct]] = {
+    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+}
+
+#: The types of records that belong to consumer groups.
+TYPES = frozenset(_KEYS)
+
+
+def encode_key(key: Key) -> bytes:
+    """A key with its type in front."""
+    return _TYPE_OF[type(key)].to_bytes(_VERSION_BYTES, "big") + encode(key, 0)
+
+
+def encode_value(value: Value) -> bytes:
+    """A value with its version, 0, in front."""
+    body = value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode(value, 0)
+    return bytes(_VERSION_BYTES) + body
+
+
+def decode_key(data: bytes) -> Key:
+    """A key of one of :data:`TYPES`.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
+    """
+    return decode_at(_KEYS[_version(data)], 0, data, _VERSION_BYTES)[0]
+
+
+def decode_value(key: Key, data: bytes) -> Value | None:
+    """The value that belongs to a key; None for the old partition metadata, which says nothing to this version.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and
+    :class:`~consumer_coord.errors.UnsupportedVersionError` for a version of the future.
+    """
+    version = _version(data)
+    if version < 0:
+        raise MalformedMessageError(f"a value of __consumer_offsets has version {version}")
+    if version > 0:
+        raise UnsupportedVersionError(f"a value of {type(key).__name__} has version {version}; 0 is known")
+    if isinstance(key, ConsumerGroupMemberMetadataKey):
+        return ConsumerGroupMemberMetadataValue.decoded(data, _VERSION_BYTES)
+    value = _VALUES.get(type(key))
+    return None if value is None else cast("Value", decode_at(value, 0, data, _VERSION_BYTES)[0])
+
+
+def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
+    """The bytes of one field of the tag buffer at ``position``, none if it is not there."""
+    try:
+        count, position = read_uvarint(data, position)
+        for _ in range(count):
+            tag, position = read_uvarint(data, position)
+            length, position = read_uvarint(data, position)
+            if tag == wanted:
+                return data[position : position + length]
+            position += length
+    except IndexError as error:
+        raise MalformedMessageError("a tag buffer that is cut off") from error
+    return b""
+
+
+def _version(data: bytes) -> int:
+    if len(data) < _VERSION_BYTES:
+        raise MalformedMessageError(f"{len(data)} bytes are too few for a record of __consumer_offsets")
+    return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
