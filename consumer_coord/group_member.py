@@ -29,6 +29,7 @@ from consumer_coord.errors import (
 from consumer_coord.failures import Failures, copy_of
 from consumer_coord.heartbeat import Heartbeat
 from consumer_coord.lease import Lease
+from consumer_coord.leaving import leave_group
 from consumer_coord.member_log import MemberLog
 from consumer_coord.member_state import (
     NO_GENERATION,
@@ -50,8 +51,6 @@ from consumer_coord.waiting import AbandonedError, WaitingRequest
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: Who leaves looks for a coordinator that is not known this long; in the end the session ends by itself.
-LEAVE_LOOKUP_MS = 3_000
 #: Limit for waiting for the first JoinGroup's answer when leaving.
 MEMBER_ID_MS = 200
 
@@ -529,28 +528,7 @@ class GroupMember:
             self._subscription = subscription
         if not member.has_member_id or (self.config.group_instance_id is not None and not static_too):
             return
-        request = requests.leave_group(self.config, member.member_id, reason)
-        found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))
-        for moved in (False, True):
-            try:
-                broker = await self.find_coordinator(found)
-            except CoordinatorError as error:
-                self._log.warning("left without telling the coordinator, which is not known: %s", error)
-                return
-            try:
-                answer = await self.cluster.request(
-                    broker, request, timeout_ms=self.config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
-                )
-            except CoordinatorError as error:
-                self._log.warning("the coordinator did not confirm that we left: %s", error)
-                return
-            if answer.error_code != codes.NOT_COORDINATOR or moved:
-                break
-            # Nobody told us, who sent nothing since it moved: leave where it is now.
-            self.coordinator_gone(broker, "LeaveGroup: NOT_COORDINATOR")
-        for code in (answer.error_code, *(row.error_code for row in answer.members)):
-            if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
-                self._log.warning("LeaveGroup was answered with %s", codes.error_name(code))
+        await leave_group(self, member.member_id, reason, deadline, self._log)
 
     async def _member_id_promised(self) -> None:
         """Before leaving: wait for a first JoinGroup's answer, as a rule a moment, because it brings the member id.

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from consumer_coord.blocking import BlockingCoordinator
-from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, Partitions, run_through
+from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
 from consumer_coord.offsets import CommitResult
@@ -28,6 +28,7 @@ from consumer_coord.spark.notes import position
 from consumer_coord.spark.offsets import Offsets, check_cluster
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
+from consumer_coord.spark.share import Share
 from consumer_coord.spark.status import Status
 from consumer_coord.spark.takeup import NO_COMMIT, Start, resolve
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -51,29 +52,6 @@ JOIN_WAIT_MS = 3_000
 RETRY_COMMIT_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
-
-
-class _Share(HoldsNothing):
-    """A query's share, as the hand-over sees it."""
-
-    def __init__(self, member: Membership, coordinator: BlockingCoordinator, background: Background) -> None:
-        self._member = member
-        self._coordinator = coordinator
-        self._background = background
-
-    async def finish(self, revoked: Partitions) -> bool:
-        """Everything that is finished is committed before another member reads on from there."""
-        if revoked:
-            self._member.commit_before_revoke(self._background)
-        return True
-
-    async def stop(self, partitions: Partitions) -> None:
-        """Nothing more of these is planned."""
-        self._member.give_up(partitions)
-
-    async def may_take_up(self, added: Partitions) -> bool:
-        """When it is known where they begin."""
-        return self._member.resolve_starts(self._coordinator, added)
 
 
 class Membership:
@@ -122,7 +100,7 @@ class Membership:
                 raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
             self._background = Background(self._look_up, self._look_up_ids, self._send)
-            self._handover = Handover(coordinator.core, _Share(self, coordinator, self._background))
+            self._handover = Handover(coordinator.core, Share(self))
             self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
             if options.pattern is not None:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
@@ -286,26 +264,27 @@ class Membership:
                 break
         self._commit_starts(coordinator)
 
-    def _lost(self, _: object, rows: Iterable[TopicPartition]) -> None:
+    @property
+    def _member(self) -> BlockingCoordinator:
         assert self._coordinator is not None
+        return self._coordinator
+
+    def _lost(self, _: object, rows: Iterable[TopicPartition]) -> None:
         lost = frozenset(rows)
         self._note_lost_commits(lost)
-        self.status.lost(lost, self._coordinator.generation)
+        self.status.lost(lost, self._member.generation)
 
     def _revoked(self, _: object, rows: Iterable[TopicPartition]) -> None:
-        assert self._coordinator is not None
         revoked = frozenset(rows)
-        self.status.revoked(revoked, self._coordinator.generation)
-        self._check_deleted(self._coordinator, revoked)
+        self.status.revoked(revoked, self._member.generation)
+        self._check_deleted(self._member, revoked)
 
     def _assigned(self, _: object, rows: Iterable[TopicPartition]) -> None:
-        assert self._coordinator is not None
-        assert self._background is not None
         taken = frozenset(rows)
-        if taken:
-            self._take_up(self._coordinator, {partition: self._starts[partition] for partition in taken})
+        if taken and self._background is not None:
+            self._take_up(self._member, {partition: self._starts[partition] for partition in taken})
             self._starts = {}
-            self.status.owned(taken, self._coordinator.generation)
+            self.status.owned(taken, self._member.generation)
             self._background.forget_view()
 
     def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
@@ -384,16 +363,18 @@ class Membership:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def commit_before_revoke(self, background: Background) -> None:
+    def commit_before_revoke(self) -> None:
         """Commit what is finished, and wait for the answer."""
+        background = self._background
+        assert background is not None
         self._commit_finished(background)
         background.drain(REQUEST_TIMEOUT_MS / 1000)
         self._collect(background)
 
-    def resolve_starts(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> bool:
+    def resolve_starts(self, added: frozenset[TopicPartition]) -> bool:
         """Find out where these begin; False, and told, when that is not known yet."""
         try:
-            self._starts = {**self._starts, **self._resolve(coordinator, added)}
+            self._starts = {**self._starts, **self._resolve(self._member, added)}
         except RetriableError as error:
             self._tell(f"where {listed(added)} start: {error}")
             return False
@@ -429,7 +410,6 @@ class Membership:
 
     def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
         """On the background thread, or the main one."""
-        assert self._coordinator is not None
         # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.  Brokers of
         # 4.1 and later look at the id themselves; older ones know names only.
         ids = self._look_up_ids(frozenset(partition.topic for partition in commits))
@@ -443,7 +423,7 @@ class Membership:
             for partition in gone
         }
         kept = {partition: commit for partition, commit in commits.items() if partition not in gone}
-        results |= self._coordinator.commit(
+        results |= self._member.commit(
             {partition: position(commit) for partition, commit in kept.items()},
             timeout_ms=REQUEST_TIMEOUT_MS,
             ownerships={partition: commit.ownership for partition, commit in kept.items()},
@@ -455,8 +435,7 @@ class Membership:
 
     def _look_up(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, ListedOffset]:
         """On the background thread."""
-        assert self._coordinator is not None
-        return self._coordinator.list_offsets(
+        return self._member.list_offsets(
             dict.fromkeys(partitions, LATEST), REQUEST_TIMEOUT_MS, read_committed=self._read_committed
         )
 
@@ -547,10 +526,9 @@ class Membership:
 
     def _check_behind(self, background: Background, view: View, behind: Mapping[TopicPartition, int]) -> None:
         """A partition ends before our position: another topic of that name, or a log that was cut back."""
-        assert self._coordinator is not None
         before = dict(self._planner.held)
         self._identity.hint()
-        self._check_topics(self._coordinator, view)
+        self._check_topics(self._member, view)
         for partition, end in behind.items():
             holding = self._planner.held.get(partition)
             if holding is None or holding != before[partition]:
@@ -563,10 +541,8 @@ class Membership:
         background.forget_view()
 
     def _check_deleted(self, coordinator: BlockingCoordinator, revoked: frozenset[TopicPartition]) -> None:
-        metadata = coordinator.metadata
-        gone = [partition for partition in revoked if partition.topic not in metadata.topics]
-        wanted = self._options.topics
-        gone = [partition for partition in gone if not wanted or partition.topic in wanted]
+        present, wanted = coordinator.metadata.topics, self._options.topics
+        gone = [row for row in revoked if row.topic not in present and (not wanted or row.topic in wanted)]
         if gone:
             self._lose(f"{listed(gone)}: the topic was deleted, and what was unread of it is gone")
 
