@@ -105,7 +105,9 @@ class Librdkafka:
 
     def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too."""
-        self.learn({partition.topic for partition in positions})
+        # Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
+        checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
+        self.learn({partition.topic for partition in positions} - checked)
         self.handle.incremental_assign([native(partition, at) for partition, at in sorted(positions.items())])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:

@@ -16,6 +16,7 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.rows import Positions
 from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
+from consumer_coord.member_state import MemberState
 from consumer_coord.simulation.checkers import Stint, Violation
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.process import Process
@@ -97,6 +98,8 @@ class Calls:
         self._inside_at = 0.0
         self._still_s = 0.0
         self._proved_at = -1e9
+        #: When it was last seen with its assignment, and no join under way.
+        self._stable_at = -1e9
         self._commits: list[tuple[Positions, Mapping[TopicPartition, Stint | None]]] = []
         self._odd_since: dict[TopicPartition, float] = {}
 
@@ -171,14 +174,19 @@ class Calls:
         """Remember when the coordinator last counted this member."""
         if core.generation >= 0:
             self._proved_at = max(self._proved_at, self._process.time() - core._lease.proven_s)
+        if core.state is MemberState.STABLE:
+            self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
-        """Whether the coordinator counted this member that lately."""
+        """Whether the coordinator counted this member that lately, and no rebalance has been going on for longer."""
         self.note_proof(core)
-        return self._process.time() - self._proved_at < seconds
+        return self._process.time() - min(self._proved_at, self._stable_at) < seconds
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """A poll raised."""
+        if isinstance(error.__cause__, Violation):
+            # A checker spoke inside a callback.
+            raise error.__cause__
         if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
             return
         raise Violation("raised", f"{self._name}: poll raised {type(error).__name__}: {error}") from error
