@@ -16,6 +16,8 @@ PYTHON := $(shell for candidate in python3.13 python3.12 python3.11 python3; do 
 	&& { echo "$$candidate"; break; }; done)
 endif
 IN_ENV := .venv/bin/python
+# Where it is set to 1, every worker of pytest and every process of a test compiles its modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo | test | quick | env | lint | hunt | demo-spark | soak | bench | clean"

@@ -15,6 +15,7 @@ from tests.support.processes import end, spawn, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour(30)
 def test_members_share_by_capacity(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -33,7 +34,7 @@ def test_members_share_by_capacity(tmp_path: Path) -> None:
             wait_until(lambda: shares() == [2, 6], 60, f"shares of 2 and 6 in {out.read_text()!r}")
             for process in processes:
                 process.send_signal(signal.SIGINT)
-                assert process.wait(30) == 130
+                assert process.wait(60) == 130, out.read_text()
         finally:
             for process in processes:
                 end(process)

@@ -77,6 +77,7 @@ def test_waiting_for_the_group_cancelled_at_each_step() -> None:
     assert at_each_step(story) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour(24, 92)
 def test_leaving_at_each_step_of_the_first_join_and_coming_back() -> None:
     async def story(after_ms: float) -> bool:

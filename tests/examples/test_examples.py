@@ -22,6 +22,8 @@ from tests.support.processes import end, spawn, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
@@ -44,7 +46,7 @@ def await_text(path: Path, text: str, count: int = 1) -> None:
 def stop(process: Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
     try:
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     finally:
         end(process)
 
@@ -74,7 +76,7 @@ def test_a_static_member_restarts_without_a_rebalance_and_a_second_one_fences_it
         await_text(outs[1], "generation 1 partitions [0, 1, 2, 3]")
         other = run(twin, *arguments)
         await_text(outs[2], "generation 1 partitions [0, 1, 2, 3]")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
         stop(other)
     assert "another member is 'worker-1' now" in outs[1].read_text()
 

@@ -77,6 +77,7 @@ def test_the_line_that_replays_a_failure_says_how_it_was_drawn(
     assert cli.main(replay[1].split()) == 1
 
 
+@pytest.mark.slow
 def test_a_failure_is_shrunk_told_and_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def _what_kio_can_say(spec: FieldSpec) -> st.SearchStrategy[Any] | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", _MESSAGES, ids=lambda message: message.__name__)
 def test_kio_writes_the_same_bytes(message: type[Struct]) -> None:
     peers = {version: KioMessage(message, version) for version in versions_of(message)}
@@ -45,6 +46,7 @@ def test_kio_writes_the_same_bytes(message: type[Struct]) -> None:
     compare()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", _MESSAGES, ids=lambda message: message.__name__)
 def test_kafka_python_writes_the_same_bytes(message: type[Struct]) -> None:
     peers = {}
