@@ -1,4 +1,4 @@
-"""Benchmark (h): how long an application waits for its first message, and how long nobody reads a partition that moves.
+"""Benchmark (h): how long an application waits for its first message, and how long a partition that moves is not read.
 
 ``python -m benchmarks.first_message [--rounds 7] [--only start ...]``
 

@@ -325,7 +325,7 @@ async def _end(
 
 
 def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
-    """A coordinator was collected that nobody closed: without this its heartbeats would hold its partitions for ever."""
+    """Leave the group for a coordinator that was collected without close(): its heartbeats would keep its partitions."""
     if runtime.pid != os.getpid() or runtime.loop.is_closed():
         return
 

@@ -46,7 +46,7 @@ class AsyncHome:
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """A task of its own."""
         task = self._loop.create_task(work())
-        # Its outcome may be nobody's: an automatic commit of a consumer that was closed.
+        # Mark the outcome as seen: an automatic commit of a closed consumer has no reader.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
