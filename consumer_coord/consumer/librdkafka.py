@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import ctypes
 import logging
+import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -37,6 +40,22 @@ _ONE_BY_ONE = 4
 #: So many events of a kind are kept for an application that does not poll; older ones go.
 _MOST_EVENTS = 1_000
 
+#: Those of this process.
+_planes: weakref.WeakSet[Librdkafka] = weakref.WeakSet()
+
+
+def _keep_handles() -> None:
+    """In a forked child librdkafka's threads are missing: a handle that is destroyed there ends the process (``abort()``).
+
+    So each gets one reference that nobody gives back.
+    """
+    for plane in _planes:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_handles)
+
 
 class Librdkafka:
     """The handle, and the events that it told of.
@@ -60,6 +79,7 @@ class Librdkafka:
         except KafkaException as error:
             told = error.args[0]
             raise ConfigurationError(f"librdkafka refuses the settings: {told.str()}") from error
+        _planes.add(self)
 
     @property
     def told(self) -> bool:

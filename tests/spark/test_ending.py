@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ def planner() -> Iterator[Planner]:
 
 def told(process: subprocess.Popen[bytes]) -> str:
     assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 30)[0], "nothing was said within 30 s"
     return process.stdout.readline().decode().strip()
 
 

@@ -21,8 +21,10 @@ def main() -> None:
     os.set_inheritable(started, False)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A run in a shell's background ignores Ctrl-C, and would hand that down to what the tests interrupt.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A run in a shell's background ignores Ctrl-C, one under nohup the terminal's end, and both would be handed down to what
+    # the tests interrupt.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     if os.getppid() != parent:  # it ended before the leash was on
         os._exit(1)
     try:

@@ -14,7 +14,12 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 #: What takes a JVM or several, which every worker that needs it starts: fixture -> the files whose tests may use it.  All
 #: tests of these files run on one worker, one after another; other tests go to whichever worker is free.
 TOGETHER: Mapping[str, Sequence[str]] = {
-    "spark": ("tests/spark/test_embedded.py", "tests/spark/test_query.py", "tests/spark/test_security.py"),
+    "spark": (
+        "tests/spark/test_embedded.py",
+        "tests/spark/test_query.py",
+        "tests/spark/test_security.py",
+        "tests/spark/test_stops.py",
+    ),
     "secured": (
         "tests/security/test_both_planes.py",
         "tests/security/test_commands.py",
@@ -23,7 +28,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     ),
     "kafka3": ("tests/kafka/test_three_brokers.py", "tests/kafka/test_torture_soak.py"),
     "java_assignors": ("tests/assignors/test_range_and_round_robin.py", "tests/assignors/test_sticky_against_java.py"),
-    "oracle": ("tests/broker/test_offsets_topic.py", "tests/wire/test_against_java.py"),
+    "oracle": ("tests/broker/test_coordinator_oracle.py", "tests/broker/test_offsets_topic.py", "tests/wire/test_against_java.py"),
 }
 
 
