@@ -28,7 +28,11 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     ),
     "kafka3": ("tests/kafka/test_three_brokers.py", "tests/kafka/test_torture_soak.py"),
     "java_assignors": ("tests/assignors/test_range_and_round_robin.py", "tests/assignors/test_sticky_against_java.py"),
-    "oracle": ("tests/broker/test_coordinator_oracle.py", "tests/broker/test_offsets_topic.py", "tests/wire/test_against_java.py"),
+    "oracle": (
+        "tests/broker/test_coordinator_oracle.py",
+        "tests/broker/test_offsets_topic.py",
+        "tests/wire/test_against_java.py",
+    ),
 }
 
 
