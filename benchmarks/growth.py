@@ -25,10 +25,10 @@ from assignors import CooperativeStickyAssignor
 from benchmarks import cluster
 from benchmarks.table import markdown, number
 from consumer_coord.config import parse
-from consumer_coord.coordinator import ConsumerCoordinator
-from consumer_coord.member_state import MemberState
+from consumer_coord.consumer.runtime import cluster_client
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.member_state import MemberState
 from consumer_coord.net import tcp
-from consumer_coord.runtime import cluster_client
 from tests.support.admin import log_offsets
 from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka

@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from consumer_coord import GroupConsumer
-from consumer_coord.runtime import Runtime
+from consumer_coord.consumer.runtime import Runtime
 from tests.kafka.churn_member import commit
 
 _writing = threading.Lock()

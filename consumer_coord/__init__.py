@@ -11,20 +11,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from consumer_coord.blocking import BlockingCoordinator
     from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
+    from consumer_coord.consumer.blocking import BlockingCoordinator
     from consumer_coord.consumer.group_consumer import GroupConsumer
-    from consumer_coord.coordinator import ConsumerCoordinator
-    from consumer_coord.offsets import OffsetAndMetadata
+    from consumer_coord.group.committed_offsets import OffsetAndMetadata
+    from consumer_coord.group.coordinator import ConsumerCoordinator
     from consumer_coord.topic_partition import TopicPartition
 
 #: Imported when first asked for: Spark's executors and the command line have no use for all of it, and it takes half a second.
 _HOMES = {
     "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
-    "BlockingCoordinator": "consumer_coord.blocking",
-    "ConsumerCoordinator": "consumer_coord.coordinator",
+    "BlockingCoordinator": "consumer_coord.consumer.blocking",
+    "ConsumerCoordinator": "consumer_coord.group.coordinator",
     "GroupConsumer": "consumer_coord.consumer.group_consumer",
-    "OffsetAndMetadata": "consumer_coord.offsets",
+    "OffsetAndMetadata": "consumer_coord.group.committed_offsets",
     "TopicPartition": "consumer_coord.topic_partition",
 }
 

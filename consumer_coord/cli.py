@@ -20,10 +20,10 @@ from consumer_coord.admin.commands import ExitCode, exit_code, warn
 from consumer_coord.admin.properties import load_properties
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
+from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime import cluster_client
 
 Command = Callable[[ClusterClient, argparse.Namespace, Deadline], Awaitable[ExitCode]]
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from consumer_coord.answers import fatal
 from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopicError
-from consumer_coord.metadata import Broker
+from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes

@@ -21,17 +21,15 @@ MOST_LINES = 600
 PURE = (
     "consumer_coord.errors",
     "consumer_coord.topic_partition",
-    "consumer_coord.rebalance",
-    "consumer_coord.subscription",
+    "consumer_coord.group.assignment",
+    "consumer_coord.group.subscription",
     "consumer_coord.config",
-    "consumer_coord.metadata",
+    "consumer_coord.net.metadata",
     "consumer_coord.wire",
 )
 #: What stands above the core.  Everything else runs in three homes (thread, loop, simulation) and knows of none.
 ABOVE_CORE = (
     "consumer_coord.consumer",
-    "consumer_coord.blocking",
-    "consumer_coord.runtime",
     "consumer_coord.spark",
     "consumer_coord.cli",
     "consumer_coord.admin",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from consumer_coord.answers import fatal
 from consumer_coord.errors import (
     AuthorizationError,
     BrokerError,
@@ -13,9 +12,10 @@ from consumer_coord.errors import (
     CoordinatorNotAvailableError,
     RetriableError,
 )
-from consumer_coord.metadata import Broker
+from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest

@@ -12,7 +12,7 @@ from typing import Any
 
 from consumer_coord.admin import text
 from consumer_coord.admin.groups import INACTIVE, delete_groups, describe_groups, list_groups
-from consumer_coord.admin.offsets import commit_offsets, committed_offsets, delete_offsets
+from consumer_coord.admin.offset_access import commit_offsets, committed_offsets, delete_offsets
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
     Reset,

@@ -10,9 +10,9 @@ import attrs
 
 from consumer_coord.admin.ask import ask_coordinator, check, refused
 from consumer_coord.errors import BrokerError, CoordinatorError, MalformedMessageError, UnsupportedVersionError
-from consumer_coord.metadata import Broker
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
-from consumer_coord.admin.offsets import Committed, committed_offsets, end_offsets
+from consumer_coord.admin.offset_access import Committed, committed_offsets, end_offsets
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.admin.offsets import all_partitions, committed_offsets, require_known, topics_metadata
+from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known, topics_metadata
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient

@@ -16,8 +16,8 @@ from random import Random
 
 import attrs
 
+from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.java_hash import hash_map_order
-from consumer_coord.broker.offsets import GroupOffsets
 from consumer_coord.broker.purgatory import DelayedOperation, settle
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
 from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
@@ -38,7 +39,6 @@ from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, Sto
 from consumer_coord.broker.joining import Joining, RequestContext
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, settle
-from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup
 from consumer_coord.wire.messages.group import (

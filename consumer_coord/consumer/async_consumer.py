@@ -19,17 +19,16 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.blocking import choose_assignors
 from consumer_coord.config import Config, parse
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.async_home import AsyncHome
+from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
-from consumer_coord.consumer.kafka_exceptions import kafka_exceptions, to_kafka_exception
-from consumer_coord.consumer.librdkafka import Librdkafka, Threaded, native, partition_of, position_of, rows
-from consumer_coord.consumer.librdkafka_security import message_failure, raise_if_refused
-from consumer_coord.consumer.rows import (
+from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, to_kafka_exception
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
+from consumer_coord.consumer.librdkafka.rows import (
     Positions,
     Rows,
     committed_rows,
@@ -41,12 +40,13 @@ from consumer_coord.consumer.rows import (
     to_commit,
     to_rows,
 )
+from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
+from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
-from consumer_coord.offsets import CommitResult
-from consumer_coord.runtime import Clusters, shared_clusters
-from consumer_coord.subscription import librdkafka_pattern
+from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.subscription import librdkafka_pattern
 
 logger = logging.getLogger(__name__)
 

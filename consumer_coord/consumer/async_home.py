@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from consumer_coord.consumer.home import Pending
-from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.group.coordinator import ConsumerCoordinator
 
 T = TypeVar("T")
 

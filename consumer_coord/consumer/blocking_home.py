@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.home import Pending
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.consumer.home import Home, Pending
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = logging.getLogger(__name__)

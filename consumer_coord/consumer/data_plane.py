@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 #: librdkafka's logical offsets.

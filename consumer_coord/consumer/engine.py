@@ -29,9 +29,9 @@ from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.starting import Starting
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition, listed
 
 #: How long the data plane may wait before the group is looked at again.

@@ -24,16 +24,14 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.blocking_home import BlockingHome
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, run_through
-from consumer_coord.consumer.kafka_exceptions import kafka_exceptions, to_kafka_exception
-from consumer_coord.consumer.librdkafka import Inline, Librdkafka, native, partition_of, position_of, rows
-from consumer_coord.consumer.librdkafka_security import message_failure, raise_if_refused
-from consumer_coord.consumer.reader import MOST_AHEAD
-from consumer_coord.consumer.rows import (
+from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, to_kafka_exception
+from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, native, partition_of, position_of, rows
+from consumer_coord.consumer.librdkafka.rows import (
     Positions,
     Rows,
     committed_rows,
@@ -46,10 +44,12 @@ from consumer_coord.consumer.rows import (
     to_commit,
     to_rows,
 )
+from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
+from consumer_coord.consumer.reader import MOST_AHEAD
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
-from consumer_coord.offsets import CommitResult
-from consumer_coord.subscription import librdkafka_pattern
+from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.group.subscription import librdkafka_pattern
 
 logger = logging.getLogger(__name__)
 

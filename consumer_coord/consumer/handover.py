@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import CallbackError, CoordinatorError
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")

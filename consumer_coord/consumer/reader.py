@@ -21,7 +21,7 @@ from consumer_coord.consumer.data_plane import (
     before,
     partition_of_message,
 )
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 #: librdkafka hands out one message in 1.2-1.7 us, and one of many in 0.4-0.7 us: so many more are taken at once.

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from consumer_coord.consumer.data_plane import EARLIEST
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import NoOffsetError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition, listed
 
 BY_DURATION = "by_duration:"

@@ -11,9 +11,9 @@ import attrs
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
 from consumer_coord.consumer.start_positions import ResetPolicy, Starts, no_offset
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import RetriableError
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = logging.getLogger(__name__)

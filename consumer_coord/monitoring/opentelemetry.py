@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.metrics import NAMES
+from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
 
 logger = logging.getLogger(__name__)

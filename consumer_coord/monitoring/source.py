@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from consumer_coord.metrics import KINDS
+from consumer_coord.group.metrics import KINDS
 
 
 class HasMetrics(Protocol):

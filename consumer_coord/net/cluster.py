@@ -23,15 +23,15 @@ from consumer_coord.errors import (
     MalformedMessageError,
     RetriableError,
 )
-from consumer_coord.metadata import Broker, Metadata, from_response
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
+from consumer_coord.net.metadata import Broker, Metadata, from_response
 from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 if TYPE_CHECKING:
-    from consumer_coord.peers import Peers
+    from consumer_coord.group.process_mates.peers import Peers
 
 logger = logging.getLogger(__name__)
 

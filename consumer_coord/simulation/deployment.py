@@ -22,9 +22,9 @@ import attrs
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupState
 from consumer_coord.config import CoordinatorConfig, load_assignors
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.consumer import Inline

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.errors import ClosedError, CoordinatorError
+from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.list_offsets import ListedOffset
-from consumer_coord.offsets import CommitResult
 from consumer_coord.spark.identity import TopicIds
 from consumer_coord.spark.planner import PlannedCommit
 from consumer_coord.topic_partition import TopicPartition

@@ -109,7 +109,7 @@ class CachedConsumer:
         settings = with_callbacks(config)
         if "security.protocol" in settings:
             # A refused login or a missing right ends the task at once.  Not imported by every worker: it takes a while.
-            from consumer_coord.consumer.librdkafka_security import guarded
+            from consumer_coord.consumer.librdkafka.security import guarded
 
             settings = guarded(settings)
         self._consumer = Consumer(settings, logger=logger)

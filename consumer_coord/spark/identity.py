@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeAlias
 
 from consumer_coord.errors import RetriableError
-from consumer_coord.metadata import NO_TOPIC_ID, Metadata
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
@@ -30,7 +30,7 @@ AGAIN_S = 0.2
 
 
 async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: float) -> TopicIds:
-    """The ids that these topics have now; :data:`~consumer_coord.metadata.NO_TOPIC_ID` from brokers before 2.8."""
+    """The ids that these topics have now; :data:`~consumer_coord.net.metadata.NO_TOPIC_ID` from brokers before 2.8."""
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
     )

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
+from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.list_offsets import LATEST, ListedOffset
-from consumer_coord.offsets import CommitResult
 from consumer_coord.spark.background import Background, View
+from consumer_coord.spark.checkpoint import Offsets, check_cluster
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import load_assignors, with_callbacks
 from consumer_coord.spark.identity import TopicIdentity, TopicIds, is_other, topic_ids
 from consumer_coord.spark.notes import position
-from consumer_coord.spark.offsets import Offsets, check_cluster
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.share import Share

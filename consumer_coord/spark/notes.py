@@ -7,7 +7,7 @@ import uuid
 
 import attrs
 
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.spark.planner import PlannedCommit
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.spark.offsets import Offsets, Span, TopicSpans
+from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.topic_partition import TopicPartition
 
 

@@ -24,9 +24,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.spark.checkpoint import Offsets, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.hooks import OAUTH_CB, load_packer
-from consumer_coord.spark.offsets import Offsets, from_json
 from consumer_coord.spark.options import Options, parse_options
 from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
 

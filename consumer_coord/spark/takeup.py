@@ -22,9 +22,9 @@ from typing import Protocol
 import attrs
 
 from consumer_coord.errors import NoOffsetError, UnknownTopicError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.list_offsets import ListedOffset
-from consumer_coord.metadata import Metadata, Topic
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.net.metadata import Metadata, Topic
 from consumer_coord.spark.identity import TopicIds, is_other
 from consumer_coord.spark.notes import note_of
 from consumer_coord.spark.planner import Holding, Planner

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.group import GroupMetadata, GroupState
@@ -21,7 +22,6 @@ from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.broker.group_store import StoreHooks
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics
 from consumer_coord.simulation import loop as virtual

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaException
 from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord import GroupConsumer
-from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.config import ALIASES, CoordinatorConfig, as_assignor, common_protocol, load_assignors, parse
+from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import ConfigurationError, FatalError
 from tests.client.support.member import ScriptedAssignor, everything_to_first
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.runtime import Runtime
+from consumer_coord.consumer.blocking import BlockingCoordinator
+from consumer_coord.consumer.runtime import Runtime
 from tests.client.support.fake import GROUP, FakeBrokers
 from tests.client.support.member import new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time

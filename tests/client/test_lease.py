@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.lease import Lease
+from consumer_coord.group.lease import Lease
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, held_until

@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import KafkaException, Message
 
 from consumer_coord import GroupConsumer
-from consumer_coord.blocking import BlockingCoordinator
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.blocking import BlockingCoordinator
+from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
-from consumer_coord.runtime import Runtime
 from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, poll_until, produce, row, take
 
 

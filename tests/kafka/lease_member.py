@@ -11,8 +11,8 @@ import sys
 import time
 
 from assignors import CooperativeStickyAssignor
-from consumer_coord import runtime
-from consumer_coord.blocking import BlockingCoordinator
+from consumer_coord.consumer import runtime
+from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.environment import Transport
 from consumer_coord.net.tcp import TcpConnector
 

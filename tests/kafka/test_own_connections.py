@@ -10,9 +10,9 @@ import pytest
 
 from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor
-from consumer_coord.blocking import BlockingCoordinator
-from consumer_coord.member_state import MemberState
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.consumer.blocking import BlockingCoordinator
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.member_state import MemberState
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 

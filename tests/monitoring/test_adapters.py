@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from consumer_coord.errors import ClosedError
-from consumer_coord.metrics import Metrics
+from consumer_coord.group.metrics import Metrics
 from consumer_coord.monitoring.opentelemetry import CoordinatorInstruments
 from consumer_coord.monitoring.prometheus import CoordinatorCollector
 

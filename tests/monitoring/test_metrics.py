@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from consumer_coord.metrics import NAMES, Metrics
+from consumer_coord.group.metrics import NAMES, Metrics
 
 
 class Clock:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.poll_times import NAMES, PollTimes
+from consumer_coord.group.poll_times import NAMES, PollTimes
 from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, take
 
 

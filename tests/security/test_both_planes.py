@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord import GroupConsumer
-from consumer_coord.consumer.librdkafka_security import guarded, refusal
+from consumer_coord.consumer.librdkafka.security import guarded, refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
 from tests.security.secured import SecuredKafka, unsecured_token
 from tests.support.kafka_cluster import unique_name

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.data_plane import EARLIEST, LATEST, DataPlane, partition_of_message
-from consumer_coord.consumer.librdkafka import Inline, Librdkafka, Threaded
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, Threaded
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane

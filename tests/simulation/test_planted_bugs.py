@@ -8,8 +8,6 @@ from typing import Any
 import attrs
 import pytest
 
-from consumer_coord import answers, leader
-from consumer_coord.answers import Step
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 from consumer_coord.broker.log import PartitionLog
@@ -17,11 +15,13 @@ from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.commits import AsynchronousCommits
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.reader import Reader
-from consumer_coord.coordinator import ConsumerCoordinator
-from consumer_coord.failures import Failures
-from consumer_coord.group_member import GroupMember
-from consumer_coord.offsets import Offsets
-from consumer_coord.rebalance import AssignmentState
+from consumer_coord.group import answers, leader
+from consumer_coord.group.answers import Step
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.failures import Failures
+from consumer_coord.group.member import GroupMember
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.scenario import Outcome, draw_scenario, play
 from consumer_coord.topic_partition import TopicPartition

@@ -13,14 +13,14 @@ import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from assignors.verify import InvalidPlanError, verify
-from consumer_coord import leader
+from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
-from consumer_coord.broker.rebalance import Rebalance
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.errors import AssignorError
-from consumer_coord.leader import ClusterView, GroupView
-from consumer_coord.metadata_watch import MetadataWatch
+from consumer_coord.group import leader
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.leader import ClusterView, GroupView
+from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.simulation.scenario import Scenario, from_json, play
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from consumer_coord.spark.offsets import Offsets
+from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.planner import Holding, Limits, Planner
 from consumer_coord.topic_partition import TopicPartition
 

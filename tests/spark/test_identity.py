@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from consumer_coord.metadata import NO_TOPIC_ID, Metadata, Topic
+from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
 from consumer_coord.spark.identity import HeldIds, TopicIdentity, TopicIds
 
 OLD, NEW = uuid.UUID(int=7), uuid.UUID(int=8)

@@ -32,7 +32,7 @@ WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader")
         ),
         pytest.param(
             WORKER,
-            {"assignors", "consumer_coord.coordinator", "consumer_coord.wire.messages.group"},
+            {"assignors", "consumer_coord.group.coordinator", "consumer_coord.wire.messages.group"},
             id="a worker has no control plane",
         ),
     ],

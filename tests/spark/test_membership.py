@@ -13,8 +13,8 @@ from consumer_coord.broker.node import BrokerNode, ClientConnection
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
 from consumer_coord.spark import member
+from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.member import Membership
-from consumer_coord.spark.offsets import Offsets
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until

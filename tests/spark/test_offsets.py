@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans, check_cluster, from_json
 from consumer_coord.spark.errors import CheckpointError
-from consumer_coord.spark.offsets import Offsets, Span, TopicSpans, check_cluster, from_json
 
 SPANS = st.builds(
     lambda start, size, generation: Span(start, start + size, generation),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer_coord.spark.offsets import Offsets, from_json
+from consumer_coord.spark.checkpoint import Offsets, from_json
 from consumer_coord.spark.packing import Packing
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.source import plan_tasks

@@ -14,9 +14,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError
 from consumer_coord.spark.member import Membership
-from consumer_coord.spark.offsets import Offsets
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until

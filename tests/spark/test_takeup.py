@@ -9,12 +9,12 @@ import attrs
 import pytest
 
 from consumer_coord.errors import NoOffsetError, RetriableError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.list_offsets import EARLIEST, LATEST, ListedOffset
-from consumer_coord.metadata import NO_TOPIC_ID, Metadata, Topic
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
+from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.identity import TopicIds
 from consumer_coord.spark.notes import Note, note_of, position
-from consumer_coord.spark.offsets import Offsets, Span, TopicSpans
 from consumer_coord.spark.planner import Holding, PlannedCommit, Planner
 from consumer_coord.spark.starting import Starting
 from consumer_coord.spark.takeup import NO_COMMIT, Start, resolve

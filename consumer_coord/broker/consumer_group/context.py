@@ -10,6 +10,7 @@ from random import Random
 
 import attrs
 
+from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group import replay
 from consumer_coord.broker.consumer_group.assignors.spec import ServerAssignor
@@ -18,7 +19,6 @@ from consumer_coord.broker.consumer_group.records import Record, encode
 from consumer_coord.broker.consumer_group.timers import Timers
 from consumer_coord.broker.group_store import GroupStore, Shard
 from consumer_coord.broker.purgatory import Purgatory, settle
-from consumer_coord.broker.rebalance import Rebalance
 from consumer_coord.wire.offsets_topic import GroupMetadataKey
 
 

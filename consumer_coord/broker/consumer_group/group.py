@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
+from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, EpochPartitions, MemberState, Partitions
 from consumer_coord.broker.java_hash import hash_map_order, timeline_map_order
-from consumer_coord.broker.offsets import GroupOffsets
 
 #: A group whose target assignment was deleted. A new one has an empty target of epoch 1, its own first epoch.
 NO_ASSIGNMENT_EPOCH = -1

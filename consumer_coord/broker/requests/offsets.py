@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
 from consumer_coord.broker.joining import RequestContext
-from consumer_coord.broker.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,

@@ -14,12 +14,12 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor, Member, Plan, RebalanceProtocol
 from assignors.base import Cluster as ClusterView
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.coordinator import ConsumerCoordinator
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.member_state import MemberState
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.member_state import MemberState
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.fake import GROUP

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from consumer_coord import requests
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.member_log import MemberLog
-from consumer_coord.metadata import Broker
+from consumer_coord.group import requests
+from consumer_coord.group.member_log import MemberLog
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from consumer_coord.answers import fatal
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
-from consumer_coord.leader import ClusterView
-from consumer_coord.metadata import Metadata
+from consumer_coord.group.answers import fatal
+from consumer_coord.group.leader import ClusterView
+from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.subscription import NOTHING, TopicSubscription
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.wire import error_codes as codes
 
 

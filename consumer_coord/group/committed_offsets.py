@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from consumer_coord.answers import fatal
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     ClosedError,
@@ -33,11 +32,12 @@ from consumer_coord.errors import (
     RetriableError,
     UnknownTopicError,
 )
-from consumer_coord.member_state import NO_GENERATION, Generation
-from consumer_coord.metadata import NO_TOPIC_ID, Broker
-from consumer_coord.metrics import Metrics
+from consumer_coord.group.answers import fatal
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.member_state import NO_GENERATION, Generation
+from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.connection import Versioned
-from consumer_coord.rebalance import AssignmentState
+from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 
-from consumer_coord import requests
 from consumer_coord.errors import (
     AuthorizationError,
     BrokerError,
@@ -20,6 +19,7 @@ from consumer_coord.errors import (
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
 )
+from consumer_coord.group import requests
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
 

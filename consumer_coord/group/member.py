@@ -13,10 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from consumer_coord import requests
-from consumer_coord.answers import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.discovery import CoordinatorLookup
 from consumer_coord.errors import (
     ClosedError,
     CoordinatorError,
@@ -26,28 +23,31 @@ from consumer_coord.errors import (
     RequestTimedOutError,
     RetriableError,
 )
-from consumer_coord.failures import Failures, copy_of
-from consumer_coord.heartbeat import Heartbeat
-from consumer_coord.lease import Lease
-from consumer_coord.leaving import leave_group
-from consumer_coord.member_log import MemberLog
-from consumer_coord.member_state import (
+from consumer_coord.group import requests
+from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.discovery import CoordinatorLookup
+from consumer_coord.group.failures import Failures, copy_of
+from consumer_coord.group.heartbeat import Heartbeat
+from consumer_coord.group.lease import Lease
+from consumer_coord.group.leaving import leave_group
+from consumer_coord.group.member_log import MemberLog
+from consumer_coord.group.member_state import (
     NO_GENERATION,
     Generation,
     MemberState,
     check_transition,
 )
-from consumer_coord.metadata import Broker, Metadata
-from consumer_coord.metrics import Metrics
+from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.poll_times import PollTimes
+from consumer_coord.group.process_mates.peers import Peers
+from consumer_coord.group.subscription import NOTHING
+from consumer_coord.group.waiting import AbandonedError, WaitingRequest
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.peers import Peers
-from consumer_coord.poll_times import PollTimes
-from consumer_coord.rebalance import AssignmentState
+from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
-from consumer_coord.subscription import NOTHING
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.waiting import AbandonedError, WaitingRequest
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
@@ -70,7 +70,7 @@ class Superseded(Exception):
 
 
 class GroupMember:
-    """What :class:`~consumer_coord.coordinator.ConsumerCoordinator` is to its coordinator and to its application."""
+    """What :class:`~consumer_coord.group.coordinator.ConsumerCoordinator` is to its coordinator and to its application."""
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient) -> None:
         self.config = config

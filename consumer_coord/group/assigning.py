@@ -11,15 +11,15 @@ import attrs
 
 from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from assignors.base import Assignor, Cluster
-from consumer_coord import leader
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import AssignorError, MalformedMessageError, RetriableError
+from consumer_coord.group import leader
+from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.metrics import Metrics
 from consumer_coord.list_offsets import lags
-from consumer_coord.metadata_watch import MetadataWatch
-from consumer_coord.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import Offsets
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

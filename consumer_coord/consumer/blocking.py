@@ -1,4 +1,4 @@
-"""The coordinator for threads: the same names as :class:`~consumer_coord.coordinator.ConsumerCoordinator`, blocking.
+"""The coordinator for threads: the same names as :class:`~consumer_coord.group.coordinator.ConsumerCoordinator`, blocking.
 
 For applications with a data plane of their own (:class:`~consumer_coord.GroupConsumer` is one such).  What the
 group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order and report it::
@@ -30,16 +30,16 @@ from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
 from consumer_coord.config import ClientConfig, Config, as_assignor, load_assignors, parse
-from consumer_coord.coordinator import ConsumerCoordinator
+from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
+from consumer_coord.group.assignment import Change, Target
+from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.member_state import Generation
 from consumer_coord.list_offsets import ListedOffset
-from consumer_coord.member_state import Generation
-from consumer_coord.metadata import Broker, Metadata
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.rebalance import Change, Target
+from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline
-from consumer_coord.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)

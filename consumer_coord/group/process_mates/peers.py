@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from consumer_coord.discovery import CoordinatorLookup
 from consumer_coord.environment import now
-from consumer_coord.gathering import Gathering, LeaderFirst
-from consumer_coord.rebalance import AssignmentState
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.discovery import CoordinatorLookup
+from consumer_coord.group.process_mates.gathering import Gathering, LeaderFirst
 
 #: After a cooperative sync, in milliseconds: the second round begins when some other member has let go of its partitions,
 #: and every member that hears of it late holds up those that wait for them.  See docs/benchmarks.md.

@@ -12,7 +12,7 @@ import attrs
 from assignors.base import Assignor, Cluster, Member, Plan
 from assignors.verify import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError
-from consumer_coord.metadata import Metadata
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.wire.membership import (
     Assignment,
     Subscription,

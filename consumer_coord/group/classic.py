@@ -18,9 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
-from consumer_coord import requests
-from consumer_coord.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
-from consumer_coord.assigning import FIGURES_TIMEOUT_MS, Assigning
 from consumer_coord.config import CoordinatorConfig, common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import (
@@ -29,15 +26,18 @@ from consumer_coord.errors import (
     MalformedMessageError,
     RetriableError,
 )
-from consumer_coord.group_member import GroupMember, Superseded
-from consumer_coord.member_state import (
+from consumer_coord.group import requests
+from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
+from consumer_coord.group.assigning import FIGURES_TIMEOUT_MS, Assigning
+from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.member import GroupMember, Superseded
+from consumer_coord.group.member_state import (
     Generation,
     MemberState,
 )
-from consumer_coord.metadata import Broker, Metadata
-from consumer_coord.metadata_watch import MetadataWatch
+from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.offsets import Offsets
+from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
@@ -45,7 +45,7 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupReque
 
 
 class RebalancingMember(GroupMember):
-    """A member that joins its group whenever it has to; :class:`~consumer_coord.coordinator.ConsumerCoordinator` is one."""
+    """A member that joins its group whenever it has to (:class:`~consumer_coord.group.coordinator.ConsumerCoordinator`)."""
 
     def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
         super().__init__(config, cluster)

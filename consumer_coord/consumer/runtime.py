@@ -27,7 +27,7 @@ from consumer_coord import __version__
 from consumer_coord.config import ClientConfig
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
-from consumer_coord.group_member import GroupMember
+from consumer_coord.group.member import GroupMember
 from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.net.tcp import TcpConnector

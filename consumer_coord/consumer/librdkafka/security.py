@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from consumer_coord.consumer.kafka_exceptions import to_kafka_exception
+from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.net.sasl import parse_token
 from consumer_coord.wire import error_codes

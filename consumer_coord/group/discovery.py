@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import Protocol
 
-from consumer_coord.answers import fatal
 from consumer_coord.errors import CoordinatorNotAvailableError
-from consumer_coord.metadata import Broker
+from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest

@@ -22,9 +22,9 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
-from consumer_coord.consumer.librdkafka_security import with_tokens
+from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
-from consumer_coord.member_state import Generation
-from consumer_coord.metrics import Metrics
+from consumer_coord.group.member_state import Generation
+from consumer_coord.group.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

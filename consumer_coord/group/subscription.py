@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.metadata import Metadata
+from consumer_coord.net.metadata import Metadata
 
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

@@ -1,6 +1,6 @@
 """The consumer coordinator: one member of one group, and what its application may ask of it.
 
-How it joins its group and what it holds then is :mod:`consumer_coord.rebalancing`.  Everything here runs on one event loop,
+How it joins its group and what it holds then is :mod:`consumer_coord.group.classic`.  Everything here runs on one event loop,
 except what is marked as thread-safe.
 """
 
@@ -17,16 +17,16 @@ from consumer_coord.errors import (
     FatalError,
     RequestTimedOutError,
 )
-from consumer_coord.list_offsets import ListedOffset, list_offsets
-from consumer_coord.member_state import (
+from consumer_coord.group.assignment import Target
+from consumer_coord.group.classic import RebalancingMember
+from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.member_state import (
     Generation,
     MemberState,
 )
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.rebalance import Target
-from consumer_coord.rebalancing import RebalancingMember
+from consumer_coord.group.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
+from consumer_coord.list_offsets import ListedOffset, list_offsets
 from consumer_coord.retry import Deadline
-from consumer_coord.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
 from consumer_coord.topic_partition import TopicPartition
 
 

@@ -9,10 +9,10 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
-from consumer_coord.consumer.kafka_exceptions import to_kafka_error
-from consumer_coord.consumer.librdkafka import native, partition_of, position_of
+from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
+from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import FatalError
-from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
-from consumer_coord.metadata import Broker
+from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""librdkafka as the data plane: the handle, its security settings, its rows and its exceptions."""

@@ -1,0 +1,1 @@
+"""One member of one group: its membership, the sequence of a rebalance, heartbeats, commits, and what it is assigned."""
