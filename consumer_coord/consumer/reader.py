@@ -289,6 +289,14 @@ class Reader:
                 positions[partition] = began
         return positions
 
+    def handed_out(self, partition: TopicPartition) -> int:
+        """Behind the last message handed out, ``OFFSET_INVALID`` before the first; without a look at the data plane."""
+        waiting = self._first_waiting().get(partition)
+        if waiting is not None:
+            offset: int = waiting.offset()
+            return offset if offset != self.assigned[partition].offset else OFFSET_INVALID
+        return self.behind.get(partition, (OFFSET_INVALID, -1))[0]
+
     async def position(self, partition: TopicPartition) -> int:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
         found = (await self.positions([partition])).get(partition)

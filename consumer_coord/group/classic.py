@@ -379,8 +379,11 @@ class RebalancingMember(GroupMember):
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
-            missing = self._watch.missing(self.config.default_api_timeout_ms)
-            if missing is not None:
+            notes = self._failures.notes is not None and not self.cluster.config.allow_auto_create_topics
+            missing = self._watch.missing(self.config.default_api_timeout_ms, at_once=notes)
+            if missing is not None and notes:
+                self._failures.note(missing)
+            elif missing is not None:
                 self._failures.set(missing)
         if self._state is MemberState.STABLE:
             self._check_metadata()

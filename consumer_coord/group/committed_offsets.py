@@ -151,6 +151,8 @@ class Offsets:
         self._lane: asyncio.Task[None] | None = None
         self._fetches: dict[frozenset[TopicPartition], asyncio.Task[Mapping[TopicPartition, Any]]] = {}
         self._closed = False
+        #: What the coordinator confirmed last, for each partition; for statistics.
+        self.confirmed: dict[TopicPartition, int] = {}
         #: Fires when a commit, or a part of one, is answered.
         self._settled = Signal()
         #: Partitions of the commit under way that the coordinator does not know, and since when.
@@ -375,6 +377,7 @@ class Offsets:
                     last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
                 elif code == codes.NONE:
                     del remaining[partition]
+                    self.confirmed[partition] = entries[partition].position.offset
                     self._settle(tickets, partition, None)
                 elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
                     last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)

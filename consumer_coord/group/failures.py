@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from consumer_coord.environment import now
@@ -18,6 +19,9 @@ class Failures:
         self.current: CoordinatorError | None = None
         self.final = False
         self.obstacle = ""
+        #: What the application is told beside failures: a consumer that tells by messages with an error takes it from here.
+        #: None: it is not told.
+        self.notes: deque[CoordinatorError] | None = None
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
         self._tell = tell
@@ -28,6 +32,12 @@ class Failures:
         """Note a failure and call the application; a final one is never replaced."""
         if not self.final:
             self.current, self.final = error, final or isinstance(error, FencedError)
+            self._tell()
+
+    def note(self, error: CoordinatorError) -> None:
+        """Tell the application of this beside failures, if it wants to be told."""
+        if self.notes is not None:
+            self.notes.append(error)
             self._tell()
 
     def take(self) -> CoordinatorError | None:

@@ -20,6 +20,7 @@ from consumer_coord.errors import (
     FatalError,
     FencedError,
     MalformedMessageError,
+    PollIntervalExceededError,
     RequestTimedOutError,
     RetriableError,
 )
@@ -201,6 +202,11 @@ class GroupMember:
     def syncing(self) -> bool:
         """True while the answer to SyncGroup is awaited."""
         return self._state is MemberState.COMPLETING_REBALANCE
+
+    @property
+    def failures(self) -> Failures:
+        """What the application hears of; thread-safe."""
+        return self._failures
 
     @property
     def obstacle(self) -> str:
@@ -417,6 +423,8 @@ class GroupMember:
             self.config.max_poll_interval_ms,
         )
         self._parked_at = self.polls
+        limit = f"max.poll.interval.ms={self.config.max_poll_interval_ms}"
+        self._failures.note(PollIntervalExceededError(f"no poll for {limit}: joining again"))
         await self._leave(
             "consumer poll timeout has expired", Deadline.after(self.config.request_timeout_ms), static_too=False
         )

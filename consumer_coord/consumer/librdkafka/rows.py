@@ -9,9 +9,10 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
+from consumer_coord.consumer.librdkafka.arguments import checked_rows
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
-from consumer_coord.errors import FatalError
+from consumer_coord.errors import ConfigurationError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -63,11 +64,14 @@ def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition
     if message is not None and rows is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
+        if not isinstance(message, Message):
+            raise TypeError("expected confluent_kafka.cimpl.Message")
         if message.error() is not None:
-            raise ValueError("a message with an error has no offset to commit")
-        return {partition_of_message(message): after(message)}
+            raise ConfigurationError(f"Cannot commit offsets for message with error: {message.error().str()!r}")
+        # One that an application made may have no place in a log.
+        return {} if message.offset() is None else {partition_of_message(message): after(message)}
     if rows is not None:
-        return {partition: at for partition, at in positions_of(rows).items() if at.offset >= 0}
+        return {partition: at for partition, at in positions_of(checked_rows(rows)).items() if at.offset >= 0}
     return None
 
 
