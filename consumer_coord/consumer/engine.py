@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, partition_of_message
+from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED, DataPlane, partition_of_message
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
@@ -349,7 +349,7 @@ class Engine:
             )
         declined = among - wanted.keys()
         self.starting.declined = (self.starting.declined - wanted.keys()) | declined
-        known = {partition: at for partition, at in wanted.items() if at.offset != OFFSET_INVALID}
+        known = {partition: at for partition, at in wanted.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
         await self.reader.ready()
         await self.reader.stop(declined & self.reader.assigned.keys())
         self.starting.choose({partition: at for partition, at in known.items() if partition not in self.reader.assigned})
@@ -371,6 +371,7 @@ class Engine:
             await self.reader.seek(partition, position)
             return
         self.must_hold([partition], "seek")
+        self.starting.declined -= {partition}
         self.starting.choose({partition: position})
         if not in_callback:
             await self.starting.go_on(self.handover.told)

@@ -42,6 +42,7 @@ from consumer_coord.consumer.librdkafka.exceptions import (
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, partition_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
     Rows,
+    assigned_rows,
     is_lapsed,
     positions_of,
     seconds,
@@ -59,6 +60,8 @@ logger = logging.getLogger(__name__)
 
 #: So many notes are kept for an application that does not poll; older ones go.
 _MOST_NOTES = 100
+#: How long a consumer whose member ended waits before it looks whether another thread wants its turn.
+_SLICE_S = 0.1
 #: confluent-kafka's limit of one ``consume()``.
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
@@ -124,12 +127,15 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._coordinator.metrics,
             read_committed=self._settings.isolation_level == "read_committed",
         )
+        #: The failure that ended this member, when poll has told of it.
+        self._final: CoordinatorError | None = None
         #: What poll and consume hand out next: messages with an error.
         self._errors: deque[Message] = deque()
         if not self._raises:
             self._core.failures.notes = deque(maxlen=_MOST_NOTES)
         #: What on_assign tells of, while it runs.
         self._assigning: Partitions | None = None
+        self._took_part = False
         #: What a callback asked for: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
@@ -177,9 +183,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 raise_if_refused(what, settings)
         if self._waiting:
             self._pass_turn()
+        if notes := self._core.failures.notes:
+            # A poll that waits ends with them.
+            raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
         self._assigning = partitions if callback is self._engine.handover.callbacks.on_assign else None
+        self._took_part = False
         try:
             self._call_out(callback, self, rows(partitions))
         finally:
@@ -294,9 +304,21 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         except CoordinatorError as error:
             if self._raises or not is_told(error):
                 raise
+            failures = self._core.failures
+            if failures.final and failures.current is self._final:
+                # It was told once; nothing will come any more.
+                self._wait_in_vain(timeout)
+                return False
+            self._final = failures.current if failures.final else None
             self._errors.extend(error_messages(error))
             self._core.attention = True
             return False
+
+    def _wait_in_vain(self, timeout: float | None) -> None:
+        ends = time.monotonic() + seconds(timeout, FOREVER_S)
+        while (left_s := ends - time.monotonic()) > 0 and not self._closed:
+            time.sleep(min(left_s, _SLICE_S))
+            run_through(self._between_slices())
 
     def _take_notes(self) -> bool:
         """Whether there are errors to hand out."""
@@ -381,7 +403,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not self._core.subscribed:
                 await self._engine.assign(positions, instead=instead)
             elif self._assigning is not None:
-                await self._engine.select(positions, self._assigning)
+                # The first call says which part is taken, further ones add to it.
+                first, self._took_part = not self._took_part, True
+                await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
             elif not self._in_callback:
                 held = self._core.assignment.held
                 await self._engine.select(positions, held if instead else held & (positions.keys() | self._engine.declined))
@@ -418,8 +442,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """What this consumer holds now."""
 
         async def held() -> Rows:
-            return rows(
-                self._reader.assigned if self._engine.manual else self._core.assignment.held - self._engine.declined
+            return assigned_rows(
+                self._reader.assigned if self._engine.manual else self._core.assignment.held - self._engine.declined,
+                self._reader.assigned if self._engine.manual else {},
             )
 
         return self._run(held)

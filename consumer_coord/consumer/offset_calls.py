@@ -18,7 +18,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     Positions,
     Rows,
     nothing_to_commit,
-    raise_if_all_failed,
+    raise_if_any_failed,
     to_commit,
     to_rows,
 )
@@ -49,7 +49,7 @@ class OffsetCalls(Turns):
         """Commit a message's offset + 1, given offsets, or all that is finished; with the group's generation.
 
         Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
-        a list of TopicPartition, each with its ``error``, and raises when nothing could be committed at all.
+        a list of TopicPartition, and raises when one of them could not be committed; the others are committed then.
         """
         self._check_open()
         asynchronous = commit_keywords(asynchronous, deprecated)
@@ -68,7 +68,7 @@ class OffsetCalls(Turns):
                 self._engine.commits.start(wanted)
                 return None
             result = run_through(self._engine.commit(wanted, None))
-            raise_if_all_failed(result)
+            raise_if_any_failed(result)
             return to_rows(wanted, result)
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:

@@ -16,6 +16,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "subscribe to nothing": lambda c: c.subscribe([]),
     "subscribe to an empty name": lambda c: c.subscribe([""]),
     "subscribe to a number": lambda c: c.subscribe(7),
+    "subscribe to a list of numbers": lambda c: c.subscribe([7]),
     "subscribe to a tuple": lambda c: c.subscribe(("orders",)),
     "subscribe to a broken pattern": lambda c: c.subscribe(["^["]),
     "subscribe with a callback that is none": lambda c: c.subscribe(["orders"], on_assign=7),
@@ -108,7 +109,7 @@ AFTER_CLOSE: dict[str, Callable[[Any], Any]] = {
 }
 
 #: Settings with which a consumer is made.
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[Any, Any]] = {
     "group.id as a number": {"group.id": 5},
     "group.id as a UUID": {"group.id": uuid.UUID(int=5)},
     "enable.auto.commit=0": {"enable.auto.commit": 0},

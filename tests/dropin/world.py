@@ -74,7 +74,7 @@ class World:
             "auto.offset.reset": "earliest",
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 200,
-            **{key.replace("_", ".") if not key.endswith("_cb") and key != "on_commit" else key: it for key, it in more.items()},
+            **{name if callable(value) else name.replace("_", "."): value for name, value in more.items()},
         }
 
     def consumer(self, **more: Any) -> Any:

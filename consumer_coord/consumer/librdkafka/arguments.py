@@ -57,10 +57,14 @@ def subscription_arguments(topics: Sequence[Any], **callbacks: Callable[..., obj
     """The topics; TypeError for what is no list, or no function."""
     if not isinstance(topics, list):
         raise TypeError("expected list of topic unicode strings")
+    for topic in topics:
+        if not isinstance(topic, str):
+            # confluent-kafka subscribes to str(topic), which is the name of no topic.
+            raise TypeError(f"expected list of topic unicode strings, not {topic!r}")
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):
             raise TypeError(f"{name} expects a callable")
-    return [str(topic) for topic in topics]
+    return list(topics)
 
 
 def commit_keywords(asynchronous: bool, deprecated: Mapping[str, Any]) -> bool:

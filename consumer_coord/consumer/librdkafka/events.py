@@ -32,15 +32,17 @@ def is_told(error: CoordinatorError) -> bool:
 
 def error_messages(error: CoordinatorError) -> list[Message]:
     """``error`` as the messages that a poll hands out: one for each topic if it is about topics."""
-    logger.warning("%s", error)
+    logger.info("handed out as a message: %s", error)
     told = to_kafka_error(error)
     if isinstance(error, UnknownTopicError) and error.topics:
         return [
             Message(
                 topic=topic,
+                value=told.str().encode(),
                 error=KafkaError(told.code(), f"Subscribed topic not available: {topic}: {error}"),
                 timestamp=_NO_TIMESTAMP,
             )
             for topic in error.topics
         ]
-    return [Message(error=told, timestamp=_NO_TIMESTAMP)]
+    # With a value: a message without one is false, and "if not message" is how applications look for None.
+    return [Message(value=told.str().encode(), error=told, timestamp=_NO_TIMESTAMP)]

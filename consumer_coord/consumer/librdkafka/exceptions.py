@@ -66,6 +66,9 @@ def _make(kind: type[CoordinatorError]) -> Any:
 def to_kafka_error(error: CoordinatorError) -> KafkaError:
     """The KafkaError that stands for one of our errors."""
     code = error.code
+    if isinstance(error, FencedError):
+        # A fatal error: what it is stands in the text, as librdkafka has it.
+        code = KafkaError._FATAL
     if code == 0:
         code = next((local for kind, local in _LOCAL_CODES if isinstance(error, kind)), KafkaError._FAIL)
     return KafkaError(

@@ -47,10 +47,11 @@ class Statistics:
         figures["app_offset"] = handed_out
         figures["committed_offset"] = committed
         end = figures.get(self._end, -1)
-        at = handed_out if handed_out >= 0 else committed
-        figures["consumer_lag"] = max(0, end - at) if end >= 0 and at >= 0 else -1
         stored = self._engine.stored.get(partition)
-        figures["stored_offset"] = handed_out if stored is None else stored.offset
+        finished = handed_out if stored is None else stored.offset
+        figures["stored_offset"] = finished
+        for name, at in (("consumer_lag", committed), ("consumer_lag_stored", finished)):
+            figures[name] = max(0, end - at) if end >= 0 and at >= 0 else -1
 
     def _group(self, before: dict[str, Any]) -> dict[str, Any]:
         core = self._core
