@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
     parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
-    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="give a look up after this time (30000)")
+    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit of a look (30000)")
     parser.add_argument("--interval", type=_positive, default=1.0, metavar="S", help="seconds between two looks (1)")
     page = parser.add_argument_group("the page")
     page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where it is served (%(default)s)")
@@ -94,7 +94,7 @@ def _server_module() -> Any:
     try:
         from consumer_coord.watch import server
     except ImportError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise ConfigurationError(NO_WEB) from None
     return server

@@ -126,7 +126,9 @@ class GroupTracker:
         change.update(info)
         change.update(self._take_members(look))
         change.update(self._take_topics(look, offsets, at))
-        changed_owners = self._take_owners(look)
+        # In peace, which is nearly always, there is nothing to compare.
+        peace = before is not None and look.members == before.members and look.state == before.state and "topics" not in change
+        changed_owners = {} if peace else self._take_owners(look)
         if changed_owners:
             change["owners"] = changed_owners
         told = self._take_rebalance(before, look, owners_before, at)
@@ -254,7 +256,7 @@ class GroupTracker:
                 self._pending += [(at, reason) for reason in found]
                 return []
             pending = [reason for since, reason in self._pending if at - since <= _PENDING_S]
-            began = at if look.rebalancing and not happened else self._at
+            began = at if look.rebalancing else self._at
             self._begin(began, owners, [*pending, *found])
             fresh = True
         else:

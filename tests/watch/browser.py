@@ -31,10 +31,8 @@ class Browser:
     """One page in one browser."""
 
     def __init__(self, executable: str, directory: Path, *, width: int = 1280, height: int = 900) -> None:
-        self._ours, theirs = os.pipe()[::-1], os.pipe()
-        read_theirs, write_ours = self._ours[1], self._ours[0]
-        self._write = write_ours
-        self._read, write_theirs = theirs
+        read_theirs, self._write = os.pipe()
+        self._read, write_theirs = os.pipe()
         self._buffer = b""
         self._next_id = 0
         self._session: str | None = None
@@ -139,7 +137,8 @@ class Browser:
             if value:
                 return value
             if time.monotonic() > ends:
-                raise AssertionError(f"not within {deadline_s:.0f} s: {expression}\n{self.js('document.body.innerText')[:2000]}")
+                text = self.js("document.body.innerText")
+                raise AssertionError(f"not within {deadline_s:.0f} s: {expression}\n{text[:2000]}")
             time.sleep(0.1)
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:

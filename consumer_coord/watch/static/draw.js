@@ -315,7 +315,7 @@ class Picture {
     pen.strokeRect(this.left - .5, -.5, this.width + 1, height);
     pen.fillStyle = this.ink.muted; pen.textAlign = "right";
     pen.fillText(top < 1000 ? NUMBER.format(top) : COMPACT.format(top), this.left - 7, 7);
-    if (height > 30) pen.fillText("0", this.left - 7, height - 6);
+    if (top > 0) pen.fillText("0", this.left - 7, height - 6);
   }
 
   drawLine(pen, line, colour, filled, y, end, height) {
