@@ -15,6 +15,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.looks import GroupLook, OffsetsLook, look_at
 from consumer_coord.watch.model import Message, Tracker
+from consumer_coord.wire import error_codes as codes
 
 #: Seconds between two looks at offsets, and at the list of groups.
 OFFSETS_EVERY_S = 2.0
@@ -83,6 +84,8 @@ class Collector:
             except (RetriableError, AuthenticationError):
                 raise
             except CoordinatorError as error:
+                if error.code == codes.GROUP_ID_NOT_FOUND:
+                    return GroupLook(group_id, state="Dead")
                 return GroupLook(group_id, error=str(error))
 
     async def _offsets(self, looks: Sequence[GroupLook], deadline: Deadline) -> dict[str, OffsetsLook]:

@@ -20,6 +20,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.cli import main
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.watch.command import parse_listen
+from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker
 from consumer_coord.watch.recording import Meta, Recording, read_recording, write_recording
 from tests.watch.looks import group, member
@@ -135,12 +136,7 @@ def poll_until_shared(consumers: list[GroupConsumer], each: int) -> None:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_rebalances_and_the_events_follow(protocol: str, kafka_here: EmbeddedKafka, tmp_path: Path) -> None:
-    def consumer(name: str) -> GroupConsumer:
-        settings = {"bootstrap.servers": kafka_here.bootstrap_servers, "group.id": "shop", "client.id": name}
-        made = GroupConsumer({**settings, "heartbeat.interval.ms": 500} if protocol == "classic" else settings)
-        made.subscribe(["orders"])
-        return made
-
+    join = {"classic": _classic, "consumer": _modern}[protocol]
     record, page = tmp_path / "recording", tmp_path / "page.html"
     watch = Watch(
         *("shop", "--bootstrap-server", kafka_here.bootstrap_servers, "--interval", "0.1"),
@@ -148,46 +144,53 @@ def test_a_group_rebalances_and_the_events_follow(protocol: str, kafka_here: Emb
     )
     consumers: list[Any] = []
     try:
-        join = consumer if protocol == "classic" else lambda name: _modern(kafka_here, name)
-        consumers.append(join("ann"))
-        poll_until_shared(consumers, 6)
-        consumers.append(join("bob"))
-        poll_until_shared(consumers, 3)
-        seen: list[dict[str, Any]] = []
-        for name, value in watch.events():
-            seen += value["messages"] if name == "start" else [value]
-            if settled(seen):
-                break
+        state, events = State(), watch.events()
+        for name, each in (("ann", 6), ("bob", 3)):
+            consumers.append(join(kafka_here, name))
+            poll_until_shared(consumers, each)
+            wanted = dict.fromkeys(("ann", "bob")[: len(consumers)], each)
+            while shares(state) != wanted:
+                kind, value = next(events)
+                for message in value["messages"] if kind == "start" else [value]:
+                    state.apply(message)
     finally:
         for one in consumers:
             one.close()
         out, err = watch.end()
     assert watch.process.returncode == 0, err
     assert out.strip() == str(page)
+    shop = state.as_message()["groups"]["shop"]
+    assert shop["info"]["type"].lower() == protocol
+    assert any(reason.startswith("bob-") and reason.endswith(" joined") for row in shop["rebalances"] for reason in row[3])
+    assert {one["host"] for one in shop["members"].values()} == {"/127.0.0.1"}
+    if protocol == "consumer":
+        assert all(one["generation"] > 0 for one in shop["members"].values())
+
     assert "bob-" in page.read_text()
     told = read_recording(record)
     assert told.meta.title == kafka_here.bootstrap_servers
-    assert settled(list(told.messages))
+    replayed, seen = State(), []
+    for message in told.messages:
+        replayed.apply(message)
+        seen.append(shares(replayed))
+    assert {"ann": 3, "bob": 3} in seen
 
 
-def settled(messages: list[dict[str, Any]]) -> bool:
-    """At some moment ann and bob owned three each, after a rebalance that bob is the reason of."""
-    from consumer_coord.watch.history import State
+def shares(state: State) -> dict[str | None, int]:
+    """How many partitions each client owns."""
+    shop = state.as_message()["groups"].get("shop", {"owners": {}})
+    found: dict[str | None, int] = {}
+    for first, last, owner in shop["owners"].get("orders", ()):
+        client = shop["members"][str(owner)]["client"] if owner >= 0 else None
+        found[client] = found.get(client, 0) + last + 1 - first
+    return found
 
-    state = State()
-    for message in messages:
-        state.apply(message)
-        shop = state.as_message()["groups"].get("shop")
-        if shop is None or "orders" not in shop["owners"]:
-            continue
-        clients = {number: one["client"] for number, one in shop["members"].items()}
-        counts = dict.fromkeys(("ann", "bob", None), 0)
-        for first, last, owner in shop["owners"]["orders"]:
-            counts[clients.get(str(owner))] += last + 1 - first
-        reasons = [reason for row in shop["rebalances"] for reason in row[3]]
-        if counts == {"ann": 3, "bob": 3, None: 0} and any(one.startswith("bob-") for one in reasons):
-            return True
-    return False
+
+def _classic(kafka: EmbeddedKafka, name: str) -> GroupConsumer:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "shop", "client.id": name}
+    made = GroupConsumer({**settings, "heartbeat.interval.ms": 500})
+    made.subscribe(["orders"])
+    return made
 
 
 def _modern(kafka: EmbeddedKafka, name: str) -> Any:
