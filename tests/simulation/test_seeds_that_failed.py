@@ -22,7 +22,8 @@ from consumer_coord.group import leader
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
-from consumer_coord.simulation.scenario import Scenario, from_json, play
+from consumer_coord.simulation.play import play
+from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
