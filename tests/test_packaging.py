@@ -52,7 +52,8 @@ print(consumer_coord.__version__, consumer_coord.__file__)
 #: extra -> what uses it, and ends with an error that says what to install when the extra is missing.
 USES = {
     "spark": "import consumer_coord.spark; consumer_coord.spark.KafkaGroupSource",
-    "prometheus": "from consumer_coord.monitoring.prometheus import CoordinatorCollector; list(CoordinatorCollector().collect())",
+    "prometheus": "from consumer_coord.monitoring.prometheus import CoordinatorCollector;"
+    " list(CoordinatorCollector().collect())",
     "opentelemetry": "import opentelemetry.metrics as m; from consumer_coord.monitoring.opentelemetry import"
     " CoordinatorInstruments; CoordinatorInstruments(m.get_meter('x'))",
     "testing": "import consumer_coord.pytest_plugin; from assignors import RangeAssignor;"
@@ -178,7 +179,8 @@ def test_the_source_distribution_has_every_file_of_the_repository(source: Path) 
 
 def test_the_source_distribution_passes_its_tests(source: Path) -> None:
     """Those of the rules and of the README, from its own files: with all files there the others differ in nothing."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_structure.py", "tests/test_readme.py"]
+    files = ["tests/test_structure.py", "tests/test_readme.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     ran = subprocess.run(command, cwd=source, env=environment(), capture_output=True, text=True, check=False, timeout=250)
     assert ran.returncode == 0, ran.stdout[-3000:]
     assert re.search(r"^\d+ passed", ran.stdout, re.MULTILINE), ran.stdout
