@@ -8,7 +8,8 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from consumer_coord.broker.node import BrokerNode, ClientConnection
+from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         failed: Callable[[BaseException], None],
     ) -> None:
         self._node = node
+        self._apis = KafkaApis(node)
         self._max_request_bytes = max_request_bytes
         self._memory = memory
         #: What this connection holds of it.
@@ -210,7 +212,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             while self._queue:
                 frame = self._queue.popleft()
                 self._queued_bytes -= len(frame)
-                answer = await self._node.handle(frame, self._client)
+                answer = await self._apis.handle(frame, self._client)
                 if self._transport is None:
                     return
                 self._give_back(len(frame))

@@ -16,12 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.connection import BrokerProtocol, RequestMemory
 from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
-from consumer_coord.broker.node import BrokerNode
 from consumer_coord.errors import ClosedError
 from consumer_coord.wire.apis import APIS
 

@@ -18,8 +18,8 @@ import attrs
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupMetadata
-from consumer_coord.broker.node import ClientConnection
-from consumer_coord.broker.requests.errors import error_response
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
+from consumer_coord.broker.requests.served import error_response
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -408,7 +408,7 @@ class RealCoordinator(FakeBrokers):
     async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
         """The broker's own answer."""
         try:
-            return await self.cluster.nodes[node].handle(frame, ClientConnection()) or DROP
+            return await KafkaApis(self.cluster.nodes[node]).handle(frame, ClientConnection()) or DROP
         except CoordinatorError:
             return DROP
 
