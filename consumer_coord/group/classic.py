@@ -28,7 +28,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
-from consumer_coord.group.assigning import FIGURES_TIMEOUT_MS, Assigning
+from consumer_coord.group.assigning import Assigning
 from consumer_coord.group.committed_offsets import Offsets
 from consumer_coord.group.member import GroupMember, Superseded
 from consumer_coord.group.member_state import (
@@ -296,10 +296,10 @@ class RebalancingMember(GroupMember):
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """A request to the coordinator on the way from join to sync, for a moment only."""
+        """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
         broker = await self.ensure_coordinator_ready()
         return await self.ask_coordinator(
-            broker, message, timeout_ms=self.config.request_timeout_ms, patience_ms=FIGURES_TIMEOUT_MS
+            broker, message, timeout_ms=self.config.request_timeout_ms, patience_ms=self.config.session_timeout_ms / 2
         )
 
     async def _sync_group(

@@ -29,7 +29,6 @@ from consumer_coord.net.sasl import (
     SaslAuthenticator,
     Scram,
     TokenSource,
-    require_scramp,
 )
 
 logger = logging.getLogger(__name__)
@@ -168,8 +167,6 @@ def _check_sasl(sasl: Mapping[str, Any]) -> str:
     for key in () if by_token else needed:
         if not isinstance(sasl[key], str) or "\0" in sasl[key]:
             raise ConfigurationError(f"{key} must be a text without NUL characters")
-    if mechanism in _SCRAM:
-        require_scramp()
     return mechanism
 
 

@@ -170,7 +170,8 @@ class Membership:
         if metadata.version == self._seen_metadata:
             return
         self._seen_metadata = metadata.version
-        missing = sorted(set(self._options.topics) - metadata.topics.keys())
+        # What the brokers were asked for: the first answer may be older than the subscription.
+        missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
         pattern = self._options.pattern
         if missing:
             told = f"{', '.join(missing)}: no such topic; the query begins with it when it is made (option subscribe)"

@@ -19,6 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka
+
+# list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
+import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
