@@ -86,7 +86,7 @@ def test_callbacks_may_be_coroutines_and_their_exception_leaves_the_call_after_t
                 await take(member, 1)
             assert isinstance(raised.value, KafkaException)
             assert isinstance(raised.value.__cause__, ValueError)
-            assert len(member.assignment()) == PARTITIONS
+            assert len(await member.assignment()) == PARTITIONS
             assert sorted(await take(member, 60)) == list(range(60))
         assert calls == [("assign", PARTITIONS), ("revoke", PARTITIONS)]
 
@@ -109,12 +109,12 @@ def test_two_members_on_one_loop_share_and_hand_over_without_loss(
         async with consumer(kafka, assignor) as first, consumer(kafka, assignor) as second:
             await first.subscribe(["orders"])
             working = asyncio.create_task(work(first, stop))
-            while not first.assignment():
+            while not await first.assignment():
                 await asyncio.sleep(0.01)
             await second.subscribe(["orders"])
             also = asyncio.create_task(work(second, stop))
             async with asyncio.timeout(DEADLINE_S):
-                while len(first.assignment()) != 3 or len(second.assignment()) != 3:
+                while len(await first.assignment()) != 3 or len(await second.assignment()) != 3:
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(produce, kafka, 300, 300)
                 while len(seen) < 600:
@@ -131,7 +131,7 @@ def test_a_cancelled_call_loses_no_message(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         async with consumer(kafka) as member:
             await member.subscribe(["orders"])
-            while not member.assignment():
+            while not await member.assignment():
                 await member.poll(0.05)
             got: list[int] = []
             for start in range(0, 300, 10):
@@ -216,10 +216,10 @@ def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
             await member.subscribe(["orders"])
             await asyncio.to_thread(produce, kafka, 100)
             await take(member, 100)
-            rows = member.assignment()
+            rows = await member.assignment()
             await member.pause(rows)
             await member.resume(rows)
-            await member.commit()
+            await member.commit(asynchronous=False)
         assert {"poll", "incremental_assign", "pause", "resume", "position", "close"} <= watched.calls.keys()
         assert len(set().union(*watched.calls.values())) == 1, "one thread owns the handle"
         assert threading.get_ident() not in set().union(*watched.calls.values())
@@ -244,7 +244,7 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: Emb
         before = {thread.name for thread in threading.enumerate()}
         member = consumer(kafka)
         await member.subscribe(["orders"])
-        while not member.assignment():
+        while not await member.assignment():
             await member.poll(0.05)
         closing = asyncio.create_task(member.close())
         await asyncio.sleep(0)
@@ -257,7 +257,7 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: Emb
         async with consumer(kafka) as other:
             await other.subscribe(["orders"])
             async with asyncio.timeout(DEADLINE_S):
-                while len(other.assignment()) < PARTITIONS:
+                while len(await other.assignment()) < PARTITIONS:
                     await other.poll(0.05)
 
     asyncio.run(main())
