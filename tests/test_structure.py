@@ -24,6 +24,7 @@ PURE = (
     "consumer_coord.group.assignment",
     "consumer_coord.group.subscription",
     "consumer_coord.config",
+    "consumer_coord.setting_names",
     "consumer_coord.net.metadata",
     "consumer_coord.wire",
 )

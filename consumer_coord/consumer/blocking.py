@@ -35,7 +35,7 @@ from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.member_state import Generation
+from consumer_coord.group.generation import Generation
 from consumer_coord.list_offsets import ListedOffset
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata

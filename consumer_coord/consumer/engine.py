@@ -77,10 +77,12 @@ class Engine:
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
         self.auto = AutoCommit(core, home)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
         self.commits = AsynchronousCommits(core, home, told)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
+        self._beginnings: dict[TopicPartition, OffsetAndMetadata] = {}
         #: True while partitions are assigned by the application, not by a group.
         self.manual = False
         self.closing = False
@@ -196,7 +198,7 @@ class Engine:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
             if self.auto.due:
-                self.auto.tick(await self.finished())
+                self.auto.tick(await self._to_commit())
             self.commits.tell()
             await self.handover.carry_out()
             await self.starting.go_on(self.handover.told)
@@ -218,7 +220,7 @@ class Engine:
         if self.auto.enabled:
             new = revoked - self._final.keys()
             if new:
-                finished = {partition: at for partition, at in (await self.finished()).items() if partition in new}
+                finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in new}
                 config = self.core.config
                 limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
                 pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
@@ -237,6 +239,7 @@ class Engine:
         self.starting.forget(partitions)
         for partition in partitions:
             self.stored.pop(partition, None)
+            self._beginnings.pop(partition, None)
             self._final.pop(partition, None)
 
     async def give_up_all(self, ends: float) -> CoordinatorError | None:
@@ -269,6 +272,17 @@ class Engine:
             return await self.reader.positions(assigned)
         return {partition: at for partition, at in self.stored.items() if partition in assigned}
 
+    async def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What an automatic commit takes: what is finished, and the beginning of a partition that had no commit.
+
+        Without the latter, ``auto.offset.reset=latest`` would skip what is written before the next member begins.
+        """
+        return {**self._beginnings, **await self.finished()}
+
+    def _began(self, reset: Positions) -> None:
+        if not self._settings.auto_store:
+            self._beginnings.update({partition: at for partition, at in reset.items() if at.offset >= 0})
+
     async def finished_now(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same, between two polls."""
         await self.reader.ready()
@@ -285,6 +299,8 @@ class Engine:
             raise FatalError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
         self.stored.update(positions)
+        for partition in positions:
+            self._beginnings.pop(partition, None)
 
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the answer; at any time, beside a poll too."""
@@ -312,6 +328,7 @@ class Engine:
         """Go on at another position; for a partition that is still to be started, begin there."""
         if partition in self.reader.assigned and partition not in self.starting.pending:
             self.stored.pop(partition, None)
+            self._beginnings.pop(partition, None)
             await self.reader.ready()
             await self.reader.seek(partition, position)
             return
@@ -374,7 +391,7 @@ class Engine:
         if self.manual:
             await self.reader.ready()
             if self.auto.enabled:
-                pending = self.auto.commit(await self.finished(), max(1.0, timeout_s * 1000))
+                pending = self.auto.commit(await self._to_commit(), max(1.0, timeout_s * 1000))
                 if pending is not None:
                     await self._home.wait(pending, timeout_s)
         else:

@@ -39,8 +39,9 @@ class Starting:
         reader: Reader,
         policy: ResetPolicy,
         on_committed: Callable[[Positions], None],
+        on_reset: Callable[[Positions], None],
     ) -> None:
-        """``on_committed`` gets what begins at a commit of the group."""
+        """``on_committed`` gets what begins at a commit of the group, ``on_reset`` what begins by the policy."""
         #: Held, told to the application, and waiting for their position; nothing is read from them.
         self.pending: frozenset[TopicPartition] = frozenset()
         #: Without a position, and ``auto.offset.reset`` is none: why.
@@ -55,6 +56,7 @@ class Starting:
         self._look_up: _LookUp | None = None
         self._retry_at = 0.0
         self._on_committed = on_committed
+        self._on_reset = on_reset
 
     @property
     def busy(self) -> bool:
@@ -156,6 +158,7 @@ class Starting:
             {partition: self._lapsed.get(partition, "no committed offset") for partition in found.unknown & still}
         )
         self._on_committed(committed)
+        self._on_reset(reset)
         await self._start({**committed, **reset}, begun=reset.keys())
 
 

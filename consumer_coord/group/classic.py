@@ -30,11 +30,9 @@ from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
 from consumer_coord.group.assigning import Assigning
 from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.generation import Generation
 from consumer_coord.group.member import GroupMember, Superseded
-from consumer_coord.group.member_state import (
-    Generation,
-    MemberState,
-)
+from consumer_coord.group.membership import MemberState
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata

@@ -34,7 +34,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group.answers import fatal
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.member_state import NO_GENERATION, Generation
+from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker

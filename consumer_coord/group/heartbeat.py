@@ -15,7 +15,7 @@ from typing import Protocol
 
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
-from consumer_coord.group.member_state import Generation
+from consumer_coord.group.generation import Generation
 from consumer_coord.group.metrics import Metrics
 
 logger = logging.getLogger(__name__)

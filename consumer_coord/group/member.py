@@ -28,16 +28,12 @@ from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.discovery import CoordinatorLookup
 from consumer_coord.group.failures import Failures, copy_of
+from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.heartbeat import Heartbeat
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.leaving import leave_group
 from consumer_coord.group.member_log import MemberLog
-from consumer_coord.group.member_state import (
-    NO_GENERATION,
-    Generation,
-    MemberState,
-    check_transition,
-)
+from consumer_coord.group.membership import MemberState
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_times import PollTimes
 from consumer_coord.group.process_mates.peers import Peers
@@ -560,7 +556,7 @@ class GroupMember:
         self._spawn(self._leave("the client crashed", Deadline.after(self.config.request_timeout_ms)), "leave")
 
     def _set_state(self, state: MemberState) -> None:
-        self._state = check_transition(self._state, state)
+        self._state = state
 
     def rouse(self) -> None:
         """Let the application's next look, or the one that it waits in, find what came up; thread-safe."""

@@ -16,7 +16,7 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.member_state import MemberState
+from consumer_coord.group.membership import MemberState
 from consumer_coord.simulation.checkers import Stint, Violation
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.process import Process
