@@ -1,8 +1,8 @@
 """AsyncGroupConsumer: the same consumer for asyncio, on the application's own loop.
 
-A skin over the engine for tasks.  The coordinator runs on that loop.  librdkafka's handle lives on a thread of its own, one per
-consumer, because its calls block; the loop never waits for it.  Nothing is fetched ahead of the application beyond a batch
-and librdkafka's own bounded queue, so a slow application slows the fetching down.
+A skin over the engine for tasks.  The coordinator runs on that loop.  librdkafka's handle has a thread of its own, one per
+consumer, for calls that block; the loop itself takes only messages that are there.  Nothing is fetched ahead of the
+application beyond a batch and librdkafka's own bounded queue, so a slow application slows the fetching down.
 
 Its methods are those of ``confluent_kafka.aio.AIOConsumer``; those that aiokafka's users know are in
 :mod:`~consumer_coord.consumer.aiokafka_methods`.
@@ -79,6 +79,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
     With automatic commits a message counts as finished when the next one is asked for.  A call that is cancelled loses nothing.
     """
 
+    #: The handle's thread; a simulation's consumer has none.
+    _threaded: Threaded | None = None
+
     def __init__(
         self,
         config: Mapping[str, Any],
@@ -98,8 +101,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
             parsed = parse(settings)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
-        self._threaded = Threaded(self._librdkafka, executor, max_workers)
-        self._set_up(parsed, chosen, self._threaded, shared_clusters)
+        threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
+        self._set_up(parsed, chosen, threaded, shared_clusters)
 
     def _set_up(
         self,
@@ -192,6 +195,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     @property
     def executor(self) -> concurrent.futures.Executor:
         """What librdkafka's calls run on."""
+        assert self._threaded is not None
         return self._threaded.executor
 
     async def close(self, timeout: float | None = None) -> None:
@@ -305,9 +309,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
-        ahead = self._at_hand(num_messages)
-        if ahead is not None:
-            return [ahead.popleft() for _ in range(num_messages)]
+        if self._made is not None and num_messages > 0 and self._at_hand(num_messages) is not None:
+            return self._made.take(num_messages)
         return await self._take(num_messages, num_messages, timeout)
 
     def __aiter__(self) -> Self:
@@ -496,6 +499,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Ask librdkafka's handle, on its thread; not while it fetches."""
         async with self._used() as engine:
             await engine.reader.ready()
+            assert self._threaded is not None
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
     def memberid(self) -> str:

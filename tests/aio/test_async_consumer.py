@@ -194,18 +194,26 @@ def test_pause_holds_back_what_was_fetched_ahead_and_resume_brings_it(kafka: Emb
     asyncio.run(main())
 
 
-def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
+def test_only_what_does_not_block_is_called_on_the_loop(kafka: EmbeddedKafka) -> None:
     class Watched:
         def __init__(self, handle: Any) -> None:
             self.handle = handle
             self.calls: dict[str, set[int]] = {}
+            self.under_way = 0
+            self.most = 0
 
         def __getattr__(self, name: str) -> Any:
             method = getattr(self.handle, name)
 
             def call(*arguments: Any, **keywords: Any) -> Any:
-                self.calls.setdefault(name, set()).add(threading.get_ident())
-                return method(*arguments, **keywords)
+                waits = name == "consume" and arguments[1] != 0
+                self.calls.setdefault(f"{name} and wait" if waits else name, set()).add(threading.get_ident())
+                self.under_way += 1
+                self.most = max(self.most, self.under_way)
+                try:
+                    return method(*arguments, **keywords)
+                finally:
+                    self.under_way -= 1
 
             return call
 
@@ -216,13 +224,16 @@ def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
             await member.subscribe(["orders"])
             await asyncio.to_thread(produce, kafka, 100)
             await take(member, 100)
-            rows = await member.assignment()
-            await member.pause(rows)
-            await member.resume(rows)
-            await member.commit(asynchronous=False)
-        assert {"poll", "incremental_assign", "pause", "resume", "position", "close"} <= watched.calls.keys()
-        assert len(set().union(*watched.calls.values())) == 1, "one thread owns the handle"
-        assert threading.get_ident() not in set().union(*watched.calls.values())
+            held = await member.assignment()
+            await member.pause(held)
+            await member.resume(held)
+            await member.commit()
+            await member.list_topics()
+        assert {"poll", "incremental_assign", "pause", "resume", "position", "list_topics", "close"} <= watched.calls.keys()
+        waiting = [threads for name, threads in watched.calls.items() if name != "consume"]
+        assert len(set().union(*waiting)) == 1, "one thread makes the calls that block"
+        assert threading.get_ident() not in set().union(*waiting)
+        assert watched.most == 1, "the handle is never in two calls at once"
 
     asyncio.run(main())
 

@@ -219,7 +219,7 @@ class Inline:
 
 
 class Threaded:
-    """The handle off the loop, on a thread of its own unless there is an ``executor``.
+    """The handle off the loop, on a thread of its own unless there is an ``executor``; only what does not block runs here.
 
     Calls are carried out one at a time in their order, also when the one who awaits is cancelled.
     """
@@ -254,6 +254,14 @@ class Threaded:
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
+        if self._last is None or self._last.done():
+            # Without a wait, and while the thread is idle, this does not block: a call on the thread would cost 0.1 ms.
+            messages = self._kafka.handle.consume(most, 0)
+            if messages or wait_s <= 0:
+                sink(messages)
+                # The coordinator's heartbeats, and other tasks, run on this loop, however fast messages come.
+                await asyncio.sleep(0)
+                return
 
         def arrived(done: asyncio.Future[list[Any]]) -> None:
             if not done.cancelled() and done.exception() is None:
