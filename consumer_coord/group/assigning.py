@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from assignors import BUILT_IN
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
@@ -37,7 +37,7 @@ FIGURES_TIMEOUT_MS = 1_000
 #: not to hang, at once: a change of threads takes longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
-_QUICK = frozenset({CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor})
+_QUICK = frozenset(BUILT_IN.values())
 
 _STABLE = "Stable"
 
