@@ -74,8 +74,8 @@ class RebalancingMember(GroupMember):
         #: Whatever brokers answer, JoinGroup goes out no more often.  When many members start or stop, seven may be needed.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
-        #: The last driver, while it is being cancelled.
-        self._former_driver: asyncio.Task[None] | None = None
+        #: Drivers that are being stopped.
+        self._former_drivers: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
@@ -103,8 +103,8 @@ class RebalancingMember(GroupMember):
     async def _drive(self) -> None:
         """The background: rebalance whenever something asks for it."""
         retries = failures = 0
-        if self._former_driver is not None:
-            await asyncio.wait({self._former_driver})
+        if self._former_drivers:
+            await asyncio.wait(tuple(self._former_drivers))
         while True:
             await self._signal.until(self._join_wanted)
             try:
@@ -401,13 +401,15 @@ class RebalancingMember(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
+        # Taken away at once: a subscription that comes while this waits starts another one, which waits for the end of this.
+        former, self._driver = self._driver, None
+        if former is not None:
+            self._former_drivers.add(former)
         await self._member_id_promised()
-        if self._driver is not None:
-            # Another one may be started at once, also when this wait is cancelled.
-            self._former_driver, self._driver = self._driver, None
-            self._former_driver.cancel()
-            await asyncio.wait({self._former_driver})
-            self._former_driver = None
+        if former is not None:
+            former.cancel()
+            await asyncio.wait({former})
+            self._former_drivers.discard(former)
 
     def _names(self) -> list[str]:
         return [assignor.name for assignor in self.assignors]
