@@ -1,4 +1,4 @@
-"""An assignor for groups whose partitions are not equal: it evens out lag, byte rate or weights instead of numbers.
+"""An assignor for groups whose partitions are not equal: it evens out lag, rates or weights instead of numbers.
 
 To follow every wobble of the lag would move partitions at each rebalance and make the lag worse, so there are two brakes:
 partitions that have an owner move only if that brings the members' loads closer together by more than a *threshold*, and
@@ -27,7 +27,7 @@ _THRESHOLD_BETWEEN_ROUNDS = 0.5
 class LoadAssignor(SendsLastAssignment):
     """Evens out the sum of the partitions' figures over the members.
 
-    ``by``: ``"lag"`` (records behind) or ``"weights"`` (any rate that the coordinator can measure).  ``weights``:
+    ``by``: ``"lag"`` (records behind) or ``"weights"`` (records a second, as the leader measures them).  ``weights``:
     figures of your own instead, topic -> one for every partition, or one for all; nothing has to be fetched then.
     ``threshold``: by how much the gap between the fullest and the emptiest member has to shrink, as a part of the mean
     load, before an owned partition moves.  ``budget``: the part of all partitions that may move for it in one plan.
