@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from assignors import LoadAssignor
+from assignors import Cluster, LoadAssignor, Member, Plan
 from consumer_coord.group.figures import LEAST_APART_S, Look, rates
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -27,7 +27,7 @@ T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 def growing(per_s: dict[int, float]) -> Callable[[ListOffsetsRequest], ListOffsetsResponse]:
-    """Logs of "t" that grow by so many records a second since the test began; no answer for the other partitions."""
+    """Logs of "t" that grow by so many records a second since the test began."""
 
     def answer(request: ListOffsetsRequest) -> ListOffsetsResponse:
         time_s = asyncio.get_running_loop().time()
@@ -38,8 +38,8 @@ def growing(per_s: dict[int, float]) -> Callable[[ListOffsetsRequest], ListOffse
                     partitions=tuple(
                         ListOffsetsPartitionResponse(
                             partition_index=row.partition_index,
-                            error_code=codes.NONE if row.partition_index in per_s else codes.KAFKA_STORAGE_ERROR,
-                            offset=1_000 + round(per_s.get(row.partition_index, 0.0) * time_s),
+                            error_code=codes.NONE,
+                            offset=1_000 + round(per_s[row.partition_index] * time_s),
                         )
                         for row in topic.partitions
                     ),
@@ -65,7 +65,8 @@ async def test_the_first_assignment_measures_rates_between_two_looks() -> None:
     assignor = weighing()
     async with member(brokers, [assignor]) as one:
         await one.join()
-    assert assignor.clusters[0].weights["t"] == [pytest.approx(500, rel=0.02), pytest.approx(20, rel=0.1), 0.0]
+    busy, slow, idle = assignor.clusters[0].weights["t"]
+    assert (busy, slow, idle) == (pytest.approx(500, rel=0.02), pytest.approx(20, rel=0.1), 0.0)
     first, second = brokers.times(ListOffsetsRequest)[:2]
     assert second - first >= LEAST_APART_S * 1000
 
@@ -82,7 +83,7 @@ async def test_later_assignments_measure_since_the_last_one_and_do_not_wait() ->
         await pause(60_000)
         one.coordinator.request_rejoin("the test wants it")
         await until(lambda: len(assignor.clusters) == 2)
-        assert assignor.clusters[1].weights["t"] == [pytest.approx(100, rel=0.02)]
+        assert assignor.clusters[1].weights["t"][0] == pytest.approx(100, rel=0.02)
         joins = [time for time in brokers.times(JoinGroupRequest) if time > at_ms]
         assert now_ms() - joins[0] < LEAST_APART_S * 1000
         # The second round of a cooperative rebalance follows at once: it weighs by the same rates.
@@ -133,7 +134,7 @@ async def test_the_load_assignor_separates_two_busy_partitions() -> None:
     plans: list[dict[str, set[int]]] = []
 
     class Recording(LoadAssignor):
-        def assign(self, cluster, members):  # type: ignore[no-untyped-def]
+        def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
             assert set(cluster.weights) == {"t"}
             plan = load.assign(cluster, {**members, "zoe": next(iter(members.values()))})
             plans.append({name: set(topics.get("t", ())) for name, topics in plan.items()})
