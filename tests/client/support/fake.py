@@ -45,6 +45,10 @@ from consumer_coord.wire.messages.cluster import (
 )
 from consumer_coord.wire.messages.group import (
     Coordinator,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
@@ -340,6 +344,15 @@ class FakeBrokers:
     def _sasl_handshake(self, request: SaslHandshakeRequest) -> Struct:
         # A listener without SASL.
         return SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
+
+    def _describe_groups(self, request: DescribeGroupsRequest) -> Struct:
+        others = tuple(
+            DescribedGroupMember(member_id=other, client_id=f"client-of-{other}", client_host="/10.0.0.7")
+            for other in self.others
+        )
+        return DescribeGroupsResponse(
+            groups=tuple(DescribedGroup(group_id=group, group_state="Stable", members=others) for group in request.groups)
+        )
 
     def _heartbeat(self, request: HeartbeatRequest) -> Struct:
         return HeartbeatResponse()
