@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 
 import attrs
@@ -12,12 +11,13 @@ from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopic
 from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: In place of a timestamp in milliseconds.
 LATEST = -1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -47,8 +46,9 @@ from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorEr
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import librdkafka_pattern
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
