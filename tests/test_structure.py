@@ -56,7 +56,12 @@ BROKER_MAY_IMPORT = (
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")
 #: Where the real ones are made.
-REAL_THINGS = {"consumer_coord.environment", "consumer_coord.net.tcp", "consumer_coord.broker.server"}
+REAL_THINGS = {
+    "consumer_coord.environment",
+    "consumer_coord.net.tcp",
+    "consumer_coord.broker.command",
+    "consumer_coord.broker.server",
+}
 
 
 def tracked_files() -> Sequence[Path]:

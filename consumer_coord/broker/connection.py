@@ -200,7 +200,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             return False
         self._queue.append(frame)
         self._queued_bytes += len(frame)
-        if self._queued_bytes > _MAX_QUEUED_BYTES:
+        if self._queued_bytes > _MAX_QUEUED_BYTES and self._transport is not None:
             self._transport.pause_reading()
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._serve())
