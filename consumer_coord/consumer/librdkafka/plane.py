@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import ctypes
-import logging
 import os
 import re
 import time
@@ -30,10 +29,11 @@ from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.printable import get_logger
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
