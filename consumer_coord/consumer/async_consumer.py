@@ -14,13 +14,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
-<<<<<<< HEAD
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-=======
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
->>>>>>> next
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -58,12 +53,8 @@ from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
-<<<<<<< HEAD
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
-=======
-from consumer_coord.group.subscription import librdkafka_pattern
 from consumer_coord.printable import get_logger
->>>>>>> next
 
 logger = get_logger(__name__)
 
