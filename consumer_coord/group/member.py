@@ -41,6 +41,7 @@ from consumer_coord.group.subscription import NOTHING
 from consumer_coord.group.waiting import AbandonedError, WaitingRequest
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
@@ -110,7 +111,7 @@ class GroupMember:
         self._released: set[TopicPartition] = set()
         self._signal = Signal()
         self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
-        self._log = MemberLog(logging.getLogger(__name__), self)
+        self._log = MemberLog(get_logger(__name__), self)
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The group's members in this process; they wake each other.
         peers = cluster.groups.get(config.group_id)
