@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -34,7 +35,7 @@ def new_values(one: KeepingConsumer) -> set[tuple[int, str]]:
 @pytest.mark.parametrize("count", [OLD + 60, OLD, 30], ids=["more", "as many", "fewer"])
 @pytest.mark.parametrize("automatic", [True, False], ids=["automatic commits", "commits by hand"])
 def test_no_record_of_the_new_topic_is_skipped(kafka: EmbeddedKafka, automatic: bool, count: int) -> None:
-    settings = {"enable_auto_commit": automatic, "auto_commit_interval_ms": 50, "auto_offset_reset": "latest"}
+    settings: dict[str, Any] = {"enable_auto_commit": automatic, "auto_commit_interval_ms": 50, "auto_offset_reset": "latest"}
     with consumer(kafka, metadata_max_age_ms=1_000, **settings) as one:
         one.commit(offsets=[row(0, 10), row(1, 10)], asynchronous=False)
         one.subscribe(["orders"])
