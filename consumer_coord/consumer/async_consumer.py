@@ -137,7 +137,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     def _start(self) -> Engine:
         """The engine, made on the loop that the consumer is first used on."""
-        if self._closing is not None:
+        # A callback that close() calls may still commit.
+        if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
         if self._made is None:
             cluster = self._clusters().acquire(self._settings.client)
@@ -484,7 +485,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """What this consumer holds now; does not wait for a poll that is under way."""
         with kafka_exceptions():
             engine = self._start()
-            return rows(engine.reader.assigned if engine.manual else engine.core.assignment.held)
+            if engine.manual:
+                return [native(partition, at) for partition, at in sorted(engine.reader.assigned.items())]
+            return rows(engine.core.assignment.held)
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
