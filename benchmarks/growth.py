@@ -27,7 +27,7 @@ from benchmarks.table import markdown, number
 from consumer_coord.config import parse
 from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.member_state import MemberState
+from consumer_coord.group.membership import MemberState
 from consumer_coord.net import tcp
 from tests.support.admin import log_offsets
 from tests.support.processes import wait_until

@@ -16,6 +16,7 @@ partitions are lost.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
@@ -23,16 +24,19 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
-from consumer_coord.consumer.data_plane import DataPlane, partition_of_message
+from consumer_coord.consumer.data_plane import EARLIEST, DataPlane, partition_of_message
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.starting import Starting
+from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = logging.getLogger(__name__)
 
 #: How long the data plane may wait before the group is looked at again.
 _SLICE_S = 0.1
@@ -76,11 +80,14 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.auto = AutoCommit(core, home)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started)
-        self.commits = AsynchronousCommits(core, home, told)
+        self.identity = TopicIdentity(core, home)
+        self.auto = AutoCommit(core, home, self.identity)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
+        self.commits = AsynchronousCommits(core, home, told, self.identity)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
+        self._beginnings: dict[TopicPartition, OffsetAndMetadata] = {}
         #: True while partitions are assigned by the application, not by a group.
         self.manual = False
         self.closing = False
@@ -173,8 +180,7 @@ class Engine:
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
-        ahead = self.reader.ahead
-        return [ahead.popleft() for _ in range(min(most, len(ahead)))]
+        return self.reader.take(most)
 
     def wakeup(self) -> None:
         """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""
@@ -196,10 +202,11 @@ class Engine:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
             if self.auto.due:
-                self.auto.tick(await self.finished())
+                self.auto.tick(await self._to_commit())
             self.commits.tell()
             await self.handover.carry_out()
             await self.starting.go_on(self.handover.told)
+            await self._begin_recreated()
             await self._events()
             failure = self.handover.take_failure()
             if failure is not None:
@@ -207,6 +214,23 @@ class Engine:
         except BaseException:
             core.attention = True
             raise
+
+    async def _begin_recreated(self) -> None:
+        """Partitions of a topic that was deleted and made again begin with its first record."""
+        recreated = self.identity.recreated(self.reader.assigned.keys())
+        if recreated:
+            logger.warning(
+                "%s: the topic was deleted and made again while it was read; reading begins with its first record",
+                listed(recreated),
+            )
+            await self._home.settled()
+            await self.reader.ready()
+            await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
+            self.identity.started(recreated)
+            self.auto.forget(recreated)
+            for partition in recreated:
+                self.stored.pop(partition, None)
+                self._beginnings.pop(partition, None)
 
     async def finish_revoked(self, revoked: Partitions) -> bool:
         """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
@@ -218,7 +242,7 @@ class Engine:
         if self.auto.enabled:
             new = revoked - self._final.keys()
             if new:
-                finished = {partition: at for partition, at in (await self.finished()).items() if partition in new}
+                finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in new}
                 config = self.core.config
                 limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
                 pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
@@ -235,8 +259,10 @@ class Engine:
         await self.reader.stop(partitions)
         self.auto.forget(partitions)
         self.starting.forget(partitions)
+        self.identity.forget(partitions)
         for partition in partitions:
             self.stored.pop(partition, None)
+            self._beginnings.pop(partition, None)
             self._final.pop(partition, None)
 
     async def give_up_all(self, ends: float) -> CoordinatorError | None:
@@ -269,6 +295,17 @@ class Engine:
             return await self.reader.positions(assigned)
         return {partition: at for partition, at in self.stored.items() if partition in assigned}
 
+    async def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What an automatic commit takes: what is finished, and the beginning of a partition that had no commit.
+
+        Without the latter, ``auto.offset.reset=latest`` would skip what is written before the next member begins.
+        """
+        return {**self._beginnings, **await self.finished()}
+
+    def _began(self, reset: Positions) -> None:
+        if not self._settings.auto_store:
+            self._beginnings.update({partition: at for partition, at in reset.items() if at.offset >= 0})
+
     async def finished_now(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same, between two polls."""
         await self.reader.ready()
@@ -285,13 +322,14 @@ class Engine:
             raise FatalError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
         self.stored.update(positions)
+        for partition in positions:
+            self._beginnings.pop(partition, None)
 
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the answer; at any time, beside a poll too."""
         core = self.core
         limit_ms = core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        ownerships = core.assignment.ownerships(wanted)
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
+        pending = self.identity.commit(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
         if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
@@ -312,6 +350,7 @@ class Engine:
         """Go on at another position; for a partition that is still to be started, begin there."""
         if partition in self.reader.assigned and partition not in self.starting.pending:
             self.stored.pop(partition, None)
+            self._beginnings.pop(partition, None)
             await self.reader.ready()
             await self.reader.seek(partition, position)
             return
@@ -374,7 +413,7 @@ class Engine:
         if self.manual:
             await self.reader.ready()
             if self.auto.enabled:
-                pending = self.auto.commit(await self.finished(), max(1.0, timeout_s * 1000))
+                pending = self.auto.commit(await self._to_commit(), max(1.0, timeout_s * 1000))
                 if pending is not None:
                     await self._home.wait(pending, timeout_s)
         else:

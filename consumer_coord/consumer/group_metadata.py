@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from consumer_coord.errors import FatalError
-from consumer_coord.group.member_state import Generation
+from consumer_coord.group.generation import Generation
 
 _MAGIC = b"CGMDv2:"
 

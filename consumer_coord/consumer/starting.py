@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -14,9 +13,10 @@ from consumer_coord.consumer.start_positions import ResetPolicy, Starts, no_offs
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -39,8 +39,9 @@ class Starting:
         reader: Reader,
         policy: ResetPolicy,
         on_committed: Callable[[Positions], None],
+        on_reset: Callable[[Positions], None],
     ) -> None:
-        """``on_committed`` gets what begins at a commit of the group."""
+        """``on_committed`` gets what begins at a commit of the group, ``on_reset`` what begins by the policy."""
         #: Held, told to the application, and waiting for their position; nothing is read from them.
         self.pending: frozenset[TopicPartition] = frozenset()
         #: Without a position, and ``auto.offset.reset`` is none: why.
@@ -55,6 +56,7 @@ class Starting:
         self._look_up: _LookUp | None = None
         self._retry_at = 0.0
         self._on_committed = on_committed
+        self._on_reset = on_reset
 
     @property
     def busy(self) -> bool:
@@ -156,6 +158,7 @@ class Starting:
             {partition: self._lapsed.get(partition, "no committed offset") for partition in found.unknown & still}
         )
         self._on_committed(committed)
+        self._on_reset(reset)
         await self._start({**committed, **reset}, begun=reset.keys())
 
 

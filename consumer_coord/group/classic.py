@@ -28,13 +28,11 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
-from consumer_coord.group.assigning import FIGURES_TIMEOUT_MS, Assigning
+from consumer_coord.group.assigning import Assigning
 from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.generation import Generation
 from consumer_coord.group.member import GroupMember, Superseded
-from consumer_coord.group.member_state import (
-    Generation,
-    MemberState,
-)
+from consumer_coord.group.membership import MemberState
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
@@ -76,11 +74,12 @@ class RebalancingMember(GroupMember):
         #: Whatever brokers answer, JoinGroup goes out no more often.  When many members start or stop, seven may be needed.
         self._join_pace = Pace(10, 4)
         self._driver: asyncio.Task[None] | None = None
-        #: The last driver, while it is being cancelled.
-        self._former_driver: asyncio.Task[None] | None = None
+        #: Drivers that are being stopped.
+        self._former_drivers: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
+        self._recreations = cluster.metadata.recreations
         #: The version of metadata that the leader was ahead of, -1 if it was not.
         self._outrun = -1
         #: How many assignments in a row had topics outside the subscription.
@@ -105,8 +104,8 @@ class RebalancingMember(GroupMember):
     async def _drive(self) -> None:
         """The background: rebalance whenever something asks for it."""
         retries = failures = 0
-        if self._former_driver is not None:
-            await asyncio.wait({self._former_driver})
+        if self._former_drivers:
+            await asyncio.wait(tuple(self._former_drivers))
         while True:
             await self._signal.until(self._join_wanted)
             try:
@@ -296,10 +295,10 @@ class RebalancingMember(GroupMember):
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """A request to the coordinator on the way from join to sync, for a moment only."""
+        """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
         broker = await self.ensure_coordinator_ready()
         return await self.ask_coordinator(
-            broker, message, timeout_ms=self.config.request_timeout_ms, patience_ms=FIGURES_TIMEOUT_MS
+            broker, message, timeout_ms=self.config.request_timeout_ms, patience_ms=self.config.session_timeout_ms / 2
         )
 
     async def _sync_group(
@@ -378,6 +377,10 @@ class RebalancingMember(GroupMember):
     # -- metadata --------------------------------------------------------------------------------------------------------
 
     def _on_metadata(self, metadata: Metadata) -> None:
+        if metadata.recreations != self._recreations:
+            # What is read of a topic that was made again begins anew: the application has to look.
+            self._recreations = metadata.recreations
+            self._call_attention()
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
@@ -403,13 +406,15 @@ class RebalancingMember(GroupMember):
             self._beating = self._spawn(self._heartbeat.run(), "heartbeat")
 
     async def _stop_driver(self) -> None:
+        # Taken away at once: a subscription that comes while this waits starts another one, which waits for the end of this.
+        former, self._driver = self._driver, None
+        if former is not None:
+            self._former_drivers.add(former)
         await self._member_id_promised()
-        if self._driver is not None:
-            # Another one may be started at once, also when this wait is cancelled.
-            self._former_driver, self._driver = self._driver, None
-            self._former_driver.cancel()
-            await asyncio.wait({self._former_driver})
-            self._former_driver = None
+        if former is not None:
+            former.cancel()
+            await asyncio.wait({former})
+            self._former_drivers.discard(former)
 
     def _names(self) -> list[str]:
         return [assignor.name for assignor in self.assignors]

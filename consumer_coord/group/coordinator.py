@@ -20,10 +20,8 @@ from consumer_coord.errors import (
 from consumer_coord.group.assignment import Target
 from consumer_coord.group.classic import RebalancingMember
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.group.member_state import (
-    Generation,
-    MemberState,
-)
+from consumer_coord.group.generation import Generation
+from consumer_coord.group.membership import MemberState
 from consumer_coord.group.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
 from consumer_coord.list_offsets import ListedOffset, list_offsets
 from consumer_coord.retry import Deadline

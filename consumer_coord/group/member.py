@@ -28,16 +28,12 @@ from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.discovery import CoordinatorLookup
 from consumer_coord.group.failures import Failures, copy_of
+from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.heartbeat import Heartbeat
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.leaving import leave_group
 from consumer_coord.group.member_log import MemberLog
-from consumer_coord.group.member_state import (
-    NO_GENERATION,
-    Generation,
-    MemberState,
-    check_transition,
-)
+from consumer_coord.group.membership import MemberState
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_times import PollTimes
 from consumer_coord.group.process_mates.peers import Peers
@@ -45,6 +41,7 @@ from consumer_coord.group.subscription import NOTHING
 from consumer_coord.group.waiting import AbandonedError, WaitingRequest
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
@@ -114,7 +111,7 @@ class GroupMember:
         self._released: set[TopicPartition] = set()
         self._signal = Signal()
         self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
-        self._log = MemberLog(logging.getLogger(__name__), self)
+        self._log = MemberLog(get_logger(__name__), self)
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The group's members in this process; they wake each other.
         peers = cluster.groups.get(config.group_id)
@@ -560,7 +557,7 @@ class GroupMember:
         self._spawn(self._leave("the client crashed", Deadline.after(self.config.request_timeout_ms)), "leave")
 
     def _set_state(self, state: MemberState) -> None:
-        self._state = check_transition(self._state, state)
+        self._state = state
 
     def rouse(self) -> None:
         """Let the application's next look, or the one that it waits in, find what came up; thread-safe."""

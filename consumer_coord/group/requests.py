@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from assignors.base import Assignor
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import AssignorError
-from consumer_coord.group.member_state import Generation
+from consumer_coord.group.generation import Generation
 from consumer_coord.net.connection import Versioned
 from consumer_coord.wire.membership import Subscription, encode_subscription
 from consumer_coord.wire.messages.group import (

@@ -9,7 +9,6 @@ waits, and gives it back afterwards.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,9 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
-from consumer_coord.net.metadata import Broker, Metadata, from_response
+from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
 from consumer_coord.net.sasl import require_no_sasl
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -33,15 +33,15 @@ from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataReques
 if TYPE_CHECKING:
     from consumer_coord.group.process_mates.peers import Peers
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 #: A connection on which nothing was heard for so long carries no JoinGroup or SyncGroup: it may be dead without a sign of it
 #: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
 _KEPT_S = 3.0
 
-#: Metadata of more partitions than this is read off the loop.
-_MANY_PARTITIONS = 10_000
+#: Metadata of more brokers, topics and partitions than this is read off the loop.
+_MANY_ROWS = 10_000
 
 
 @attrs.frozen(kw_only=True)
@@ -409,7 +409,7 @@ class ClusterClient:
 
     async def _read_metadata(self, response: MetadataResponse, interest: frozenset[str] | None) -> Metadata:
         previous = self.metadata
-        if sum(len(topic.partitions) for topic in response.topics) < _MANY_PARTITIONS:
+        if size_of(response) < _MANY_ROWS:
             return from_response(response, previous, interest)
         # The refresh lock is held: no other answer comes in between.
         return await self.environment.run_blocking(lambda: from_response(response, previous, interest))

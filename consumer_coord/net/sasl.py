@@ -8,9 +8,8 @@ setting, what to do, and never a secret.
 from __future__ import annotations
 
 import asyncio
-import importlib
+import functools
 import json
-import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
@@ -20,11 +19,13 @@ import attrs
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.connection import Connection
+from consumer_coord.net.scram import ScramClient, ScramError
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: After this part of its life a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
 REFRESH_AFTER = 0.8
@@ -113,7 +114,7 @@ class _OneToken:
 
 @attrs.frozen
 class Scram:
-    """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677), by the scramp library; the password stays here."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677); the password stays here."""
 
     name: str
     username: str
@@ -135,46 +136,29 @@ class Scram:
         return _without(text, self.password)
 
 
-def require_scramp() -> Any:
-    """The scramp library; raises :class:`ConfigurationError` that says what to install."""
-    try:
-        return importlib.import_module("scramp")
-    except ImportError as error:
-        raise ConfigurationError(
-            "sasl.mechanism: SCRAM needs the scramp library: pip install 'consumer-coord[scram]'"
-        ) from error
-
-
 class _ScramExchange:
     def __init__(self, scram: Scram) -> None:
-        scramp = require_scramp()
-        self._refused: type[Exception] = scramp.ScramException
-        try:
-            self._client: Any = scramp.ScramClient([scram.name], scram.username, scram.password)
-        except self._refused:
-            raise ConfigurationError(
-                "sasl.username or sasl.password holds a character that may not be used with SCRAM (SASLprep, RFC 4013)"
-            ) from None
+        self._client = ScramClient(scram.name, scram.username, scram.password)
         self._run_blocking = scram.environment.run_blocking
         self._steps = 0
 
     async def first(self) -> bytes:
-        return str(self._client.get_client_first()).encode()
+        return self._client.first().encode()
 
     async def respond(self, challenge: bytes) -> bytes | None:
         self._steps += 1
         try:
             message = challenge.decode()
             if self._steps == 1:
-                self._client.set_server_first(message)
                 # Thousands of rounds of a hash: in a thread, lest they hold up heartbeats.
-                final: str = await self._run_blocking(self._client.get_client_final)
+                final = await self._run_blocking(functools.partial(self._client.final, message))
                 return final.encode()
             # This checks the broker's signature: that it knows the password, too.
-            self._client.set_server_final(message)
-        except (self._refused, ValueError) as error:
-            # The exception may quote the conversation, so only its kind travels on.
-            raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({type(error).__name__})") from None
+            self._client.check(message)
+        except ValueError as error:
+            # A UnicodeDecodeError would quote the conversation, so only the kind of such an error travels on.
+            why = str(error) if isinstance(error, ScramError) else type(error).__name__
+            raise AuthenticationError(f"the broker's part of the SCRAM exchange is wrong ({why})") from None
         return None
 
 

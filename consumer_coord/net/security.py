@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import logging
 import os
 import ssl
 import tempfile
@@ -29,10 +28,10 @@ from consumer_coord.net.sasl import (
     SaslAuthenticator,
     Scram,
     TokenSource,
-    require_scramp,
 )
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
@@ -168,8 +167,6 @@ def _check_sasl(sasl: Mapping[str, Any]) -> str:
     for key in () if by_token else needed:
         if not isinstance(sasl[key], str) or "\0" in sasl[key]:
             raise ConfigurationError(f"{key} must be a text without NUL characters")
-    if mechanism in _SCRAM:
-        require_scramp()
     return mechanism
 
 

@@ -271,3 +271,25 @@ def test_a_consumer_that_cannot_be_made_leaves_nothing_behind(kafka: EmbeddedKaf
     with pytest.raises(KafkaException):
         GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP, "no.such.setting": 1})
     assert len(Runtime.shared().clusters._clients) == before
+
+
+def test_no_call_imports_a_module_of_confluent_kafka(kafka: EmbeddedKafka) -> None:
+    """Its C code would turn Ctrl-C that comes in the import into an ImportError."""
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from consumer_coord import GroupConsumer
+
+        one = GroupConsumer({{"bootstrap.servers": {kafka.bootstrap_servers!r}, "group.id": {GROUP!r}}})
+        before = set(sys.modules)
+        one.subscribe(["orders"])
+        while len(one.assignment()) < 4:
+            one.poll(0.01)
+        one.poll(0.1)
+        one.list_topics("orders", timeout=10)
+        one.close()
+        print(sorted(name for name in set(sys.modules) - before if name.startswith("confluent_kafka")))
+        """
+    )
+    ended = _run_program(program)
+    assert ended.stdout.strip() == "[]", ended.stderr

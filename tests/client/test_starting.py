@@ -23,10 +23,11 @@ def _committed(kafka: EmbeddedKafka) -> list[int]:
 
 
 @pytest.mark.behaviour(55)
-def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKafka) -> None:
+@pytest.mark.parametrize("auto_store", [True, False])
+def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKafka, auto_store: bool) -> None:
     """auto.offset.reset=latest: what is written between two members is read by the second."""
     produce(kafka, "orders", {0: range(7)})
-    with consumer(kafka, auto_offset_reset="latest") as one:
+    with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=auto_store) as one:
         one.subscribe(["orders"])
         poll_until(one, lambda: len(one._reader.assigned) == 2)
     assert _committed(kafka) == [7, 0]
@@ -35,6 +36,19 @@ def test_a_member_that_read_nothing_leaves_the_end_it_began_at(kafka: EmbeddedKa
         two.subscribe(["orders"])
         found = sorted((message.partition(), message.offset()) for message in take(two, 13))
     assert found == [(0, 7 + number) for number in range(10)] + [(1, number) for number in range(3)]
+
+
+def test_where_a_member_began_is_no_stored_offset(kafka: EmbeddedKafka) -> None:
+    """With enable.auto.offset.store=false commit() without arguments takes what the application stored, nothing else."""
+    with consumer(kafka, auto_offset_reset="latest", enable_auto_offset_store=False) as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+        produce(kafka, "orders", {0: range(5)})
+        messages = take(one, 5)
+        one.store_offsets(messages[1])
+        one.commit(asynchronous=False)
+        assert _committed(kafka) == [2, -1001]
+    assert _committed(kafka) == [2, 0], "close commits where the other partition began, too"
 
 
 def test_a_partition_that_begins_at_a_commit_is_not_committed_again(kafka: EmbeddedKafka) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from assignors import CooperativeStickyAssignor
 from consumer_coord import GroupConsumer
 from consumer_coord.consumer import group_metadata
-from consumer_coord.group.member_state import Generation
+from consumer_coord.group.generation import Generation
 from consumer_coord.retry import Deadline
 from examples.exactly_once import Billing, behind
 from tests.support.admin import await_group

@@ -13,7 +13,7 @@ from assignors import RangeAssignor
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.runtime import real_environment
 from consumer_coord.group import requests
-from consumer_coord.group.member_state import Generation
+from consumer_coord.group.generation import Generation
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.wire import error_codes as codes

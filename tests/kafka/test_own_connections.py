@@ -12,7 +12,7 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
-from consumer_coord.group.member_state import MemberState
+from consumer_coord.group.membership import MemberState
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 

@@ -14,6 +14,7 @@ from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, RetriableError
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.sasl import OAuthBearer, Plain, SaslAuthenticator, Scram, TokenSource, require_no_sasl
+from consumer_coord.net.scram import ScramClient, ScramError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.security import (
@@ -148,9 +149,40 @@ def test_scram_refuses_a_malformed_first_message(first: bytes) -> None:
         authenticate(scram(), Broker([SaslAuthenticateResponse(auth_bytes=first)]))
 
 
-def test_scram_refuses_names_that_it_cannot_send() -> None:
-    with pytest.raises(ConfigurationError, match="SASLprep"):
-        authenticate(scram(username="a\u0007b"), Broker())
+def test_scram_is_that_of_the_rfc() -> None:
+    """The example of RFC 7677, section 3."""
+    client = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
+    assert client.first() == "n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    final = client.final(f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert final == f"c=biws,r={nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    client.check("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+@pytest.mark.parametrize("salt_and_iterations", ["s=QUJD,i=4095", "s=QUJD,i=1000001", "s=QUJD,i=-1", "s=,i=4096", "s=!,i=4096"])
+def test_scram_refuses_what_kafka_and_librdkafka_refuse(salt_and_iterations: str) -> None:
+    client = ScramClient("SCRAM-SHA-256", "alice", PASSWORD, nonce="ours")
+    with pytest.raises(ScramError):
+        client.final(f"r=ours-theirs,{salt_and_iterations}")
+
+
+def test_scram_refuses_a_broker_that_adds_nothing_to_the_nonce() -> None:
+    client = ScramClient("SCRAM-SHA-256", "alice", PASSWORD, nonce="ours")
+    with pytest.raises(ScramError, match="not an answer to this exchange"):
+        client.final("r=ours,s=QUJD,i=4096")
+
+
+def test_scram_escapes_names_and_sends_them_as_kafka_does() -> None:
+    assert ScramClient("SCRAM-SHA-512", "a=b,ﬁ", PASSWORD, nonce="n").first() == "n,,n=a=3Db=2Cﬁ,r=n"
+
+
+def test_scram_uses_a_password_as_it_is() -> None:
+    """SASLprep would make "ﬁ" two letters; neither Kafka nor librdkafka does that, so the key would be another."""
+
+    def proof(password: str) -> str:
+        return ScramClient("SCRAM-SHA-256", "alice", password, nonce="n").final("r=n-n,s=QUJD,i=4096")
+
+    assert proof("ﬁ") != proof("fi")
 
 
 # -- OAUTHBEARER ----------------------------------------------------------------------------------------------------

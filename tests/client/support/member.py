@@ -18,7 +18,7 @@ from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.member_state import MemberState
+from consumer_coord.group.membership import MemberState
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition

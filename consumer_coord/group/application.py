@@ -1,0 +1,99 @@
+"""What a member knows of its application: its polls, its calls of callbacks, and how it is told that something came up.
+
+The application polls on its own thread (or as a task of the loop) and must not pay for the group at each poll.  So it only
+counts its polls in :attr:`Application.polls` and reads one flag, :attr:`Application.attention`; with the flag up it calls
+:meth:`Application.polled`, which raises what failed in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.failures import Failures, copy_of
+from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.poll_times import PollTimes
+from consumer_coord.signals import Signal
+
+
+class Application:
+    """One member's application, as the member sees it; everything may be used from any thread."""
+
+    def __init__(
+        self,
+        group_id: str,
+        assignment: AssignmentState,
+        metrics: Metrics,
+        signal: Signal,
+        *,
+        patience_ms: float,
+        on_poll: Callable[[int], bool],
+    ) -> None:
+        """``patience_ms``: after this time without progress of a join, the application is told what is in the way.
+
+        ``on_poll`` gets the count of polls at each poll with :attr:`attention` up, on the application's thread; it returns
+        True while the member waits for a later poll.
+        """
+        #: The application counts its polls here, from its own thread.
+        self.polls = 0
+        #: True when the application has something to look at: a change, a failure.
+        self.attention = False
+        #: Set with it, for an application that waits for nothing else.
+        self.bell = threading.Event()
+        #: Wakes the application; an application on the loop has something else here.
+        self.ring: Callable[[], object] = self.bell.set
+        #: What the next poll raises, and what delays a join.
+        self.failures = Failures(group_id, patience_ms, self.call_attention)
+        self._loop = asyncio.get_running_loop()
+        #: The loop's clock, in seconds.
+        self.clock = self._loop.time
+        self._assignment = assignment
+        self._metrics = metrics
+        self._signal = signal
+        self._on_poll = on_poll
+
+    @property
+    def poll_times(self) -> PollTimes:
+        """Where the application's thread records when it polled."""
+        return self._metrics.polls
+
+    def polled(self, *, looks: bool = False) -> None:
+        """The application polled (``looks``: and looks at the assignment next); raises what failed in the background."""
+        self.polls += 1
+        if self.attention:
+            self._attend(looks)
+
+    def _attend(self, looks: bool) -> None:
+        # First the flag and then the look: what the loop notes in between is seen by the next poll.
+        self.attention = False
+        waits = self._on_poll(self.polls)
+        failure = self.failures.take()
+        if failure is None and not waits:
+            if not looks:
+                self.attention = not self._assignment.settled
+            return
+        self.attention = True
+        self.call(self._signal.fire)
+        if failure is not None:
+            raise copy_of(failure)
+
+    def called_back(self, kind: str, began: float) -> None:
+        """A callback was called at ``began``, of :attr:`clock`, and ends now; on the application's thread."""
+        self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
+
+    def rouse(self) -> None:
+        """The application's next poll, or the one that waits now, looks at everything."""
+        self.attention = True
+        self.ring()
+
+    def call_attention(self) -> None:
+        """The same, and the member's own coroutines look again; on the loop."""
+        self.rouse()
+        self._signal.fire()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run ``function`` on the loop, soon; without effect after the loop has ended."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)

@@ -1,0 +1,29 @@
+"""Who a member is to its group: generation, member id and agreed assignor, as one immutable value."""
+
+from __future__ import annotations
+
+import attrs
+
+UNKNOWN_MEMBER_ID = ""
+NO_GENERATION_ID = -1
+
+
+@attrs.frozen
+class Generation:
+    """Generation id, member id and the assignor's name that the group agreed on (``AbstractCoordinator.Generation``).
+
+    A value is replaced, never changed, so code that waited can compare what it knew with what holds now.  In the consumer
+    protocol ``generation_id`` is the member epoch (KIP-848).
+    """
+
+    generation_id: int = NO_GENERATION_ID
+    member_id: str = UNKNOWN_MEMBER_ID
+    protocol_name: str | None = None
+
+    @property
+    def has_member_id(self) -> bool:
+        """True once the coordinator gave us an id."""
+        return self.member_id != UNKNOWN_MEMBER_ID
+
+
+NO_GENERATION = Generation()
