@@ -60,9 +60,8 @@ async def test_an_api_that_a_broker_does_not_serve_is_told_with_the_version_that
 
     def without_offset_delete(request: ApiVersionsRequest) -> ApiVersionsResponse:
         served = [api for api in APIS.values() if api.key != api_for(OffsetDeleteRequest).key]
-        return ApiVersionsResponse(
-            api_keys=tuple(ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in served)
-        )
+        rows = (ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in served)
+        return ApiVersionsResponse(api_keys=tuple(rows))
 
     brokers.always(ApiVersionsRequest, without_offset_delete)
     cluster = new_cluster(brokers)
