@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -10,12 +9,14 @@ import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID
 from consumer_coord.consumer.home import Home, Pending
+from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -62,12 +63,15 @@ class _Timer:
 class AutoCommit:
     """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, follow: Follow | None = None) -> None:
+    def __init__(
+        self, core: ConsumerCoordinator, home: Home, identity: TopicIdentity, follow: Follow | None = None
+    ) -> None:
         """``follow`` gets each commit that was started."""
         self.enabled = core.config.enable_auto_commit
         self._follow = follow
         self._core = core
         self._home = home
+        self._identity = identity
         self._interval_s = max(0.001, core.config.auto_commit_interval_ms / 1000)
         self._timer = _Timer(core)
         self._running = False
@@ -112,9 +116,7 @@ class AutoCommit:
         if not wanted:
             return None
         self._last.update(wanted)
-        ownerships = self._core.assignment.ownerships(wanted)
-        core = self._core
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships))
+        pending = self._identity.commit(wanted, timeout_ms)
         last = self._last
         pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
         if self._follow is not None:
@@ -147,8 +149,9 @@ Tell = Callable[[Positions, CommitResult], None]
 class AsynchronousCommits:
     """Commits that nobody waits for; each is told of exactly once, in the order of the calls."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, identity: TopicIdentity) -> None:
         self._core = core
+        self._identity = identity
         self._home = home
         self._tell = tell
         self._flying: deque[tuple[Positions, Pending[CommitResult]]] = deque()
@@ -167,9 +170,7 @@ class AsynchronousCommits:
     def start(self, wanted: Positions) -> Pending[CommitResult]:
         """Commit, without waiting."""
         core = self._core
-        limit_ms = core.config.default_api_timeout_ms
-        ownerships = core.assignment.ownerships(wanted)
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
+        pending = self._identity.commit(wanted, core.config.default_api_timeout_ms)
         self.follow(wanted, pending)
         return pending
 

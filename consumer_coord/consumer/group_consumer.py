@@ -8,7 +8,6 @@ Whose turn it is, and what other threads and callbacks may call, is :mod:`~consu
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -54,9 +53,10 @@ from consumer_coord.consumer.reader import MOST_AHEAD
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.group.subscription import librdkafka_pattern
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: So many notes are kept for an application that does not poll; older ones go.
 _MOST_NOTES = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +23,9 @@ from consumer_coord.consumer.librdkafka.rows import (
 )
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class OffsetCalls(Turns):

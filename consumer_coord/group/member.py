@@ -42,6 +42,7 @@ from consumer_coord.group.subscription import NOTHING
 from consumer_coord.group.waiting import AbandonedError, WaitingRequest
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
@@ -111,7 +112,7 @@ class GroupMember:
         self._released: set[TopicPartition] = set()
         self._signal = Signal()
         self._failures = Failures(config.group_id, config.default_api_timeout_ms, self._call_attention)
-        self._log = MemberLog(logging.getLogger(__name__), self)
+        self._log = MemberLog(get_logger(__name__), self)
         self._tasks: set[asyncio.Task[Any]] = set()
         #: The group's members in this process; they wake each other.
         peers = cluster.groups.get(config.group_id)
@@ -423,8 +424,7 @@ class GroupMember:
             self.config.max_poll_interval_ms,
         )
         self._parked_at = self.polls
-        limit = f"max.poll.interval.ms={self.config.max_poll_interval_ms}"
-        self._failures.note(PollIntervalExceededError(f"no poll for {limit}: joining again"))
+        self._failures.note(PollIntervalExceededError(f"no poll for {self.config.max_poll_interval_ms} ms: joining again"))
         await self._leave(
             "consumer poll timeout has expired", Deadline.after(self.config.request_timeout_ms), static_too=False
         )

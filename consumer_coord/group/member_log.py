@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
 from typing import Any, Protocol
 
 
@@ -27,8 +26,13 @@ class MemberLog(logging.LoggerAdapter[logging.Logger]):
         super().__init__(logger, {})
         self._member = member
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """The line with its prefix."""
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """The line with its prefix, whose values are arguments: an id may hold a per cent sign, or what is not printable."""
+        if not self.isEnabledFor(level):
+            return
         member = self._member
         who = member.group_instance_id or member.member_id or "new member"
-        return f"[group={member.group_id} member={who} generation={member.generation}] {msg}", kwargs
+        text = str(msg) if args else str(msg).replace("%", "%%")
+        prefix = "[group=%s member=%s generation=%s] "
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        self.logger.log(level, f"{prefix}{text}", member.group_id, who, member.generation, *args, **kwargs)

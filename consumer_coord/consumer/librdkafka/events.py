@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
@@ -16,10 +14,11 @@ from consumer_coord.errors import (
     UnknownTopicError,
     WakeupError,
 )
+from consumer_coord.printable import get_logger
 
 _NO_TIMESTAMP = (TIMESTAMP_NOT_AVAILABLE, -1)
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: What the application did itself, or asked for: raised in any case.
 _ITS_OWN = (CallbackError, ClosedError, ConcurrentUseError, ForkedError, WakeupError)
