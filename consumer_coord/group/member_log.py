@@ -21,14 +21,16 @@ class Speaker(Protocol):
 
 
 class MemberLog(logging.LoggerAdapter[logging.Logger]):
-    """Puts ``[group=... member=... generation=...]`` before every line."""
+    """Puts ``[group=... member=... generation=...]`` before every line, and the same as fields for structured logs."""
 
     def __init__(self, logger: logging.Logger, member: Speaker) -> None:
         super().__init__(logger, {})
         self._member = member
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """The line with its prefix."""
+        """The line with its prefix, and with ``group``, ``member`` and ``generation`` as attributes of the record."""
         member = self._member
         who = member.group_instance_id or member.member_id or "new member"
+        fields = {"group": member.group_id, "member": who, "generation": member.generation}
+        kwargs["extra"] = {**fields, **(kwargs.get("extra") or {})}
         return f"[group={member.group_id} member={who} generation={member.generation}] {msg}", kwargs
