@@ -19,7 +19,7 @@ from tools.reference import PARTS  # noqa: E402
 
 project = "consumer-coord"
 author = "the consumer-coord maintainers"
-copyright = "the consumer-coord maintainers, Apache License 2.0"  # noqa: A001 - Sphinx's name
+copyright = "the consumer-coord maintainers, Apache License 2.0"
 version = release = consumer_coord.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]

@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     ),
     "session.timeout.ms": (
         "Silence after which the coordinator drops the member.",
-        "Lower: a dead member's partitions move sooner, and a pause of the process or network costs a rebalance. Brokers bound it.",
+        "Lower: a dead member's partitions move sooner, and a pause of the process costs a rebalance. Brokers bound it.",
     ),
     "heartbeat.interval.ms": (
         "How often the coordinator is asked, and so how soon a rebalance is noticed. A third of a shorter session.",
@@ -245,13 +245,13 @@ REMEDIES: Mapping[int, str] = {
     error_codes.REBALANCE_IN_PROGRESS: "None: the member joins; commits of what it keeps are sent again by themselves.",
     error_codes.MEMBER_ID_REQUIRED: "None: the first answer to every new member (KIP-394).",
     error_codes.NOT_COORDINATOR: "None: the coordinator moved, and is looked up again.",
-    error_codes.COORDINATOR_NOT_AVAILABLE: "Wait; on a new cluster `__consumer_offsets` is just being made. If it lasts, look at the brokers.",
+    error_codes.COORDINATOR_NOT_AVAILABLE: "Wait: a new cluster is making `__consumer_offsets`. If it lasts, look at the brokers.",
     error_codes.COORDINATOR_LOAD_IN_PROGRESS: "Wait: a broker is reading the groups it took over.",
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic, or correct its name. The member waits for it.",
     error_codes.OFFSET_METADATA_TOO_LARGE: "Shorten the commit's metadata, or raise the brokers' `offset.metadata.max.bytes`.",
     error_codes.UNSTABLE_OFFSET_COMMIT: "Wait: a transaction with offsets of this partition is open.",
     error_codes.SASL_AUTHENTICATION_FAILED: "Check `sasl.username`, `sasl.password`, or what `oauth_cb` returns.",
-    error_codes.UNSUPPORTED_SASL_MECHANISM: "Set `sasl.mechanism` to one that the listener has enabled; the message lists them.",
+    error_codes.UNSUPPORTED_SASL_MECHANISM: "Set `sasl.mechanism` to one that the listener has; the message lists them.",
     error_codes.ILLEGAL_SASL_STATE: "The listener has no SASL: set `security.protocol` to `plaintext` or `ssl`.",
 }
 
@@ -304,7 +304,9 @@ def parsers() -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
         for action in cli.build_parser([asked])._actions:
             if isinstance(action, argparse._SubParsersAction):
                 helps = {one.dest: one.help or "" for one in action._choices_actions}
-                found |= {name: (one, helps[name]) for name, one in action.choices.items() if name == asked or name not in found}
+                for name, one in action.choices.items():
+                    if name == asked or name not in found:
+                        found[name] = (one, helps[name])
     return found
 
 
