@@ -18,7 +18,7 @@ from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import leader
-from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.simulation.scenario import Scenario, from_json, play
@@ -80,14 +80,14 @@ def _leave_the_sync_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
-    owned = ConsumerCoordinator._owned
+    owned = ClassicProtocol._owned
 
-    def forgetful(self: ConsumerCoordinator) -> Mapping[str, Sequence[int]]:
+    def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
         named = owned(self)
         self._named = frozenset()
         return named
 
-    patch.setattr(ConsumerCoordinator, "_owned", forgetful)
+    patch.setattr(ClassicProtocol, "_owned", forgetful)
 
 
 def _believe_all_was_assigned(patch: pytest.MonkeyPatch) -> None:
