@@ -215,10 +215,11 @@ class ClassicProtocol:
 
     def polled(self, polls: int) -> bool:
         """Ends a hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
-        if not self.standing.membership.waits_for_poll:
+        membership = self.standing.membership
+        if not membership.waits_for_poll:
             return False
         self._context.application.call(lambda: self._on_poll(polls))
-        return True
+        return membership.polled(polls).waits_for_poll
 
     def _on_poll(self, polls: int) -> None:
         before, membership = self.standing.membership, self.standing.membership.polled(polls)

@@ -24,7 +24,7 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
-from consumer_coord.net.metadata import Broker, Metadata, from_response
+from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
 from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 #: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
 _KEPT_S = 3.0
 
-#: Metadata of more partitions than this is read off the loop.
-_MANY_PARTITIONS = 10_000
+#: Metadata of more brokers, topics and partitions than this is read off the loop.
+_MANY_ROWS = 10_000
 
 
 @attrs.frozen(kw_only=True)
@@ -403,7 +403,7 @@ class ClusterClient:
 
     async def _read_metadata(self, response: MetadataResponse, interest: frozenset[str] | None) -> Metadata:
         previous = self.metadata
-        if sum(len(topic.partitions) for topic in response.topics) < _MANY_PARTITIONS:
+        if size_of(response) < _MANY_ROWS:
             return from_response(response, previous, interest)
         # The refresh lock is held: no other answer comes in between.
         return await self.environment.run_blocking(lambda: from_response(response, previous, interest))

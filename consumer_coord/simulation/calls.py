@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
+from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
@@ -240,9 +241,11 @@ class Calls:
         if partition not in reader.assigned:
             return "is neither read nor waits for its position"
         reading = plane.reading(partition)
+        # An application that is slow finds the event that says so behind its messages.
+        waiting_events = {partition_of_message(message) for message in reader.ahead if message.error() is not None}
         if reading is None:
             return "is taken for read, and the data plane does not know of it"
-        if reading.stopped:
+        if reading.stopped and not plane.tells_of(partition) and partition not in waiting_events:
             return "is out of range, and nobody looks for its offset"
         if reading.paused != (partition in reader.paused or partition in reader.frozen):
             return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"

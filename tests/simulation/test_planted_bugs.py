@@ -23,7 +23,8 @@ from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import Offsets
 from consumer_coord.group.failures import Failures
 from consumer_coord.simulation import loop
-from consumer_coord.simulation.scenario import Outcome, draw_scenario, play
+from consumer_coord.simulation.drawing import draw_scenario
+from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import SyncGroupRequestAssignment
