@@ -79,6 +79,7 @@ class RebalancingMember(GroupMember):
         self._closing: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
+        self._recreations = cluster.metadata.recreations
         #: The version of metadata that the leader was ahead of, -1 if it was not.
         self._outrun = -1
         #: How many assignments in a row had topics outside the subscription.
@@ -376,6 +377,10 @@ class RebalancingMember(GroupMember):
     # -- metadata --------------------------------------------------------------------------------------------------------
 
     def _on_metadata(self, metadata: Metadata) -> None:
+        if metadata.recreations != self._recreations:
+            # What is read of a topic that was made again begins anew: the application has to look.
+            self._recreations = metadata.recreations
+            self._call_attention()
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
