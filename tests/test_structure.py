@@ -20,6 +20,7 @@ MOST_LINES = 600
 #: Pure modules and the wire: below them there are only `assignors` and each other.
 PURE = (
     "consumer_coord.errors",
+    "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.group.assignment",
     "consumer_coord.group.subscription",
@@ -39,6 +40,7 @@ ABOVE_CORE = (
     "consumer_coord.simulation",
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
+    "consumer_coord.watch",
 )
 #: What belongs to the client, of which the broker knows nothing: it has the wire, the errors, the environment, and
 #: assignors, which under the consumer protocol (KIP-848) are the broker's.
@@ -47,6 +49,7 @@ BROKER_MAY_IMPORT = (
     "assignors",
     "consumer_coord.wire",
     "consumer_coord.errors",
+    "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.environment",
     "consumer_coord.net.transport",
@@ -54,7 +57,12 @@ BROKER_MAY_IMPORT = (
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")
 #: Where the real ones are made.
-REAL_THINGS = {"consumer_coord.environment", "consumer_coord.net.tcp", "consumer_coord.broker.server"}
+REAL_THINGS = {
+    "consumer_coord.environment",
+    "consumer_coord.net.tcp",
+    "consumer_coord.broker.command",
+    "consumer_coord.broker.server",
+}
 
 
 def tracked_files() -> Sequence[Path]:

@@ -245,7 +245,7 @@ REMEDIES: Mapping[int, str] = {
     error_codes.REBALANCE_IN_PROGRESS: "None: the member joins; commits of what it keeps are sent again by themselves.",
     error_codes.MEMBER_ID_REQUIRED: "None: the first answer to every new member (KIP-394).",
     error_codes.NOT_COORDINATOR: "None: the coordinator moved, and is looked up again.",
-    error_codes.COORDINATOR_NOT_AVAILABLE: "Wait: a new cluster is making `__consumer_offsets`. If it lasts, look at the brokers.",
+    error_codes.COORDINATOR_NOT_AVAILABLE: "Wait: a new cluster makes `__consumer_offsets`. If it lasts, look at the brokers.",
     error_codes.COORDINATOR_LOAD_IN_PROGRESS: "Wait: a broker is reading the groups it took over.",
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic, or correct its name. The member waits for it.",
     error_codes.OFFSET_METADATA_TOO_LARGE: "Shorten the commit's metadata, or raise the brokers' `offset.metadata.max.bytes`.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import logging
 import signal
 import sys
@@ -40,6 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.DEBUG if arguments.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
+    if not _is_loopback(arguments.host):
+        print(
+            f"Warning: --host {arguments.host}: every machine that reaches this one may read, write and delete without a"
+            " password; an embedded Kafka is for demos and tests",
+            file=sys.stderr,
+        )
     kafka = EmbeddedKafka(
         _topics(arguments.topics),
         arguments.brokers,
@@ -63,6 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     return 0
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address; of a name other than localhost that is not known."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _topics(text: str) -> dict[str, int]:

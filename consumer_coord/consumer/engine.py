@@ -16,6 +16,7 @@ partitions are lost.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
@@ -23,16 +24,19 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
-from consumer_coord.consumer.data_plane import DataPlane, partition_of_message
+from consumer_coord.consumer.data_plane import EARLIEST, DataPlane, partition_of_message
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.starting import Starting
+from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = logging.getLogger(__name__)
 
 #: How long the data plane may wait before the group is looked at again.
 _SLICE_S = 0.1
@@ -76,9 +80,10 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.auto = AutoCommit(core, home)
+        self.identity = TopicIdentity(core, home)
+        self.auto = AutoCommit(core, home, self.identity)
         self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
-        self.commits = AsynchronousCommits(core, home, told)
+        self.commits = AsynchronousCommits(core, home, told, self.identity)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
@@ -100,7 +105,7 @@ class Engine:
     @property
     def suspended(self) -> bool:
         """True while records may be another member's: nothing is handed out."""
-        return not self.manual and self.core.lease_clock() >= self.core.lease_until
+        return not self.manual and self.core.lease.clock() >= self.core.lease.until
 
     @property
     def plain(self) -> bool:
@@ -108,7 +113,7 @@ class Engine:
         core = self.core
         return (
             self.reader.plain
-            and not core.attention
+            and not core.application.attention
             and not core.rebalancing
             and not self.starting.pending
             and not self._settings.resets_itself
@@ -124,7 +129,7 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            if core.attention:
+            if core.application.attention:
                 await self.attend()
             else:
                 await reader.ready()
@@ -133,15 +138,15 @@ class Engine:
                 break
             await self._wait(most - ready, max(0.0, ends - self._home.now()))
             # Waiting is polling: the application is here.
-            core.polls += 1
+            core.application.polls += 1
             if self._settings.resets_itself:
                 self._look_for_lapsed()
             await self._events()
             if self._home.now() >= ends:
-                if not core.attention:
+                if not core.application.attention:
                     break
                 late = True
-        core.poll_times.looked(began, len(reader.ahead))
+        core.application.poll_times.looked(began, len(reader.ahead))
         if not reader.ahead:
             self.starting.raise_unknown()
             return False
@@ -159,7 +164,7 @@ class Engine:
             await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
             return
         if not self.manual and (not reader.assigned or core.rebalancing or self.starting.pending):
-            if not core.attention:
+            if not core.application.attention:
                 await self._home.ring(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
             slice_s = 0.0
         await reader.fetch(most, slice_s)
@@ -171,17 +176,16 @@ class Engine:
             for message in lapsed:
                 self.starting.lapsed(partition_of_message(message), message.error().str())
             self.reader.ahead = deque(one for one in self.reader.ahead if one not in lapsed)
-            self.core.rouse()
+            self.core.application.rouse()
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
-        ahead = self.reader.ahead
-        return [ahead.popleft() for _ in range(min(most, len(ahead)))]
+        return self.reader.take(most)
 
     def wakeup(self) -> None:
         """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""
         self._woken = True
-        self.core.rouse()
+        self.core.application.rouse()
 
     # -- what the group wants -------------------------------------------------------------------------------------------
 
@@ -193,7 +197,7 @@ class Engine:
         try:
             await self._home.settled()
             await self.reader.ready()
-            core.polled(looks=True)
+            core.application.polled(looks=True)
             if self._woken:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
@@ -202,13 +206,31 @@ class Engine:
             self.commits.tell()
             await self.handover.carry_out()
             await self.starting.go_on(self.handover.told)
+            await self._begin_recreated()
             await self._events()
             failure = self.handover.take_failure()
             if failure is not None:
                 raise failure
         except BaseException:
-            core.attention = True
+            core.application.attention = True
             raise
+
+    async def _begin_recreated(self) -> None:
+        """Partitions of a topic that was deleted and made again begin with its first record."""
+        recreated = self.identity.recreated(self.reader.assigned.keys())
+        if recreated:
+            logger.warning(
+                "%s: the topic was deleted and made again while it was read; reading begins with its first record",
+                listed(recreated),
+            )
+            await self._home.settled()
+            await self.reader.ready()
+            await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
+            self.identity.started(recreated)
+            self.auto.forget(recreated)
+            for partition in recreated:
+                self.stored.pop(partition, None)
+                self._beginnings.pop(partition, None)
 
     async def finish_revoked(self, revoked: Partitions) -> bool:
         """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
@@ -225,7 +247,7 @@ class Engine:
                 limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
                 pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
                 if pending is not None:
-                    pending.add_done_callback(lambda _: self.core.rouse())
+                    pending.add_done_callback(lambda _: self.core.application.rouse())
                     self._final.update(dict.fromkeys(finished, pending))
             if not self._hurry and not all(pending.done() for pending in self._final.values()):
                 return False
@@ -237,6 +259,7 @@ class Engine:
         await self.reader.stop(partitions)
         self.auto.forget(partitions)
         self.starting.forget(partitions)
+        self.identity.forget(partitions)
         for partition in partitions:
             self.stored.pop(partition, None)
             self._beginnings.pop(partition, None)
@@ -249,18 +272,18 @@ class Engine:
         core = self.core
         core.prepare_to_leave()
         try:
-            core.attention = False
+            core.application.attention = False
             while not await self.handover.carry_out(leaving=True):
                 left_s = ends - self._home.now()
                 # When the time is up, what is on its way is not waited for: callbacks run, and the partitions are given up.
                 self._hurry = left_s <= 0
                 if not self._hurry:
                     await self._home.ring(min(left_s, _SLICE_S))
-                    core.attention = False
+                    core.application.attention = False
         finally:
             self._hurry = False
             # Whatever came up meanwhile is for the next poll.
-            core.attention = True
+            core.application.attention = True
         return self.handover.take_failure()
 
     # -- offsets --------------------------------------------------------------------------------------------------------
@@ -306,8 +329,7 @@ class Engine:
         """Commit and wait for the answer; at any time, beside a poll too."""
         core = self.core
         limit_ms = core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        ownerships = core.assignment.ownerships(wanted)
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
+        pending = self.identity.commit(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
         if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))

@@ -12,7 +12,6 @@ import atexit
 import concurrent.futures
 import contextlib
 import functools
-import logging
 import os
 import random
 import threading
@@ -27,12 +26,13 @@ from consumer_coord import __version__
 from consumer_coord.config import ClientConfig
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
-from consumer_coord.group.member import GroupMember
+from consumer_coord.group.application import Application
 from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.net.tcp import TcpConnector
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -86,10 +86,11 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     return await outcome
 
 
-def cluster_client(config: ClientConfig) -> ClusterClient:
+def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None = None) -> ClusterClient:
     """A cluster client of its own for the running loop.
 
-    Raises :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.cluster.ClusterConfig`.  Raises
+    :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
     secured = security.load(config.security)
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
@@ -107,6 +108,7 @@ def cluster_client(config: ClientConfig) -> ClusterClient:
             metadata_max_age_ms=config.metadata_max_age_ms,
             connections_max_idle_ms=config.connections_max_idle_ms,
             allow_auto_create_topics=config.allow_auto_create_topics,
+            unreachable_timeout_ms=unreachable_timeout_ms,
         ),
         environment,
         secured.authenticator(environment),
@@ -176,8 +178,8 @@ class Runtime:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.clusters = SharedClusters()
-        #: Roused in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
-        self.members: weakref.WeakSet[GroupMember] = weakref.WeakSet()
+        #: Told in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
+        self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = threading.Event()
         self.thread = threading.Thread(
@@ -203,8 +205,8 @@ class Runtime:
         self.loop.run_forever()
 
     def _forked(self) -> None:
-        for member in self.members:
-            member.attention = True
+        for application in self.applications:
+            application.attention = True
 
     def check_process(self) -> None:
         """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import attrs
 
-from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from assignors import BUILT_IN
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
-from consumer_coord.errors import AssignorError, MalformedMessageError, RetriableError
+from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import leader
 from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.figures import Figures
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
-from consumer_coord.list_offsets import lags
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import (
     DescribeGroupsRequest,
@@ -30,14 +29,12 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: All figures that an assignor needs are fetched within this time.
-FIGURES_TIMEOUT_MS = 1_000
-
-#: Subscriptions of this size are read, and groups of so many members and partitions assigned by assignors that are known
-#: not to hang, at once: a change of threads takes longer.
+#: Subscriptions of this size are read, and groups of so many members and partitions assigned by quick assignors, on the
+#: loop: a change of threads takes longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
-_QUICK = frozenset({CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor})
+#: The built-in ones, but for the load assignor, which compares single partitions.
+_QUICK = frozenset(assignor for assignor in BUILT_IN.values() if not assignor().needs)
 
 _STABLE = "Stable"
 
@@ -59,12 +56,14 @@ class Assigning:
         self._config = config
         self._cluster = cluster
         self._watch = watch
-        self._offsets = offsets
+        self._figures = Figures(cluster, offsets, log)
         self._metrics = metrics
         self._log = log
         self._ask = ask
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
+        #: Members of the last assignment that were named in the log.
+        self._told: frozenset[str] = frozenset()
 
     @property
     def stuck(self) -> bool:
@@ -79,9 +78,10 @@ class Assigning:
         """
         run_blocking = self._cluster.environment.run_blocking
         if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
-            group = leader.read_members(joined.members)
+            group = leader.read_members(joined.members, joined.generation_id)
         else:
-            group = await run_blocking(lambda: leader.read_members(joined.members))
+            group = await run_blocking(lambda: leader.read_members(joined.members, joined.generation_id))
+        await self._report(group)
         self._watch.lead(group.topics, with_racks=any(member.rack for member in group.members.values()))
         if not group.topics <= self._cluster.metadata.topics.keys():
             try:
@@ -94,8 +94,9 @@ class Assigning:
             # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
             await self._resume(view)
             return ()
-        lag = await self._lag_of(view) if "lag" in assignor.needs else {}
-        cluster = Cluster(view.partitions, view.racks, lag=lag)
+        lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
+        weights = await self._figures.weights(view) if "weights" in assignor.needs else {}
+        cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
         started = now()
         if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
             assignments = leader.assign(assignor, cluster, group)
@@ -112,6 +113,34 @@ class Assigning:
             )
         self._metrics.record("assign", (now() - started) * 1000)
         return work.result()
+
+    async def _report(self, group: leader.GroupView) -> None:
+        """Name the members that say what cannot be, once each."""
+        odd = {
+            **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
+            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.ahead.items()},
+        }
+        told, self._told = self._told, frozenset(odd)
+        fresh = {member: what for member, what in odd.items() if member not in told}
+        if not fresh:
+            return
+        whence = await self._whence(fresh)
+        for member, what in fresh.items():
+            self._log.warning("the subscription of member %s (%s) %s", member, whence.get(member, "client unknown"), what)
+
+    async def _whence(self, members: Collection[str]) -> Mapping[str, str]:
+        """member -> its client id and host, as far as the coordinator tells them."""
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+        except CoordinatorError as error:
+            self._log.debug("the coordinator does not tell who the members are: %s", error)
+            return {}
+        return {
+            member.member_id: f"client {member.client_id}, host {member.client_host}"
+            for group in answer.groups
+            for member in group.members
+            if member.member_id in members
+        }
 
     async def _resume(self, view: leader.ClusterView) -> None:
         """Watch over an assignment that another made: what grew while nobody led is noticed now.
@@ -142,24 +171,3 @@ class Assigning:
         if not work.cancelled():
             self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
         self._on_return()
-
-    async def _lag_of(self, view: leader.ClusterView) -> Mapping[str, Sequence[int | None]]:
-        """topic -> each partition's lag; None where it could not be had within a second."""
-        deadline = Deadline.after(FIGURES_TIMEOUT_MS)
-        everything = [
-            TopicPartition(topic, number) for topic, count in view.partitions.items() for number in range(count)
-        ]
-        try:
-            committed = await self._offsets.committed(everything, timeout_ms=deadline.remaining_ms)
-        except RetriableError as error:
-            self._log.warning("the assignor gets no lag: %s", error)
-            committed = {}
-        positions = {
-            partition: None if (position := committed.get(partition)) is None else position.offset
-            for partition in everything
-        }
-        lag = await lags(self._cluster, positions, deadline)
-        return {
-            topic: [lag[TopicPartition(topic, number)] for number in range(count)]
-            for topic, count in view.partitions.items()
-        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,20 @@ class Printed:
             if self.lines:
                 return
 
+    async def also_until_printed(self, messages: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        """The same for coroutines."""
+        async for message in messages:
+            yield message
+            if self.lines:
+                return
+
 
 def as_run(code: str, bootstrap_servers: str, instead: Mapping[str, str]) -> str:
     """The code with its cluster replaced, and without endless loops."""
     for what, other in {**instead, "localhost:9092": bootstrap_servers}.items():
         code = code.replace(what, other)
     code = re.sub(r"^(\s*)for message in consumer:", r"\1for message in until_printed(consumer):", code, flags=re.MULTILINE)
+    code = code.replace("async for message in consumer:", "async for message in also_until_printed(consumer):")
     return code.replace("while True:", "while goes_on():")
 
 
@@ -112,8 +120,8 @@ def run_page(
     ``before`` is run first, ``instead`` says what to replace in the code; returns the namespace.
     """
     printed = Printed()
-    namespace: dict[str, Any] = {"print": printed, "goes_on": printed.goes_on, "until_printed": printed.until_printed}
-    namespace["__name__"] = "page"
+    namespace: dict[str, Any] = {"print": printed, "__name__": "page"}
+    namespace |= {name: getattr(printed, name) for name in ("goes_on", "until_printed", "also_until_printed")}
     printed.begin()
     exec(as_run(before, bootstrap_servers, {}), namespace)
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):

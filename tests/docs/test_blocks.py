@@ -40,6 +40,7 @@ NOT_RUN = {
 BEFORE = {
     "assignors.md": "from collections.abc import Mapping, Sequence\n"
     "from assignors import Assignor, Cluster, LoadAssignor, Member, Plan\n",
+    "asyncio.md": "import contextlib\nfrom collections.abc import AsyncIterator\nfrom fastapi import FastAPI\n",
     "commands.md": "from consumer_coord import GroupConsumer\n"
     "consumer = GroupConsumer({'bootstrap.servers': 'localhost:9092', 'group.id': 'commands'})\n",
     "embedded-kafka.md": "from confluent_kafka.admin import AdminClient\n"

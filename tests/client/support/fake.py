@@ -45,6 +45,10 @@ from consumer_coord.wire.messages.cluster import (
 )
 from consumer_coord.wire.messages.group import (
     Coordinator,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
@@ -341,6 +345,15 @@ class FakeBrokers:
         # A listener without SASL.
         return SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
 
+    def _describe_groups(self, request: DescribeGroupsRequest) -> Struct:
+        others = tuple(
+            DescribedGroupMember(member_id=other, client_id=f"client-of-{other}", client_host="/10.0.0.7")
+            for other in self.others
+        )
+        return DescribeGroupsResponse(
+            groups=tuple(DescribedGroup(group_id=group, group_state="Stable", members=others) for group in request.groups)
+        )
+
     def _heartbeat(self, request: HeartbeatRequest) -> Struct:
         return HeartbeatResponse()
 
@@ -466,24 +479,28 @@ def fetch_answer(
     """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
     errors = errors or {}
     group = request.groups[0]
+    wanted = {topic.name: list(topic.partition_indexes) for topic in group.topics or ()}
+    if group.topics is None:
+        for partition in sorted(committed):
+            wanted.setdefault(partition.topic, []).append(partition.partition)
     return OffsetFetchResponse(
         groups=(
             OffsetFetchResponseGroup(
                 group_id=group.group_id,
                 topics=tuple(
                     OffsetFetchResponseTopics(
-                        topic.name,
+                        name,
                         tuple(
                             OffsetFetchResponsePartitions(
                                 partition_index=number,
-                                committed_offset=committed.get(TopicPartition(topic.name, number), -1),
+                                committed_offset=committed.get(TopicPartition(name, number), -1),
                                 metadata="",
-                                error_code=errors.get(TopicPartition(topic.name, number), codes.NONE),
+                                error_code=errors.get(TopicPartition(name, number), codes.NONE),
                             )
-                            for number in topic.partition_indexes
+                            for number in numbers
                         ),
                     )
-                    for topic in group.topics or ()
+                    for name, numbers in wanted.items()
                 ),
             ),
         )

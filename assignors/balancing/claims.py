@@ -1,7 +1,8 @@
 """Who owns what, out of what the members claim.
 
 A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest one on a partition wins, two of one
-generation cost both.  What nobody sane would claim (a deleted topic, a partition that does not exist) is dropped.
+generation cost both.  A claim that cannot be true (a deleted topic, a partition that does not exist, a generation that the
+group has not had yet) is dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from assignors.base import Cluster, Member
+from assignors.base import Cluster
 from assignors.subscriptions import Subscriptions
 
 #: One member's claims: topic -> partitions, and the generation in which it was given them.
@@ -47,7 +48,7 @@ def settle(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Memb
     odd_topics: set[str] = set()
     foreign: dict[str, list[_Claim]] = {}
     for position, (owned, generation) in enumerate(claims):
-        if not owned:
+        if not owned or (cluster.generation is not None and generation >= cluster.generation):
             continue
         if subscriptions.has_all(position, owned) and all(owned.values()):
             kept[position] = owned
@@ -131,8 +132,3 @@ def _settle_topic(
         free[topic] = left
     if lost:
         bound[topic] = lost
-
-
-def claims_of_owned(member: Member) -> MemberClaims:
-    """What a member says it holds, with the generation that its subscription carries (KIP-792)."""
-    return member.owned, member.generation
