@@ -7,7 +7,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test quick hunt demo demo-spark soak bench clean
+.PHONY: help env lint test quick hunt demo demo-spark soak bench docs clean
 
 # A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -20,7 +20,7 @@ IN_ENV := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make demo | test | quick | env | lint | hunt | demo-spark | soak | bench | clean"
+	@echo "make demo | test | quick | env | lint | hunt | demo-spark | soak | bench | docs | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -59,5 +59,9 @@ soak: env
 bench: env
 	@$(IN_ENV) -m benchmarks $(ARGS)
 
+# A warning is an error; docs/_build/html/index.html is the first page.
+docs: env
+	@$(IN_ENV) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto docs docs/_build/html $(ARGS)
+
 clean:
-	rm -rf .venv .venv.lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build dist .venv .venv.lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

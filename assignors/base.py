@@ -39,12 +39,15 @@ class Cluster:
     assignor *needs* it (see :attr:`Assignor.needs`).
     ``weights``: topic -> for each partition its weight in any unit (bytes per second, say), None where
     unknown; also only when the assignor needs it.
+    ``generation``: the generation that this assignment will have; a claim to have been given partitions in it or in a later
+    one cannot be true.  None where generations are not known.
     """
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]] = attrs.field(factory=dict)
     lag: Mapping[str, Sequence[int | None]] = attrs.field(factory=dict)
     weights: Mapping[str, Sequence[float | None]] = attrs.field(factory=dict)
+    generation: int | None = None
 
 
 @attrs.frozen(kw_only=False)

@@ -1,7 +1,8 @@
 """Who owns what, out of what the members claim.
 
 A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest one on a partition wins, two of one
-generation cost both.  What nobody sane would claim (a deleted topic, a partition that does not exist) is dropped.
+generation cost both.  A claim that cannot be true (a deleted topic, a partition that does not exist, a generation that the
+group has not had yet) is dropped.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def settle(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Memb
     odd_topics: set[str] = set()
     foreign: dict[str, list[_Claim]] = {}
     for position, (owned, generation) in enumerate(claims):
-        if not owned:
+        if not owned or (cluster.generation is not None and generation >= cluster.generation):
             continue
         if subscriptions.has_all(position, owned) and all(owned.values()):
             kept[position] = owned

@@ -20,12 +20,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.sticky import StickyAssignor
 from assignors.verify import violations
+
+try:
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+except ImportError as error:
+    told = f"{error.name} is not installed: pip install 'consumer-coord[testing]'"
+    raise ImportError(told, name=error.name) from error
 
 #: In how many rounds a cooperative assignor has to get a group to rest.
 MOST_ROUNDS = 10

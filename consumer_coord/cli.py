@@ -15,15 +15,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from consumer_coord import __version__
-from consumer_coord.admin import commands
+from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
-from consumer_coord.admin.properties import load_properties
+from consumer_coord.admin.properties import from_java, load_properties, parse_setting
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
 from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+
+_COMPLETION = (
+    "Print a script that completes commands and flags. bash: add eval \"$(consumer-coord completion bash)\" to ~/.bashrc;"
+    " zsh: the same with zsh, in ~/.zshrc; fish: consumer-coord completion fish >"
+    " ~/.config/fish/completions/consumer-coord.fish"
+)
 
 Command = Callable[[ClusterClient, argparse.Namespace, Deadline], Awaitable[ExitCode]]
 
@@ -51,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn(f"Error: {error}")
         return ExitCode.USAGE
     try:
+        if parsed.command == "completion":
+            print(_completion(parsed.shell), end="")
+            return ExitCode.DONE
         if parsed.command in ELSEWHERE:
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
         logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
@@ -68,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
     settings: dict[str, Any] = load_properties(arguments.command_config) if arguments.command_config else {}
+    settings.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
     # Of Kafka's tool: the flag wins over the file.
     settings["bootstrap.servers"] = arguments.bootstrap_server
     settings.pop("metadata.broker.list", None)
@@ -126,6 +136,9 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     top.add_argument("--interval", type=_positive, default=2.0, metavar="S", help="seconds between two looks (2)")
     top.add_argument("--count", type=int, metavar="N", help="end after so many looks")
 
+    completing = added.add_parser("completion", help="a script for your shell", description=_COMPLETION, allow_abbrev=False)
+    completing.add_argument("shell", choices=completion.SHELLS)
+
     for name, (module, help_) in ELSEWHERE.items():
         made = added.add_parser(name, help=help_, description=help_, allow_abbrev=False)
         if name in arguments[:1]:
@@ -133,10 +146,23 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
+def _completion(shell: str) -> str:
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    helps: dict[str, str] = {}
+    # Each command of ELSEWHERE adds its flags only where it is the one that was asked for.
+    for asked in ("", *ELSEWHERE):
+        for action in build_parser([asked])._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                helps |= {one.dest: one.help or "" for one in action._choices_actions}
+                parsers |= {name: one for name, one in action.choices.items() if name == asked or name not in parsers}
+    return completion.script(shell, parsers, helps)
+
+
 def _common() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="one or more brokers, with commas")
     parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
+    parser.add_argument("-X", dest="setting", action="append", metavar="KEY=VALUE", help="one such setting; may be repeated")
     parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="give up after this time (30000)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     return parser

@@ -6,7 +6,6 @@ and what librdkafka does not know either is an error that names the key.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import attrs
 
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
 
 ENTRY_POINT_GROUP = "consumer_coord.assignors"
 
@@ -51,6 +51,9 @@ ALIASES = {
 
 #: Java's settings that librdkafka lacks, used by the coordinator only.
 JAVA_ONLY = frozenset({"default.api.timeout.ms", "retry.backoff.max.ms"})
+
+#: Every setting that one of the planes knows.
+KNOWN = OWN | JAVA_ONLY | frozenset(ALIASES) | LIBRDKAFKA
 
 _MAX_INT = 2**31 - 1
 
@@ -375,8 +378,7 @@ def _load(name: str) -> Assignor:
         load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
     else:
         known = sorted({*_BUILT_IN, *offered})
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, known) or "."
         raise ConfigurationError(
             f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"
             " your own is named as module:Class or through the entry-point group consumer_coord.assignors."

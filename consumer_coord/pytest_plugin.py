@@ -17,9 +17,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import pytest
-
 from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.extras import missing
+
+try:
+    import pytest
+except ImportError as error:
+    raise missing("testing", error) from error
 
 _numbers = itertools.count(1)
 

@@ -41,7 +41,8 @@ class CapacityAssignor(Assignor):
 
     def _capacity_of(self, member: Member) -> int:
         data = member.user_data or b""
-        return max(1, int(data)) if data.isdigit() else 1
+        # A member with another assignor's bytes, or none, counts as one of capacity 1.
+        return max(1, int(data)) if data.isdigit() and len(data) < 9 else 1
 
 
 def main(servers: str, topic: str, group: str, capacity: str = "1") -> None:

@@ -24,6 +24,7 @@ PURE = (
     "consumer_coord.group.assignment",
     "consumer_coord.group.subscription",
     "consumer_coord.config",
+    "consumer_coord.setting_names",
     "consumer_coord.net.metadata",
     "consumer_coord.wire",
 )
@@ -57,7 +58,12 @@ REAL_THINGS = {"consumer_coord.environment", "consumer_coord.net.tcp", "consumer
 
 
 def tracked_files() -> Sequence[Path]:
-    """Every file that git knows or would take up."""
+    """Every file that git knows or would take up; in a source distribution every file that is not made by running it."""
+    if not (ROOT / ".git").exists():
+        made = {".venv", "build", "dist", "artifacts", "__pycache__"}
+        files = (file for file in ROOT.rglob("*") if file.is_file())
+        inside = ((file, file.relative_to(ROOT).parts) for file in files)
+        return [file for file, parts in inside if not made & set(parts) and not parts[0].endswith((".egg-info", "_cache"))]
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [ROOT / name for name in listed if (ROOT / name).is_file()]

@@ -14,6 +14,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
@@ -119,9 +120,9 @@ async def delete_offsets(
     return await ask_coordinator(cluster, group_id, OffsetDeleteRequest(group_id=group_id, topics=topics), deadline, read)
 
 
-async def topics_metadata(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> Metadata:
-    """Fresh metadata of topics; those that do not exist are missing from it."""
-    watch = cluster.watch(frozenset(topics), lambda _: None)
+async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
+    """Fresh metadata of topics (None: of all); those that do not exist are missing from it."""
+    watch = cluster.watch(None if topics is None else frozenset(topics), lambda _: None)
     try:
         return await cluster.refresh(deadline)
     finally:
@@ -134,7 +135,9 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
     counts = (await topics_metadata(cluster, wanted, deadline)).partitions(wanted)
     missing = [topic for topic in wanted if topic not in counts]
     if missing:
-        raise UnknownTopicError(f"no such topic: {', '.join(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+        names = (await topics_metadata(cluster, None, deadline)).topics
+        told = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
+        raise UnknownTopicError(f"no such topic: {told}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from consumer_coord.config import KNOWN
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.setting_names import did_you_mean
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -24,6 +26,8 @@ _PEM_TEXTS = {
 #: Java's settings that mean nothing here, and lose nothing when they are left out.
 _WITHOUT_USE = ("key.deserializer", "value.deserializer", "client.dns.lookup", "ssl.protocol", "ssl.enabled.protocols")
 
+_FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore.type", *_PEM_TEXTS, *_WITHOUT_USE})
+
 
 def load_properties(path: str) -> dict[str, Any]:
     """Read a file; Java's ways to say something are translated to librdkafka's.
@@ -35,6 +39,17 @@ def load_properties(path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--command-config {path}: {getattr(error, 'strerror', None) or 'no text file'}") from None
     return from_java(dict(parse_properties(text)))
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """``-X key=value``; raises :class:`ConfigurationError`, which shows no value, for a name that no client knows."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigurationError(f"-X {key}: give it as -X key=value")
+    if key not in KNOWN and key not in _FROM_JAVA and not key.startswith(("ssl.", "sasl.")):
+        raise ConfigurationError(f"-X {key}: no setting is called that{did_you_mean(key, KNOWN | _FROM_JAVA)}")
+    return key, value.strip()
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:

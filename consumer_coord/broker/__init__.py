@@ -1,11 +1,11 @@
 """The broker's half of the group protocol, and an embedded Kafka around it."""
 
-from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.errors import BrokerStoppedError, ConnectionDroppedError
 from consumer_coord.broker.faults import Fault, Faults
 from consumer_coord.broker.group_store import StoreHooks
-from consumer_coord.broker.node import BrokerNode, ClientConnection
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "EmbeddedKafka",
     "Fault",
     "Faults",
+    "KafkaApis",
     "StoreHooks",
 ]

@@ -1,7 +1,7 @@
 """The brokers of one embedded cluster and what they share: topics, leaders, the calendar, chance, faults.
 
 Everything runs on one event loop, the production one or a virtual one; no socket is involved here. A TCP server or a
-simulated network hands frames to :meth:`~consumer_coord.broker.node.BrokerNode.handle`.
+simulated network hands a broker's frames to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+import attrs
+
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
 from consumer_coord.broker.faults import Faults
+from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.node import BrokerNode
+from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, Topics, name_problem
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.wire import error_codes
@@ -29,6 +33,40 @@ _FIRST_PRODUCER_ID = 1000
 _PRODUCER_ID_BLOCK = 1000
 #: So many different Metadata questions are remembered with their answers.
 _KEPT_METADATA = 100
+
+
+class BrokerNode:
+    """One broker of a cluster. ``host`` and ``port`` are what it tells clients to connect to."""
+
+    def __init__(self, cluster: BrokerCluster, broker_id: int, rack: str | None = None) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.rack = rack
+        self.host = f"broker-{broker_id}"
+        self.port = 9092
+        self.up = False
+        self.purgatory = Purgatory()
+        self.coordinator = GroupCoordinator(
+            cluster.config,
+            random=cluster.random,
+            wall_clock_ms=cluster.wall_clock_ms,
+            purgatory=self.purgatory,
+            hooks=attrs.evolve(
+                cluster.hooks,
+                append_error=lambda partition: cluster.append_error() or cluster.hooks.append_error(partition),
+            ),
+            image=MetadataImage(cluster.topics, cluster.rack_of),
+        )
+        #: Wakes the Fetch requests that wait for records here; called when the broker stops.
+        self.waiting: dict[int, Callable[[], None]] = {}
+
+    def shut_down(self) -> None:
+        """Stop at once: requests that are still being served end without an answer."""
+        self.up = False
+        self.coordinator.close()
+        for wake in tuple(self.waiting.values()):
+            wake()
+        self.purgatory.close()
 
 
 class BrokerCluster:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -40,6 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.DEBUG if arguments.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
+    if not _is_loopback(arguments.host):
+        print(
+            f"Warning: --host {arguments.host}: every machine that reaches this one may read, write and delete without a"
+            " password; an embedded Kafka is for demos and tests",
+            file=sys.stderr,
+        )
     kafka = EmbeddedKafka(
         _topics(arguments.topics),
         arguments.brokers,
@@ -63,6 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     return 0
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address; a name counts by what it means here."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 def _topics(text: str) -> dict[str, int]:

@@ -29,7 +29,7 @@ def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
 
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
-    """What a broker can be told. Kafka's defaults, but for the three settings that say otherwise."""
+    """What a broker can be told. Kafka's defaults, but for the settings that say otherwise."""
 
     group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6_000, 1, _INT32_MAX)
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000, 1, _INT32_MAX)
@@ -61,6 +61,8 @@ class BrokerConfig:
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
+    #: Of all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
+    queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
     #: Kafka's default is unlimited; an embedded broker shares its process's file descriptors.
     max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, 1)
@@ -88,6 +90,8 @@ class BrokerConfig:
             raise ConfigurationError(
                 "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms"
             )
+        if config.queued_max_request_bytes < 2 * config.socket_request_max_bytes:
+            raise ConfigurationError("queued.max.request.bytes must be at least twice socket.request.max.bytes")
         return config
 
     def to_mapping(self) -> dict[str, str]:

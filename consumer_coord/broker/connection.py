@@ -8,7 +8,8 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from consumer_coord.broker.node import BrokerNode, ClientConnection
+from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 
 logger = logging.getLogger(__name__)
@@ -16,23 +17,52 @@ logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
 #: So many bytes are asked of the socket at once while no frame's length is known.
 _CHUNK = 1 << 13
+#: A longer request is read into a buffer that begins with so many bytes and doubles as they come: a length alone is a claim.
+_FIRST_BUFFER = 1 << 16
 #: With more than this waiting to be handled, the connection is not read; its client waits, as with Kafka.
 _MAX_QUEUED_BYTES = 1 << 20
 
 
+class RequestMemory:
+    """How many bytes of requests all connections to a cluster hold (``queued.max.request.bytes``); used on its loop.
+
+    Long requests may have three quarters of it, so that there is room for the short ones of other clients.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, count: int, *, long: bool) -> bool:
+        """Count bytes that are about to be held; False when that would be too many."""
+        if self.held + count > (self.limit * 3 // 4 if long else self.limit):
+            return False
+        self.held += count
+        return True
+
+    def give_back(self, count: int) -> None:
+        """They are held no more."""
+        self.held -= count
+
+
 class BrokerProtocol(asyncio.BufferedProtocol):
-    """Reads frames straight into a buffer of their size, so that a large Produce request is copied once."""
+    """Reads long frames straight into a buffer, which grows with the bytes that come."""
 
     def __init__(
         self,
         node: BrokerNode,
         max_request_bytes: int,
+        memory: RequestMemory,
         opened: Callable[[BrokerProtocol], bool],
         closed: Callable[[BrokerProtocol], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._node = node
+        self._apis = KafkaApis(node)
         self._max_request_bytes = max_request_bytes
+        self._memory = memory
+        #: What this connection holds of it.
+        self._held = 0
         self._opened = opened
         self._closed = closed
         self._failed = failed
@@ -40,7 +70,9 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._client = ClientConnection()
         self._small = bytearray(_CHUNK)
         self._filled = 0
+        #: The beginning of a long frame of ``_length`` bytes.
         self._frame: bytearray | None = None
+        self._length = 0
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._work: asyncio.Task[None] | None = None
@@ -67,6 +99,10 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._writable.set()
         if self._work is not None:
             self._work.cancel()
+        self._frame = None
+        self._queue.clear()
+        self._memory.give_back(self._held)
+        self._held = 0
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -80,9 +116,12 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._filled += nbytes
         self.last_used = asyncio.get_running_loop().time()
         if self._frame is not None:
-            if self._filled == len(self._frame):
+            if self._filled == self._length:
                 frame, self._frame, self._filled = self._frame, None, 0
+                self._give_back(self._length)
                 self._enqueue(bytes(frame))
+            elif self._filled == len(self._frame):
+                self._grow()
             return
         self._split()
 
@@ -113,21 +152,51 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             if end > self._filled:
                 if end - position > _CHUNK:
                     rest = view[position + 4 : self._filled]
-                    self._frame = bytearray(length)
+                    size = min(length, _FIRST_BUFFER)
+                    if not self._take(size, long=True):
+                        return
+                    self._length = length
+                    self._frame = bytearray(size)
                     self._frame[: len(rest)] = rest
                     self._filled = len(rest)
                     return
                 break
-            self._enqueue(bytes(view[position + 4 : end]))
+            if not self._enqueue(bytes(view[position + 4 : end])):
+                return
             position = end
         remaining = self._filled - position
         if position:
             self._small[:remaining] = self._small[position : self._filled]
         self._filled = remaining
 
-    def _enqueue(self, frame: bytes) -> None:
+    def _grow(self) -> None:
+        assert self._frame is not None
+        more = min(self._length - self._filled, self._filled)
+        if self._take(more, long=True):
+            # A new one: the transport still holds a view of this one, so it cannot change its size.
+            grown = bytearray(self._filled + more)
+            grown[: self._filled] = self._frame
+            self._frame = grown
+
+    def _take(self, count: int, *, long: bool) -> bool:
+        """Count bytes; without room for them the connection ends, as waiting for room would hold up everything."""
         if self._transport is None or self._transport.is_closing():
-            return
+            return False
+        if not self._memory.take(count, long=long):
+            held, limit = self._memory.held, self._memory.limit
+            self._end(f"requests of {held} bytes are held already; queued.max.request.bytes is {limit}")
+            return False
+        self._held += count
+        return True
+
+    def _give_back(self, count: int) -> None:
+        self._memory.give_back(count)
+        self._held -= count
+
+    def _enqueue(self, frame: bytes) -> bool:
+        """Have a frame served; False when the connection ends instead."""
+        if not self._take(len(frame), long=False):
+            return False
         self._queue.append(frame)
         self._queued_bytes += len(frame)
         if self._queued_bytes > _MAX_QUEUED_BYTES:
@@ -135,6 +204,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._serve())
             self._work.add_done_callback(self._served)
+        return True
 
     async def _serve(self) -> None:
         """Answer what is queued, one after the other."""
@@ -142,9 +212,10 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             while self._queue:
                 frame = self._queue.popleft()
                 self._queued_bytes -= len(frame)
-                answer = await self._node.handle(frame, self._client)
+                answer = await self._apis.handle(frame, self._client)
                 if self._transport is None:
                     return
+                self._give_back(len(frame))
                 if answer is not None:
                     self._transport.writelines((_LENGTH.pack(len(answer)), answer))
                     if not self._writable.is_set():
@@ -173,6 +244,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def _end(self, reason: str) -> None:
         self._filled = 0
+        self._frame = None
         self._abort(reason, logging.WARNING)
 
     def _abort(self, reason: str, level: int) -> None:

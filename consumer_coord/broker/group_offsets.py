@@ -190,14 +190,15 @@ class OffsetCoordinator:
     def fetch(
         self,
         group_id: str,
-        partitions: Iterable[tuple[str, int]],
+        partitions: Iterable[tuple[str, int]] | None,
         require_stable: bool,
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
-        """(error code, for each asked partition its offset, or an error code: 0 means that it has none).
+        """(error code, for each partition its offset, or an error code: 0 means that it has none).
 
-        Members of the consumer protocol say who they are and in which epoch.
+        ``partitions`` None means every partition that the group has an offset of. Members of the consumer protocol say
+        who they are and in which epoch.
         """
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
@@ -207,28 +208,11 @@ class OffsetCoordinator:
             error_code = check_fetch(group, member_id, member_epoch)
             if error_code:
                 return error_code, []
+        if partitions is None:
+            committed = () if group is None else group.offsets.topics()
+            partitions = ((topic, partition) for topic, offsets in committed for partition in offsets)
         return error_codes.NONE, [
             (topic, partition, _fetched(group, topic, partition, require_stable)) for topic, partition in partitions
-        ]
-
-    def fetch_all(
-        self, group_id: str, require_stable: bool, member_id: str | None = None, member_epoch: int = -1
-    ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
-        """As :meth:`fetch`, for every partition that the group has an offset of."""
-        error_code, shard = self._store.shard_of(group_id)
-        if shard is None:
-            return error_code, []
-        group = shard.group_of(group_id)
-        if group is None:
-            return error_codes.NONE, []
-        if isinstance(group, ConsumerGroup):
-            error_code = check_fetch(group, member_id, member_epoch)
-            if error_code:
-                return error_code, []
-        return error_codes.NONE, [
-            (topic, partition, _fetched(group, topic, partition, require_stable))
-            for topic, offsets in group.offsets.topics()
-            for partition in offsets
         ]
 
     # -- deletion

@@ -16,12 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
-from consumer_coord.broker.connection import BrokerProtocol
+from consumer_coord.broker.connection import BrokerProtocol, RequestMemory
 from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
-from consumer_coord.broker.node import BrokerNode
 from consumer_coord.errors import ClosedError
 from consumer_coord.wire.apis import APIS
 
@@ -40,8 +39,11 @@ _API_KEYS = {api.name: api.key for api in APIS.values()}
 class _Listener:
     """The address of one broker and the connections to it."""
 
-    def __init__(self, node: BrokerNode, config: BrokerConfig, failures: list[BaseException]) -> None:
+    def __init__(
+        self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]
+    ) -> None:
         self._node = node
+        self._memory = memory
         self._config = config
         self._failures = failures
         self._connections: dict[BrokerProtocol, None] = {}
@@ -71,7 +73,12 @@ class _Listener:
 
     def _accept(self) -> BrokerProtocol:
         return BrokerProtocol(
-            self._node, self._config.socket_request_max_bytes, self._opened, self._closed, self._failures.append
+            self._node,
+            self._config.socket_request_max_bytes,
+            self._memory,
+            self._opened,
+            self._closed,
+            self._failures.append,
         )
 
     def _opened(self, connection: BrokerProtocol) -> bool:
@@ -123,6 +130,7 @@ class EmbeddedKafka:
         self._cluster: BrokerCluster | None = None
         self._listeners: list[_Listener] = []
         self._failures: list[BaseException] = []
+        self._memory = RequestMemory(self._config.queued_max_request_bytes)
         self._storage: DataDirectory | None = None
 
     # -- life
@@ -338,7 +346,7 @@ class EmbeddedKafka:
             storage=self._storage,
         )
         for node in self._cluster.nodes:
-            listener = _Listener(node, self._config, self._failures)
+            listener = _Listener(node, self._config, self._memory, self._failures)
             self._listeners.append(listener)
             await listener.open(self._host, self._port if node.broker_id == 0 else 0)
         self._cluster.start_all()

@@ -184,7 +184,7 @@ class AsyncGroupConsumer:
             if engine is not None:
                 # A poll that waits ends at its next look.
                 engine.closing = True
-                engine.core.rouse()
+                engine.core.application.rouse()
                 async with self._turn:
                     failure = await engine.finish(max(0.0, ends - loop.time()))
         except CoordinatorError as error:
@@ -239,8 +239,8 @@ class AsyncGroupConsumer:
         if engine is not None and self._closing is None and not self._turn.locked():
             core = engine.core
             ahead = engine.reader.ahead
-            if ahead and not core.attention and core.lease_clock() < core.lease_until and not self._in_callback:
-                core.polls += 1
+            if ahead and not core.application.attention and core.lease.clock() < core.lease.until and not self._in_callback:
+                core.application.polls += 1
                 message: Message = ahead.popleft()
                 return message
         messages = await self._take(1, 1, timeout)
@@ -269,7 +269,7 @@ class AsyncGroupConsumer:
 
     async def _take(self, least: int, most: int, timeout: float | None) -> list[Message]:
         async with self._used(in_callback=False) as engine:
-            engine.core.polls += 1
+            engine.core.application.polls += 1
             if await engine.gather(least, max(most, _BATCH), seconds(timeout, FOREVER_S)):
                 return engine.take(most)
             return []
@@ -370,7 +370,7 @@ class AsyncGroupConsumer:
         """For ``Producer.send_offsets_to_transaction``; see :class:`~consumer_coord.consumer.group_consumer.GroupConsumer`."""
         with kafka_exceptions():
             core = self._core
-            return group_metadata.encode(core.group_id, await core.hold_joins(), core.group_instance_id)
+            return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568)."""

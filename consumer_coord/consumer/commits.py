@@ -51,7 +51,7 @@ class _Timer:
         """It is time."""
         if not self.stopped:
             self.due = True
-            self.core.rouse()
+            self.core.application.rouse()
 
 
 class AutoCommit:
@@ -156,7 +156,7 @@ class AsynchronousCommits:
         ownerships = core.assignment.ownerships(wanted)
         pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
         self._flying.append((wanted, pending))
-        pending.add_done_callback(lambda _: core.rouse())
+        pending.add_done_callback(lambda _: core.application.rouse())
         return pending
 
     def tell(self) -> None:

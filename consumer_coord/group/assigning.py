@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssign
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
-from consumer_coord.errors import AssignorError, MalformedMessageError, RetriableError
+from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import leader
 from consumer_coord.group.committed_offsets import Offsets
 from consumer_coord.group.metadata_watch import MetadataWatch
@@ -65,6 +65,8 @@ class Assigning:
         self._ask = ask
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
+        #: Members of the last assignment that were named in the log.
+        self._told: frozenset[str] = frozenset()
 
     @property
     def stuck(self) -> bool:
@@ -79,9 +81,10 @@ class Assigning:
         """
         run_blocking = self._cluster.environment.run_blocking
         if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
-            group = leader.read_members(joined.members)
+            group = leader.read_members(joined.members, joined.generation_id)
         else:
-            group = await run_blocking(lambda: leader.read_members(joined.members))
+            group = await run_blocking(lambda: leader.read_members(joined.members, joined.generation_id))
+        await self._report(group)
         self._watch.lead(group.topics, with_racks=any(member.rack for member in group.members.values()))
         if not group.topics <= self._cluster.metadata.topics.keys():
             try:
@@ -95,7 +98,7 @@ class Assigning:
             await self._resume(view)
             return ()
         lag = await self._lag_of(view) if "lag" in assignor.needs else {}
-        cluster = Cluster(view.partitions, view.racks, lag=lag)
+        cluster = Cluster(view.partitions, view.racks, lag=lag, generation=joined.generation_id)
         started = now()
         if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
             assignments = leader.assign(assignor, cluster, group)
@@ -112,6 +115,34 @@ class Assigning:
             )
         self._metrics.record("assign", (now() - started) * 1000)
         return work.result()
+
+    async def _report(self, group: leader.GroupView) -> None:
+        """Name the members that say what cannot be, once each."""
+        odd = {
+            **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
+            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.ahead.items()},
+        }
+        told, self._told = self._told, frozenset(odd)
+        fresh = {member: what for member, what in odd.items() if member not in told}
+        if not fresh:
+            return
+        whence = await self._whence(fresh)
+        for member, what in fresh.items():
+            self._log.warning("the subscription of member %s (%s) %s", member, whence.get(member, "client unknown"), what)
+
+    async def _whence(self, members: Collection[str]) -> Mapping[str, str]:
+        """member -> its client id and host, as far as the coordinator tells them."""
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+        except CoordinatorError as error:
+            self._log.debug("the coordinator does not tell who the members are: %s", error)
+            return {}
+        return {
+            member.member_id: f"client {member.client_id}, host {member.client_host}"
+            for group in answer.groups
+            for member in group.members
+            if member.member_id in members
+        }
 
     async def _resume(self, view: leader.ClusterView) -> None:
         """Watch over an assignment that another made: what grew while nobody led is noticed now.

@@ -31,6 +31,10 @@ class GroupView:
     """What the leader knows of the group after the join."""
 
     members: Mapping[str, Member]
+    #: Members whose subscription could not be read, with the reason; they subscribe to nothing.
+    unreadable: Mapping[str, str] = attrs.field(factory=dict)
+    #: Members whose subscription names a generation that the group has not had, with that generation.
+    ahead: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -54,30 +58,38 @@ class ClusterView:
         return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
 
 
-def read_members(answered: Sequence[JoinGroupResponseMember]) -> GroupView:
-    """Decode every member's subscription, of any version (v0 to v3)."""
+def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -> GroupView:
+    """Decode every member's subscription, of any version (v0 to v3).
+
+    One member must not stop the group: a subscription that cannot be read counts as empty.  ``generation`` is the one that
+    begins now: what a member claims to have been given in it, or in a later one, is not believed.
+    """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
+    unreadable: dict[str, str] = {}
+    ahead: dict[str, int] = {}
     for entry in answered:
         subscription = cache.get(entry.metadata)
         if subscription is None:
             try:
                 subscription = decode_subscription(entry.metadata)
             except MalformedMessageError as error:
-                raise AssignorError(
-                    f"the subscription of member {entry.member_id!r} is malformed ({error}):"
-                    " is a client of another protocol in the group?"
-                ) from error
+                unreadable[entry.member_id] = str(error)
+                members[entry.member_id] = Member(topics=(), instance_id=entry.group_instance_id)
+                continue
             cache[entry.metadata] = subscription
+        believed = subscription.generation_id < generation
+        if not believed:
+            ahead[entry.member_id] = subscription.generation_id
         members[entry.member_id] = Member(
             topics=subscription.topics,
-            owned=subscription.owned_partitions,
-            generation=subscription.generation_id,
+            owned=subscription.owned_partitions if believed else {},
+            generation=subscription.generation_id if believed else -1,
             instance_id=entry.group_instance_id,
             rack=subscription.rack_id,
             user_data=subscription.user_data,
         )
-    return GroupView(members)
+    return GroupView(members, unreadable, ahead)
 
 
 def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:

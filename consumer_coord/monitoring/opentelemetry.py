@@ -18,11 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
+
+try:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+except ImportError as error:
+    raise missing("opentelemetry", error) from error
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,15 @@ import logging
 import threading
 from collections.abc import Iterator
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from consumer_coord.errors import CoordinatorError
+from consumer_coord.extras import missing
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter
+
+try:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise missing("prometheus", error) from error
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -24,14 +24,11 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
-from consumer_coord.net.metadata import Broker, Metadata, from_response
+from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
 from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
-
-if TYPE_CHECKING:
-    from consumer_coord.group.process_mates.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +37,8 @@ logger = logging.getLogger(__name__)
 #: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
 _KEPT_S = 3.0
 
-#: Metadata of more partitions than this is read off the loop.
-_MANY_PARTITIONS = 10_000
+#: Metadata of more brokers, topics and partitions than this is read off the loop.
+_MANY_ROWS = 10_000
 
 
 @attrs.frozen(kw_only=True)
@@ -100,8 +97,6 @@ class ClusterClient:
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
-        #: group id -> its members in this process, which wake each other; a dict for its order.
-        self.groups: dict[str, Peers] = {}
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(
@@ -110,7 +105,6 @@ class ClusterClient:
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
         self._refresh_started = 0
-        self._refreshed_at = float("-inf")
         self._refresh_failures = 0
         self._refresh_at = float("inf")
         self._wake = asyncio.Event()
@@ -409,7 +403,7 @@ class ClusterClient:
 
     async def _read_metadata(self, response: MetadataResponse, interest: frozenset[str] | None) -> Metadata:
         previous = self.metadata
-        if sum(len(topic.partitions) for topic in response.topics) < _MANY_PARTITIONS:
+        if size_of(response) < _MANY_ROWS:
             return from_response(response, previous, interest)
         # The refresh lock is held: no other answer comes in between.
         return await self.environment.run_blocking(lambda: from_response(response, previous, interest))
@@ -427,7 +421,6 @@ class ClusterClient:
         missing = interest is not None and not interest <= fresh.topics.keys()
         transient = any(error_codes.is_retriable(code) for code in fresh.errors.values())
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
-        self._refreshed_at = now()
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:
             # A topic that is not there yet is looked for again soon, then ever more rarely.

@@ -8,10 +8,18 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataResponseTopic
 
 NO_TOPIC_ID = uuid.UUID(int=0)
+
+#: Kafka's longest topic name (``Topic.MAX_NAME_LENGTH``).
+LONGEST_TOPIC_NAME = 249
+
+#: So many partitions may be missing from one answer, between those that it names: a broker of the ZooKeeper age leaves out
+#: those that never had a leader.  Each missing one costs memory, and a partition number alone can claim two thousand million.
+MOST_MISSING_PARTITIONS = 100_000
 
 
 @attrs.frozen
@@ -85,13 +93,24 @@ class Metadata:
 
 
 def from_response(response: MetadataResponse, previous: Metadata, asked: frozenset[str] | None) -> Metadata:
-    """The value that follows ``previous``; ``asked`` None means that every topic was asked for."""
+    """The value that follows ``previous``; ``asked`` None means that every topic was asked for.
+
+    Topics that were not asked for are left out.  Raises :class:`~consumer_coord.errors.MalformedMessageError` for partition
+    numbers below zero and for numbers that leave too many out, before anything is made of them.
+    """
     topics: dict[str, Topic] = {}
     errors: dict[str, int] = {}
+    missing = 0
     for topic in response.topics:
-        if topic.name is None:
+        if topic.name is None or (topic.name not in asked if asked is not None else len(topic.name) > LONGEST_TOPIC_NAME):
             continue
         if topic.error_code == error_codes.NONE:
+            missing += _missing_partitions(topic)
+            if missing > MOST_MISSING_PARTITIONS:
+                raise MalformedMessageError(
+                    f"the metadata names partition {max(row.partition_index for row in topic.partitions)} of topic"
+                    f" {topic.name!r}, and {len(topic.partitions)} of its partitions"
+                )
             topics[topic.name] = _topic(topic, previous.topics.get(topic.name))
         else:
             errors[topic.name] = topic.error_code
@@ -109,6 +128,21 @@ def from_response(response: MetadataResponse, previous: Metadata, asked: frozens
         topics=topics,
         errors=errors,
     )
+
+
+def size_of(response: MetadataResponse) -> int:
+    """How many rows an answer has, which is what :func:`from_response` takes time for."""
+    return len(response.brokers) + len(response.topics) + sum(len(topic.partitions) for topic in response.topics)
+
+
+def _missing_partitions(topic: MetadataResponseTopic) -> int:
+    """How many numbers below the highest one an answer leaves out."""
+    numbers = {partition.partition_index for partition in topic.partitions}
+    if not numbers:
+        return 0
+    if min(numbers) < 0:
+        raise MalformedMessageError(f"the metadata names partition {min(numbers)} of topic {topic.name!r}")
+    return max(numbers) + 1 - len(numbers)
 
 
 def _gone(code: int) -> bool:

@@ -2,14 +2,18 @@
 
 ``loop``        an asyncio event loop whose time jumps to the next timer
 ``network``     connections that delay, break and split, from one seeded generator
-``faults``      what goes wrong and when, as data
+``faults``      the kinds of faults, one function each
 ``cluster``     brokers of the simulation, each the production group coordinator
 ``data_plane``  librdkafka's habits in virtual time
 ``consumer``    the production consumer over both
 ``calls``       what an application may expect of each call
 ``application`` members that read, process, commit, crash, hang and come back
 ``checkers``    what must hold at every step
-``scenario``    one history from one seed
+``scenario``    what one history is made of, as data
+``drawing``     from a seed to a scenario
+``stage``       what members run on
+``world``       the members of one history, and their lives
+``play``        one history, from start to end
 ``command``     ``python -m consumer_coord simulate``
 ``report``      what a rolling deploy does to a group, as one HTML page
 

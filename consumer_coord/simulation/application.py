@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import OFFSET_INVALID
 from confluent_kafka import TopicPartition as Row
@@ -29,19 +29,17 @@ from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_o
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.stage import Stage
 from consumer_coord.topic_partition import TopicPartition, listed
-
-if TYPE_CHECKING:
-    from consumer_coord.simulation.scenario import World
 
 
 class MemberProcess:
     """One life of a member, from its start to its end by close, kill, or a fatal error."""
 
-    def __init__(self, world: World, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
+    def __init__(self, stage: Stage, spec: MemberSpec, assignors: Sequence[Assignor], life: int, random: Random) -> None:
         self.spec = spec
         self.name = spec.name if life == 1 else f"{spec.name}.{life}"
-        self.process = Process.on(world.loop, self.name)
+        self.process = Process.on(stage.loop, self.name)
         self.coordinator: ConsumerCoordinator | None = None
         self.finished = False
         self.closing = False
@@ -50,15 +48,15 @@ class MemberProcess:
         self.slow_ms = 0
         self.absent_until = 0.0
         self.failures: list[str] = []
-        self._world = world
+        self._stage = stage
         self._random = random
         self._assignors = assignors
         self._stints: dict[TopicPartition, Stint] = {}
         self._paused: set[TopicPartition] = set()
         self._committed_at = 0.0
         self._asked: list[asyncio.Task[None]] = []
-        self._plan = Planned(Random(f"{world.scenario.seed}-{self.name}-unruly"), spec.unruly)
-        self._calls = Calls(self.name, self.process, world.fail)
+        self._plan = Planned(Random(f"{stage.scenario.seed}-{self.name}-unruly"), spec.unruly)
+        self._calls = Calls(self.name, self.process, stage.fail)
         self._consumer: SimulatedConsumer | None = None
 
     # -- for checkers -----------------------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ class MemberProcess:
 
     def start(self) -> None:
         """Start the process."""
-        self._world.history.note(self.name, f"starts, {self._describe()}")
+        self._stage.history.note(self.name, f"starts, {self._describe()}")
         self.process.create_task(self._guarded(self._main()), name=self.name)
 
     def stop(self) -> None:
@@ -113,11 +111,11 @@ class MemberProcess:
         if not self.alive:
             return
         self.process.kill()
-        self._world.network.vanish(self.process)
-        self._world.cluster.on_records.pop(self._consumer and self._consumer.plane, None)
-        self._world.history.note(self.name, "killed")
+        self._stage.network.vanish(self.process)
+        self._stage.cluster.on_records.pop(self._consumer and self._consumer.plane, None)
+        self._stage.history.note(self.name, "killed")
         for partition in sorted(self._stints):
-            self._world.checkers.ends(self._stints[partition], "killed")
+            self._stage.checkers.ends(self._stints[partition], "killed")
         self._stints.clear()
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
@@ -165,30 +163,30 @@ class MemberProcess:
         except asyncio.CancelledError:
             raise
         except Violation as breach:
-            self._world.fail(breach)
+            self._stage.fail(breach)
         except Exception as error:  # noqa: BLE001 - reported as a finding
-            self._world.crashed(self.name, error)
+            self._stage.crashed(self.name, error)
 
     async def _main(self) -> None:
-        world = self._world
+        stage = self._stage
         cluster = ClusterClient(
-            client_config(world.cluster.bootstrap, self.name),
-            Environment(world.network.connector(self.process), self._random, world.cluster.wall_clock_ms, Inline()),
+            client_config(stage.cluster.bootstrap, self.name),
+            Environment(stage.network.connector(self.process), self._random, stage.cluster.wall_clock_ms, Inline()),
         )
-        seed, spec = world.scenario.seed, self.spec
+        seed, spec = stage.scenario.seed, self.spec
         plane = SimulatedPlane(
             self.process,
-            world.cluster,
+            stage.cluster,
             Random(f"{seed}-{self.name}-plane"),
             PlaneConfig(
                 reset=spec.reset if spec.reset in ("earliest", "latest") else "error",
                 eof=spec.eof,
-                latency_ms=world.scenario.latency_ms,
+                latency_ms=stage.scenario.latency_ms,
                 call_ms=spec.call_ms,
             ),
         )
         self._consumer = consumer = SimulatedConsumer(
-            coordinator_config(spec, world.group_id),
+            coordinator_config(spec, stage.group_id),
             cluster,
             self._assignors,
             plane,
@@ -200,30 +198,30 @@ class MemberProcess:
         await self._subscribe(spec.topics)
         self.coordinator = consumer.engine.core
         self._calls.watch(self.coordinator, spec.max_poll_interval_ms / 1000)
-        self._committed_at = world.loop.time()
+        self._committed_at = stage.loop.time()
         fenced = False
         while not self.closing and not fenced:
             fenced = await self._turn(consumer)
         await self._close(consumer)
         self.finished = True
-        world.history.note(self.name, "ended")
+        stage.history.note(self.name, "ended")
 
     async def _subscribe(self, topics: tuple[str, ...]) -> None:
         assert self._consumer is not None
         self.subscription = topics
         wanted = list(topics) if self.spec.pattern is None else [f"^{self.spec.pattern}$"]
-        self._world.history.note(self.name, f"subscribes to {', '.join(wanted)}")
+        self._stage.history.note(self.name, f"subscribes to {', '.join(wanted)}")
         await self._consumer.subscribe(wanted, self._on_assign, self._on_revoke, self._on_lost)
 
     async def _turn(self, consumer: SimulatedConsumer) -> bool:
         """One turn of the application's loop; True when it was fenced and must end."""
-        world, spec = self._world, self.spec
-        world.checkers.step()
-        whim = None if world.calm else self._plan.draw()
-        if world.calm and self._paused:
+        stage, spec = self._stage, self.spec
+        stage.checkers.step()
+        whim = None if stage.calm else self._plan.draw()
+        if stage.calm and self._paused:
             await self._resume(consumer)
         if whim is not None:
-            world.history.note(self.name, f"is unruly: {whim}")
+            stage.history.note(self.name, f"is unruly: {whim}")
             await getattr(self, "_" + whim)(consumer)
         try:
             messages = await self._poll(consumer, cancelled=whim == "cancel_poll")
@@ -236,11 +234,11 @@ class MemberProcess:
                 await self._store(consumer)
         self._calls.look_for_stranded(consumer.engine, consumer.plane)
         if self._commit_due():
-            self._committed_at = world.loop.time()
+            self._committed_at = stage.loop.time()
             await self._commit_as_usual(consumer)
-        hurries = spec.poll_timeout_ms or (world.calm and messages)
+        hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        await asyncio.sleep(max(pause_s, self.absent_until - world.loop.time(), 0.001))
+        await asyncio.sleep(max(pause_s, self.absent_until - stage.loop.time(), 0.001))
         return False
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -277,7 +275,7 @@ class MemberProcess:
     def _excuse(self, consumer: SimulatedConsumer) -> str | None:
         """Why a poll may raise something that is not the application's own; None when there is no reason."""
         core = consumer.engine.core
-        topics = self._world.cluster.kafka.topics.by_name
+        topics = self._stage.cluster.kafka.topics.by_name
         if any(topic not in topics for topic in self.subscription):
             return "a topic is gone"
         if self._calls.in_group_within(core, API_TIMEOUT_S):
@@ -292,11 +290,11 @@ class MemberProcess:
                 raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
             if partition in self._paused:
                 raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it paused")
-            self._world.checkers.hands_out(
+            self._stage.checkers.hands_out(
                 stint,
                 start,
                 end,
-                log_start=self._world.cluster.log_start(partition),
+                log_start=self._stage.cluster.log_start(partition),
                 leased=self.spec.lease,
             )
 
@@ -310,7 +308,7 @@ class MemberProcess:
             return
         for row in found:
             partition = partition_of(row)
-            first = self._world.cluster.log_start(partition)
+            first = self._stage.cluster.log_start(partition)
             if row.offset < first and self.holds(partition):
                 await self._seek_to(consumer, partition, first)
 
@@ -319,7 +317,7 @@ class MemberProcess:
     def _commit_due(self) -> bool:
         if self.spec.commit in ("revoke", "auto", "store") or not self._stints:
             return False
-        return self._world.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
+        return self._stage.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 
     async def _commit_as_usual(self, consumer: SimulatedConsumer) -> None:
         kind = self.spec.commit
@@ -372,7 +370,7 @@ class MemberProcess:
         for row in answered:
             offset = given.get(partition_of(row))
             # What retention deleted meanwhile is passed over.
-            if offset is not None and row.offset > offset >= self._world.cluster.log_start(partition_of(row)):
+            if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
                 raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, at {offset}")
         self._acknowledge(answered, stints)
 
@@ -381,9 +379,9 @@ class MemberProcess:
             partition = partition_of(row)
             if row.error is not None:
                 self.failures.append(f"commit of {partition}: {row.error.str()}")
-                self._world.history.note(self.name, f"commit of {partition} failed: {row.error.str()}")
+                self._stage.history.note(self.name, f"commit of {partition} failed: {row.error.str()}")
             elif partition in stints:
-                self._world.checkers.acknowledged(stints[partition], row.offset)
+                self._stage.checkers.acknowledged(stints[partition], row.offset)
 
     async def _store(self, consumer: SimulatedConsumer) -> None:
         held = {partition: OffsetAndMetadata(stint.position) for partition, stint in sorted(self._stints.items())
@@ -400,7 +398,7 @@ class MemberProcess:
         for partition, error in result.items():
             stint = stints.get(partition)
             if error is None and stint is not None:
-                self._world.checkers.acknowledged(stint, wanted[partition].offset)
+                self._stage.checkers.acknowledged(stint, wanted[partition].offset)
             elif error is not None:
                 self._failed(error, f"commit of {partition}")
 
@@ -413,9 +411,9 @@ class MemberProcess:
     async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
-            self._world.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
+            self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             for partition in partitions:
-                self._stints[partition] = self._world.checkers.taken_up(self, partition)
+                self._stints[partition] = self._stage.checkers.taken_up(self, partition)
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)
             if self._plan.sometimes():
@@ -429,14 +427,14 @@ class MemberProcess:
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
         for row in found:
             if row.offset == OFFSET_INVALID:
-                row.offset = self._world.cluster.log_start(partition_of(row))
+                row.offset = self._stage.cluster.log_start(partition_of(row))
         if found:
             await self._consumer.incremental_assign(found)
 
     async def _on_revoke(self, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
-            self._world.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
+            self._stage.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
             try:
                 if not self.spec.auto:
                     await self._commit({key: value for key, value in self._positions().items() if key in partitions})
@@ -451,7 +449,7 @@ class MemberProcess:
     async def _on_lost(self, _: Any, rows: Sequence[Row]) -> None:
         partitions = sorted(map(partition_of, rows))
         with self._calls.called_back():
-            self._world.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
+            self._stage.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
             try:
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
@@ -466,8 +464,8 @@ class MemberProcess:
             if stint is None:
                 raise Violation("callbacks", f"{self.name} was told that {partition} is {how}, which it does not hold")
             if self.spec.auto:
-                stint.acknowledged = self._world.checkers.committed_by(stint)
-            self._world.checkers.ends(stint, how)
+                stint.acknowledged = self._stage.checkers.committed_by(stint)
+            self._stage.checkers.ends(stint, how)
 
     # -- what an unruly application does, see Planned ---------------------------------------------------------------
 
@@ -502,7 +500,7 @@ class MemberProcess:
         for partition, stint in sorted(self._stints.items()):
             if stint.start is not None and self.holds(partition) and self._random.random() < 0.4:
                 back = self._random.choice((0, 1, 5, 1_000))
-                low = max(self._world.cluster.log_start(partition), stint.position - back)
+                low = max(self._stage.cluster.log_start(partition), stint.position - back)
                 await self._seek_to(consumer, partition, min(low, stint.position))
 
     async def _seek_to(self, consumer: SimulatedConsumer, partition: TopicPartition, offset: int) -> None:
@@ -519,7 +517,7 @@ class MemberProcess:
             return
         stint = self._stints.get(partition)
         if stint is not None:
-            self._world.checkers.sought(stint, offset)
+            self._stage.checkers.sought(stint, offset)
 
     async def _pause(self, consumer: SimulatedConsumer) -> None:
         """Pause some, or resume all."""
@@ -561,14 +559,14 @@ class MemberProcess:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     async def _close(self, consumer: SimulatedConsumer) -> None:
-        self._world.history.note(self.name, "closes")
-        world, limit_s = self._world, self.spec.close_ms / 1000
-        if world.calm:
+        self._stage.history.note(self.name, "closes")
+        stage, limit_s = self._stage, self.spec.close_ms / 1000
+        if stage.calm:
             limit_s = 5.0
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
-            if not world.calm and self._plan.sometimes():
+            if not stage.calm and self._plan.sometimes():
                 # A close that is cancelled goes on.
                 await self._calls.cancelled(consumer.close(limit_s), self._plan)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
@@ -584,7 +582,7 @@ class MemberProcess:
 
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
-        self._world.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
+        self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
         if isinstance(error, AssignorError):
             raise Violation("plans", f"{self.name}: {error}")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from consumer_coord.broker.cluster import BrokerCluster
+from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
+from consumer_coord.broker.kafka_apis import KafkaApis
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.node import BrokerNode
 from consumer_coord.broker.topics import NO_LEADER
 from consumer_coord.simulation.data_plane import Found
 from consumer_coord.simulation.loop import VirtualTimeLoop
@@ -98,7 +98,7 @@ class SimulatedCluster:
             self.kafka.create_topic(name, count)
         self.processes = [Process.on(loop, node.host) for node in self.kafka.nodes]
         for node, process in zip(self.kafka.nodes, self.processes, strict=True):
-            network.listen(node.host, node.port, node, process)
+            network.listen(node.host, node.port, KafkaApis(node), process)
 
     def wall_clock_ms(self) -> int:
         """The simulation's calendar."""

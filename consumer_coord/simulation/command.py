@@ -22,9 +22,11 @@ from pathlib import Path
 import attrs
 
 from consumer_coord.simulation import deployment
+from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.simulation.loop import SimulationError
+from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.simulation.report import write_report
-from consumer_coord.simulation.scenario import Outcome, Scenario, draw_scenario, from_json, play, to_json
+from consumer_coord.simulation.scenario import Scenario, from_json, to_json
 from consumer_coord.simulation.shrink import shrink
 
 #: So many lines of a failed history's timeline are printed.

@@ -209,6 +209,13 @@ class SimulatedPlane:
         if not self.closed:
             await self._run(self._close)
 
+    def tells_of(self, partition: TopicPartition) -> bool:
+        """Whether an event about a partition waits to be fetched."""
+        return any(
+            message.error() is not None and (message.topic(), message.partition()) == (partition.topic, partition.partition)
+            for _, message in self._queue
+        )
+
     def reading(self, partition: TopicPartition) -> Reading | None:
         """How a partition is read now; for checkers."""
         return self._readings.get(partition)

@@ -13,6 +13,7 @@ each other busy without letting time pass, or more steps or time than allowed (:
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextvars
 import heapq
@@ -22,12 +23,9 @@ import weakref
 from asyncio import base_events, events
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import attrs
-
-if TYPE_CHECKING:
-    from consumer_coord.simulation.process import Process
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -99,6 +97,26 @@ class _Timer(asyncio.TimerHandle):
     _scheduled: bool
 
 
+class SharesClock(asyncio.AbstractEventLoop):
+    """A loop on the clock of a :class:`VirtualTimeLoop`, which can stand still and end by itself."""
+
+    dead: bool
+    #: None of its callbacks run.
+    halted: bool
+
+    @abc.abstractmethod
+    def put_off(self, handle: asyncio.Handle) -> None:
+        """Called for a callback that came up while it stood still."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """End at once."""
+
+    @abc.abstractmethod
+    def dispose(self) -> None:
+        """Close what is left of its tasks, after the run."""
+
+
 class VirtualTimeLoop(base_events.BaseEventLoop):
     """The loop.  ``time()`` is virtual, in seconds, and starts at 0.
 
@@ -119,7 +137,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.steps = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
-        #: What a callback or a task that nobody awaited raised, as the exception handler got it.
+        #: What a callback or a task that is never awaited raised, as the exception handler got it.
         self.errors: list[dict[str, Any]] = []
         self._now = 0.0
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -130,7 +148,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         #: What is ready to run, of all processes, in order.
         self.queue: deque[Any] = deque()
         #: Loops that share this one's clock: see :mod:`consumer_coord.simulation.process`.
-        self.processes: list[Process] = []
+        self.processes: list[SharesClock] = []
 
     # -- time and scheduling ----------------------------------------------------------------------------------------
 
@@ -322,7 +340,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     # -- mistakes ---------------------------------------------------------------------------------------------------
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Kept in :attr:`errors`: an exception that nobody awaited is a finding of the run, not a log line."""
+        """Kept in :attr:`errors`: an exception that is never awaited is a finding of the run, not a log line."""
         self.errors.append(context)
 
     def leaks(self) -> Leaks:
@@ -364,8 +382,8 @@ def run(
 ) -> T:
     """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real one.
 
-    Tasks left behind are cancelled; with ``strict`` they, timers that would still fire, and exceptions that nobody
-    awaited, raise :class:`LeakError` instead of passing.  Raises :class:`DeadlockError` and :class:`LimitError`.
+    Tasks left behind are cancelled; with ``strict`` they, timers that would still fire, and exceptions that were
+    never awaited, raise :class:`LeakError` instead of passing.  Raises :class:`DeadlockError` and :class:`LimitError`.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")

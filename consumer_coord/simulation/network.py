@@ -22,7 +22,7 @@ from typing import Protocol
 
 import attrs
 
-from consumer_coord.broker.node import ClientConnection
+from consumer_coord.broker.kafka_apis import ClientConnection
 from consumer_coord.environment import Transport
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.simulation.loop import VirtualTimeLoop
@@ -30,7 +30,7 @@ from consumer_coord.simulation.process import Process
 
 
 class Server(Protocol):
-    """Somebody who answers frames; :class:`consumer_coord.broker.node.BrokerNode` is one."""
+    """Answers frames, as :class:`consumer_coord.broker.kafka_apis.KafkaApis` does."""
 
     @property
     def up(self) -> bool: ...

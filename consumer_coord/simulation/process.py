@@ -15,13 +15,13 @@ from asyncio import events
 from collections.abc import Callable
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop
+from consumer_coord.simulation.loop import SharesClock, SimulationError, VirtualTimeLoop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Process(asyncio.AbstractEventLoop):
+class Process(SharesClock):
     """One process of the simulation, made by :meth:`on`; start its program with :meth:`create_task`."""
 
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
@@ -74,7 +74,7 @@ class Process(asyncio.AbstractEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def dispose(self) -> None:
-        """After the run: end what a killed process left, now that nobody looks, rather than when it is collected."""
+        """After the run: end what a killed process left, rather than when they are collected."""
         events._set_running_loop(self)
         try:
             for task in self._remains:

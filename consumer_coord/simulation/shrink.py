@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import attrs
 
-from consumer_coord.simulation.faults import Fault
-from consumer_coord.simulation.scenario import Outcome, Scenario, play
+from consumer_coord.simulation.play import Outcome, play
+from consumer_coord.simulation.scenario import Fault, Scenario
 
 T = TypeVar("T")
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import base64
 import importlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.spark.packing import Packer
 
 if TYPE_CHECKING:
     from assignors.base import Assignor
-    from consumer_coord.spark.packing import Packing, Range, Task
-
-Packer: TypeAlias = "Callable[[Sequence[Range], Packing], Sequence[Task]]"
 
 _BY_VALUE = "by-value:"
 

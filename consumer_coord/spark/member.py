@@ -136,7 +136,7 @@ class Membership:
                 if left_ms <= JOIN_WAIT_MS:
                     raise type(error)(f"{error}. {self._where()}", code=error.code) from error
                 self._tell(f"{error}. {self._where()}")
-                if coordinator.core.obstacle:
+                if coordinator.core.application.failures.obstacle:
                     return False
             else:
                 self._joined = True

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 #: module -> the package that pip knows
-MODULES = {"attrs": "attrs", "confluent_kafka": "confluent-kafka", "numpy": "numpy", "pyarrow": "pyarrow"}
+MODULES = {"attrs": "attrs", "confluent_kafka": "confluent-kafka", "numpy": "numpy", "pyarrow": "pyarrow", "pyspark": "pyspark"}
 
 
 def check(modules: Mapping[str, str]) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.hooks import Packer
 from consumer_coord.topic_partition import TopicPartition
 
 #: So many records are worth a task of their own, when there are cores for it.
@@ -71,6 +70,10 @@ class Packing:
     parallelism: int
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+
+
+#: A user's own packing.
+Packer: TypeAlias = Callable[[Sequence[Range], Packing], Sequence[Task]]
 
 
 def pack(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:

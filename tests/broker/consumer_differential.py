@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
 from consumer_coord.broker.consumer_group import conversion
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
@@ -326,7 +326,7 @@ async def _replay(recording: ConsumerRecording, late_ms: int, config: Mapping[st
     waiting: dict[int, asyncio.Future[Struct]] = {}
 
     async def call(message: Struct, version: int) -> Struct:
-        answer = await cluster.nodes[0].handle(encode_request(message, version, 1, "client"), ClientConnection())
+        answer = await KafkaApis(cluster.nodes[0]).handle(encode_request(message, version, 1, "client"), ClientConnection())
         assert answer is not None
         return decode_response(api_for(type(message)).response, version, answer)[1]
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
 from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
@@ -259,7 +259,7 @@ async def _replay(recording: Recording, late_ms: int) -> Recording:
     waiting: dict[int, asyncio.Future[Struct]] = {}
 
     async def call(message: Struct, version: int) -> Struct:
-        answer = await cluster.nodes[0].handle(encode_request(message, version, 1, "client"), ClientConnection())
+        answer = await KafkaApis(cluster.nodes[0]).handle(encode_request(message, version, 1, "client"), ClientConnection())
         assert answer is not None
         return decode_response(api_for(type(message)).response, version, answer)[1]
 

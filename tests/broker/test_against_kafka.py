@@ -226,7 +226,7 @@ def load(log: PartitionLog, group_id: str) -> tuple[str | None, set[Any], dict[A
         report = coordinator.shards[0].report
         assert (report.corrupt, report.future) == (0, 0)
         group = coordinator.group(group_id)
-        error_code, found = coordinator.offsets.fetch_all(group_id, require_stable=False)
+        error_code, found = coordinator.offsets.fetch(group_id, None, require_stable=False)
         assert error_code == 0
         offsets = {(name, index): (one.offset, one.metadata) for name, index, one in found if not isinstance(one, int)}
         members = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer_coord.broker.requests import SERVED
+from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.broker.state_diagram import consumer_mermaid, mermaid
 from consumer_coord.wire.apis import APIS
 from tests.broker.client_versions import PAGE, documented

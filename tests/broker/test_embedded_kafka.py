@@ -380,6 +380,7 @@ def test_the_command_runs_until_it_is_told_to_end() -> None:
         (["--config", "no.such.setting=1"], "no.such.setting"),
         (["--config", "novalue"], "name=value"),
         (["--data-dir", "/dev/null/x"], "cannot be used"),
+        (["--config", "queued.max.request.bytes=1000"], "must be at least twice socket.request.max.bytes"),
     ],
 )
 def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> None:

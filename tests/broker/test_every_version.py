@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, Fault
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, Fault, KafkaApis
 from consumer_coord.broker.record_batch import build_batch
-from consumer_coord.broker.requests import SERVED
+from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
@@ -211,6 +211,35 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     ),
     69: lambda version: ConsumerGroupDescribeRequest(group_ids=("modern",)),
 }
+#: API key -> (lowest, highest version) that the handlers were read through for.
+HANDLED: Mapping[int, tuple[int, int]] = {
+    0: (3, 12),
+    1: (4, 12),
+    2: (1, 8),
+    3: (0, 13),
+    8: (2, 10),
+    9: (1, 9),
+    10: (0, 5),
+    11: (0, 9),
+    12: (0, 4),
+    13: (0, 5),
+    14: (0, 5),
+    15: (0, 6),
+    16: (0, 5),
+    18: (0, 4),
+    19: (2, 7),
+    20: (1, 6),
+    21: (0, 2),
+    22: (0, 5),
+    23: (2, 4),
+    32: (1, 4),
+    37: (0, 3),
+    42: (0, 2),
+    47: (0, 0),
+    60: (0, 1),
+    68: (0, 1),
+    69: (0, 1),
+}
 CASES = [(key, version) for key, api in SERVED.items() for version in range(api.min_version, api.max_version + 1)]
 
 
@@ -223,7 +252,7 @@ async def _cluster() -> BrokerCluster:
 
 async def _ask(cluster: BrokerCluster, key: int, version: int) -> Struct:
     frame = encode_request(REQUESTS[key](version), version, 7, "client")
-    answer = await cluster.nodes[0].handle(frame, ClientConnection())
+    answer = await KafkaApis(cluster.nodes[0]).handle(frame, ClientConnection())
     assert answer is not None
     correlation_id, response = decode_response(APIS[key].response, version, answer)
     assert correlation_id == 7
@@ -232,6 +261,20 @@ async def _ask(cluster: BrokerCluster, key: int, version: int) -> Struct:
 
 def test_every_request_that_is_served_is_here() -> None:
     assert set(REQUESTS) == set(SERVED)
+
+
+def test_only_versions_that_handlers_were_written_for_are_advertised() -> None:
+    """A version that the codec learns for the client is not served by that."""
+
+    async def main() -> None:
+        cluster = await _cluster()
+        response = await _ask(cluster, 18, 3)
+        assert isinstance(response, ApiVersionsResponse)
+        assert {one.api_key: (one.min_version, one.max_version) for one in response.api_keys} == HANDLED
+        cluster.close()
+
+    virtual.run(main())
+    assert all(APIS[key].min_version <= low <= high <= APIS[key].max_version for key, (low, high) in HANDLED.items())
 
 
 def test_every_request_is_answered_in_every_version() -> None:
@@ -277,7 +320,7 @@ def test_an_unknown_version_of_api_versions_is_told_which_there_are() -> None:
         cluster = await _cluster()
         frame = bytearray(encode_request(ApiVersionsRequest(), 0, 7, "client"))
         frame[2:4] = (99).to_bytes(2, "big")
-        answer = await cluster.nodes[0].handle(bytes(frame), ClientConnection())
+        answer = await KafkaApis(cluster.nodes[0]).handle(bytes(frame), ClientConnection())
         assert answer is not None
         _, response = decode_response(ApiVersionsResponse, 0, answer)
         assert response.error_code == error_codes.UNSUPPORTED_VERSION
@@ -302,7 +345,7 @@ def test_what_is_no_request_is_refused(frame: bytes, error: type[Exception]) -> 
     async def main() -> None:
         cluster = await _cluster()
         with pytest.raises(error):
-            await cluster.nodes[0].handle(frame, ClientConnection())
+            await KafkaApis(cluster.nodes[0]).handle(frame, ClientConnection())
         cluster.close()
 
     virtual.run(main())
@@ -321,7 +364,7 @@ def test_random_bytes_end_nothing_but_their_connection() -> None:
                 cut = bytes(damaged[: rng.randrange(8, len(damaged) + 1)])
                 try:
                     async with asyncio.timeout(3_600):
-                        await cluster.nodes[0].handle(cut, ClientConnection())
+                        await KafkaApis(cluster.nodes[0]).handle(cut, ClientConnection())
                 except (MalformedMessageError, UnsupportedVersionError, TimeoutError):
                     continue
         assert isinstance(await _ask(cluster, 18, 3), ApiVersionsResponse)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, StoreHooks
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis, StoreHooks
 from consumer_coord.broker.group import GroupMetadata, GroupState
 from consumer_coord.errors import DisconnectedError
 from consumer_coord.simulation import loop as virtual
@@ -96,7 +96,7 @@ async def _history(seed: int) -> None:
             return
         request = encode_request(move.message, move.version, 1, "client")
         try:
-            answer = await node.handle(request, ClientConnection())
+            answer = await KafkaApis(node).handle(request, ClientConnection())
         except DisconnectedError:
             return
         assert answer is not None

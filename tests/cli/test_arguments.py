@@ -43,6 +43,10 @@ RESET = ["reset", "g", *NOBODY]
         (["--describe", "--list", *NOBODY], "exactly one action"),
         (["list", *NOBODY, "--command-config", "/nowhere.properties"], "--command-config /nowhere.properties"),
         (["list", "--bootstrap-server", "no port:x"], "bootstrap.servers"),
+        (["list", *NOBODY, "-X", "sesion.timeout.ms=1"], "no setting is called that; did you mean 'session.timeout.ms'?"),
+        (["list", *NOBODY, "-X", "nothing.like.it=1"], "-X nothing.like.it: no setting is called that\n"),
+        (["list", *NOBODY, "-X", "client.id"], "give it as -X key=value"),
+        (["list", *NOBODY, "-X", "sasl.usrname=x", "-X", "security.protocol=sasl_ssl"], "did you mean sasl.username"),
     ],
 )
 def test_refused_as_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

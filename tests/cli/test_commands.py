@@ -115,6 +115,11 @@ def test_a_partition_that_does_not_exist(run: Run, orders: str, group: str) -> N
     assert (ran.code, f"no such partition: {orders}-7" in ran.err) == (ExitCode.NOT_FOUND, True)
 
 
+def test_a_topic_that_is_misspelled_is_told_with_the_one_that_is_meant(run: Run, orders: str, group: str) -> None:
+    ran = run("reset", group, "--to-latest", "--topic", f"{orders}x")
+    assert (ran.code, f"no such topic: {orders}x; did you mean '{orders}'?" in ran.err) == (ExitCode.NOT_FOUND, True)
+
+
 def test_one_group_of_two_that_does_not_exist(run: Run, behind: str) -> None:
     ran = run("describe", behind, "nobody-knows", "--json")
     assert ran.code == ExitCode.NOT_FOUND

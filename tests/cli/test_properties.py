@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer_coord.admin.properties import from_java, load_properties, parse_properties
+from consumer_coord.admin.properties import from_java, load_properties, parse_properties, parse_setting
 from consumer_coord.errors import ConfigurationError
 from tests.support.secrets import found_in, made_up
 
@@ -88,3 +88,14 @@ def test_stores_of_other_kinds() -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"--command-config .*none.properties: No such file"):
         load_properties(str(tmp_path / "none.properties"))
+
+
+def test_one_setting_of_the_command_line() -> None:
+    assert parse_setting("sasl.password=a=b ") == ("sasl.password", "a=b")
+    assert parse_setting("sasl.jaas.config=org.x.PlainLoginModule required;")[0] == "sasl.jaas.config"
+
+
+def test_a_setting_that_is_refused_shows_no_value() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_setting(f"pasword={PASSWORD}")
+    assert not found_in(str(raised.value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 
@@ -14,6 +15,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.config import ALIASES, CoordinatorConfig, as_assignor, common_protocol, load_assignors, parse
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import ConfigurationError, FatalError
+from consumer_coord.setting_names import LIBRDKAFKA
 from tests.client.support.member import ScriptedAssignor, everything_to_first
 
 GOOD = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "billing"}
@@ -209,3 +211,19 @@ def test_assignors_are_given_in_one_way_and_as_a_list() -> None:
         BlockingCoordinator({**GOOD, "partition.assignment.strategy": "range"}, assignors=[RangeAssignor()])
     with pytest.raises(ConfigurationError, match=r"takes a list: assignors=\[MyAssignor\(\)\]"):
         BlockingCoordinator(GOOD, assignors=RangeAssignor())  # type: ignore[arg-type]  # what is wrong is its point
+
+
+def test_an_unknown_setting_is_told_with_the_one_that_is_meant() -> None:
+    given = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "fetch.min.byte": 1}
+    with pytest.raises(ConfigurationError, match=r'"fetch.min.byte"; did you mean \'fetch.min.bytes\'\?'):
+        GroupConsumer(given)
+
+
+@pytest.mark.parametrize("name", sorted(LIBRDKAFKA - {"plugin.library.paths", "logger"}))
+def test_librdkafka_knows_the_settings_that_are_suggested(name: str) -> None:
+    told = ""
+    try:
+        confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", name: "no value for it"}).close()
+    except (KafkaException, TypeError, ValueError) as error:
+        told = str(error)
+    assert "No such configuration property" not in told

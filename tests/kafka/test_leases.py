@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import json
-import os
+import functools
+import operator
 import selectors
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,69 +15,15 @@ from typing import Any
 import attrs
 import pytest
 
+from tests.kafka.lease_process import LeaseProcess, shared, until
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = pytest.mark.kafka
 
 _SESSION_S = 2.0
-#: Two samples of one member that are no further apart stand for the time between them.
-_NEAR_S = 0.1
 
-#: (moment, partitions), in order.
-Samples = list[tuple[float, frozenset[int]]]
-
-
-class _Process:
-    """A member's process, and what it said."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.samples: Samples = []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kafka.lease_member", json.dumps(settings)], stdout=subprocess.PIPE, text=True
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            moment, *partitions = line.split()
-            self.samples.append((float(moment), frozenset(map(int, partitions))))
-
-    @property
-    def may_hand_out(self) -> int:
-        """Of how many partitions, at its last sample."""
-        return len(self.samples[-1][1]) if self.samples else 0
-
-    def freeze_for(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT."""
-        os.kill(self._process.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def end(self) -> Samples:
-        self._process.kill()
-        self._process.wait(10)
-        self._reader.join(10)
-        return self.samples
-
-
-def _shared(one: Samples, other: Samples) -> int:
-    """How many samples of one member name a partition that the other one might hand out at that moment, too."""
-    moments = [moment for moment, _ in other]
-    shared = 0
-    for moment, held in one:
-        after = bisect.bisect(moments, moment)
-        if 0 < after < len(other) and moments[after] - moments[after - 1] <= _NEAR_S:
-            shared += bool(held & other[after - 1][1] & other[after][1])
-    return shared
-
-
-def _until(condition: Any, within_s: float = 40) -> None:
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.02)
+def _more_accepted(proxy: _Proxy, before: int) -> bool:
+    return proxy.accepted > before
 
 
 def _settings(kafka: KafkaCluster, topic: str, group: str, **more: Any) -> dict[str, Any]:
@@ -97,10 +39,10 @@ def _settings(kafka: KafkaCluster, topic: str, group: str, **more: Any) -> dict[
 
 
 @contextlib.contextmanager
-def _pair(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[_Process, _Process]]:
-    one, two = _Process(**first), _Process(**second)
+def _pair(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[LeaseProcess, LeaseProcess]]:
+    one, two = LeaseProcess(**first), LeaseProcess(**second)
     try:
-        _until(lambda: one.may_hand_out == two.may_hand_out == 2)
+        until(lambda: one.may_hand_out == two.may_hand_out == 2)
         yield one, two
     finally:
         one.end()
@@ -116,9 +58,9 @@ def test_a_frozen_member_wakes_up_and_hands_out_nothing_old(
     with _pair(settings, settings) as (one, two):
         for sessions in (0.5, 1.5, 3.0):
             one.freeze_for(sessions * _SESSION_S)
-            _until(lambda: one.may_hand_out == two.may_hand_out == 2)
-        shared = _shared(one.end(), two.end())
-    assert (shared == 0) is lease, shared
+            until(lambda: one.may_hand_out == two.may_hand_out == 2)
+        both = shared(one.end(), two.end())
+    assert (both == 0) is lease, both
 
 
 @attrs.define
@@ -199,17 +141,17 @@ def test_connections_that_die_without_a_sign_cost_neither_a_shared_partition_nor
         for rebalances in (False, True, True):
             accepted = proxy.accepted
             # Another member makes the group rebalance at that moment.
-            newcomer = _Process(**settings) if rebalances else None
+            newcomer = LeaseProcess(**settings) if rebalances else None
             try:
                 assert proxy.swallow() > 0
                 started = time.monotonic()
-                _until(lambda accepted=accepted: proxy.accepted > accepted)
+                until(functools.partial(_more_accepted, proxy, accepted))
                 if newcomer is not None:
-                    _until(lambda newcomer=newcomer: newcomer.may_hand_out >= 1)
+                    until(functools.partial(operator.attrgetter("may_hand_out"), newcomer))
             finally:
                 samples = newcomer.end() if newcomer is not None else []
-            assert _shared(samples, one.samples) == _shared(samples, two.samples) == 0
-            _until(lambda: one.may_hand_out == two.may_hand_out == 2)
+            assert shared(samples, one.samples) == shared(samples, two.samples) == 0
+            until(lambda: one.may_hand_out == two.may_hand_out == 2)
             # Its session and that of the newcomer that was killed, not the rebalance timeout of a minute.
             assert time.monotonic() - started < 30
-        assert _shared(one.end(), two.end()) == 0
+        assert shared(one.end(), two.end()) == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.kafka.lease_process import LeaseProcess, shared, until
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.members import Member, Members, await_shared
@@ -53,3 +56,32 @@ def test_the_coordinators_broker_is_killed_in_mid_rebalance(
     admin = AdminClient({"bootstrap.servers": where})
     assert committed_offsets(admin, group) == {(name, number): 100 for number in range(6)}
     assert sum(one.total for one in everybody) == 600, "a committed record came twice"
+
+
+def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partition(kafka3: RealKafka, group: str) -> None:
+    """Each broker in turn is the coordinator that goes away; all of that is over within a session."""
+    name = kafka3.new_topic(6, replication_factor=3)
+    settings = {
+        "bootstrap.servers": kafka3.bootstrap_servers,
+        "group.id": group,
+        "topic": name,
+        "session.timeout.ms": 30_000,
+        "heartbeat.interval.ms": 1_000,
+    }
+    processes = [LeaseProcess(**settings) for _ in range(3)]
+    try:
+        until(lambda: all(process.may_hand_out == 2 for process in processes), 60)
+        begins = [len(process.samples) for process in processes]
+        for broker in (1, 2, 3):
+            kafka3.stop(broker)
+            kafka3.restart(broker)
+            # A new admin client: an older one may wait for the coordinator that was.
+            admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
+            await_group(admin, group, state="STABLE")
+    finally:
+        ended = [process.end() for process in processes]
+    for samples, begin in zip(ended, begins, strict=True):
+        held = {partitions for _, partitions in samples[begin:]}
+        assert len(held) == 1, f"a lease was suspended, or partitions moved: {held}"
+    for one, other in itertools.permutations(ended, 2):
+        assert shared(one, other) == 0

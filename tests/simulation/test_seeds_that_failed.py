@@ -5,6 +5,7 @@ Each is kept as a scenario, because a seed means another history when the drawin
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,11 @@ from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import leader
-from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
-from consumer_coord.simulation.scenario import Scenario, from_json, play
+from consumer_coord.simulation.play import play
+from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
@@ -39,6 +41,7 @@ WHAT_IT_WAS = {
     500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
     700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",
     500277: "a coordinator that had loaded the group knew one assignor of each member; the simulation took that for a breach",
+    779214168: "subscribed again while unsubscribe() waited for its member id: the new join was ended with the old one",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
 }
 
@@ -80,14 +83,14 @@ def _leave_the_sync_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
-    owned = ConsumerCoordinator._owned
+    owned = ClassicProtocol._owned
 
-    def forgetful(self: ConsumerCoordinator) -> Mapping[str, Sequence[int]]:
+    def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
         named = owned(self)
         self._named = frozenset()
         return named
 
-    patch.setattr(ConsumerCoordinator, "_owned", forgetful)
+    patch.setattr(ClassicProtocol, "_owned", forgetful)
 
 
 def _believe_all_was_assigned(patch: pytest.MonkeyPatch) -> None:
@@ -107,11 +110,23 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "check_plan", check_plan)
 
 
+def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
+    async def stop_driver(self: ClassicProtocol) -> None:
+        await self._member_id_promised()
+        former, self._driver = self._driver, None
+        if former is not None:
+            former.cancel()
+            await asyncio.wait({former})
+
+    patch.setattr(ClassicProtocol, "_stop_driver", stop_driver)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
     1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
+    779214168: (_end_the_join_after_the_wait, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
 }
 

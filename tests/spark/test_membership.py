@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from consumer_coord.broker.node import BrokerNode, ClientConnection
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
 from consumer_coord.spark import member
@@ -59,13 +59,13 @@ def membership(join: Join) -> Membership:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The requests that brokers get."""
     found: list[bytes] = []
-    handle = BrokerNode.handle
+    handle = KafkaApis.handle
 
-    async def counting(self: BrokerNode, frame: bytes, client: ClientConnection) -> bytes | None:
+    async def counting(self: KafkaApis, frame: bytes, client: ClientConnection) -> bytes | None:
         found.append(frame)
         return await handle(self, frame, client)
 
-    monkeypatch.setattr(BrokerNode, "handle", counting)
+    monkeypatch.setattr(KafkaApis, "handle", counting)
     return found
 
 
@@ -108,16 +108,16 @@ def test_every_caller_of_leave_waits_for_the_same_leave(
     membership.next_batch(Offsets("billing"))
     leaves: list[bytes] = []
     left, answered = threading.Event(), threading.Event()
-    handle = BrokerNode.handle
+    handle = KafkaApis.handle
 
-    async def slow(self: BrokerNode, frame: bytes, client: ClientConnection) -> bytes | None:
+    async def slow(self: KafkaApis, frame: bytes, client: ClientConnection) -> bytes | None:
         if int.from_bytes(frame[:2], "big") == LEAVE_GROUP:
             leaves.append(frame)
             left.set()
             await asyncio.to_thread(answered.wait)
         return await handle(self, frame, client)
 
-    monkeypatch.setattr(BrokerNode, "handle", slow)
+    monkeypatch.setattr(KafkaApis, "handle", slow)
     first, second = (threading.Thread(target=membership.leave, daemon=True) for _ in range(2))
     first.start()
     assert left.wait(30)

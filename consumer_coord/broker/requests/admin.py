@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import TOPIC_CONFIGS, Topic, check_topic_configs, name_problem
 from consumer_coord.errors import ConfigurationError, CoordinatorError
@@ -30,9 +30,6 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsResult,
 )
 from consumer_coord.wire.schema import ZERO_UUID
-
-if TYPE_CHECKING:
-    from consumer_coord.broker.node import BrokerNode
 
 _STATES_FROM = 6
 _MAX_PARTITIONS = 100_000
@@ -61,6 +58,16 @@ async def create_topics(node: BrokerNode, context: RequestContext, request: Crea
     return CreateTopicsResponse(
         topics=tuple(
             _create(node, topic, request.validate_only, twice=names.count(topic.name) > 1) for topic in request.topics
+        )
+    )
+
+
+def create_topics_failed(request: CreateTopicsRequest, version: int, code: int) -> CreateTopicsResponse:
+    """All of it failed with ``code``."""
+    return CreateTopicsResponse(
+        topics=tuple(
+            CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=())
+            for topic in request.topics
         )
     )
 
@@ -150,6 +157,13 @@ async def create_partitions(
     )
 
 
+def create_partitions_failed(request: CreatePartitionsRequest, version: int, code: int) -> CreatePartitionsResponse:
+    """All of it failed with ``code``."""
+    return CreatePartitionsResponse(
+        results=tuple(CreatePartitionsTopicResult(name=topic.name, error_code=code) for topic in request.topics)
+    )
+
+
 def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
     try:
         topic = node.cluster.topics.by_name.get(wanted.name)
@@ -186,6 +200,20 @@ async def delete_topics(node: BrokerNode, context: RequestContext, request: Dele
     )
 
 
+def delete_topics_failed(request: DeleteTopicsRequest, version: int, code: int) -> DeleteTopicsResponse:
+    """All of it failed with ``code``."""
+    if version >= 6:
+        return DeleteTopicsResponse(
+            responses=tuple(
+                DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
+                for topic in request.topics
+            )
+        )
+    return DeleteTopicsResponse(
+        responses=tuple(DeletableTopicResult(name=name, error_code=code) for name in request.topic_names)
+    )
+
+
 def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
     topics = node.cluster.topics
     topic = topics.by_id.get(wanted.topic_id) if wanted.name is None else topics.by_name.get(wanted.name)
@@ -208,6 +236,21 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """DescribeConfigs of topics, brokers and groups."""
     return DescribeConfigsResponse(results=tuple(_describe(node, resource) for resource in request.resources))
+
+
+def describe_configs_failed(request: DescribeConfigsRequest, version: int, code: int) -> DescribeConfigsResponse:
+    """All of it failed with ``code``."""
+    return DescribeConfigsResponse(
+        results=tuple(
+            DescribeConfigsResult(
+                error_code=code,
+                error_message=None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        )
+    )
 
 
 def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeConfigsResult:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
+from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from consumer_coord.wire.messages.consumer_group import (
+    ConsumerGroupDescribeGroup,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     Coordinator,
+    DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
@@ -31,9 +36,6 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-
-if TYPE_CHECKING:
-    from consumer_coord.broker.node import BrokerNode
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -57,6 +59,18 @@ async def find_coordinator(
         host=found.host,
         port=found.port,
     )
+
+
+def find_coordinator_failed(request: FindCoordinatorRequest, version: int, code: int) -> FindCoordinatorResponse:
+    """All of it failed with ``code``."""
+    if version >= 4:
+        return FindCoordinatorResponse(
+            coordinators=tuple(
+                Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None)
+                for key in request.coordinator_keys
+            )
+        )
+    return FindCoordinatorResponse(error_code=code, error_message=None, node_id=-1, host="", port=-1)
 
 
 def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
@@ -87,6 +101,13 @@ async def join_group(node: BrokerNode, context: RequestContext, request: JoinGro
     return response
 
 
+def join_group_failed(request: JoinGroupRequest, version: int, code: int) -> JoinGroupResponse:
+    """All of it failed with ``code``."""
+    return JoinGroupResponse(
+        error_code=code, member_id=request.member_id, protocol_name=None if version >= 7 else ""
+    )
+
+
 async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     """SyncGroup; from version 5 on protocol type and name must be named."""
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
@@ -94,9 +115,19 @@ async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGro
     return await node.coordinator.sync_group(context, request)
 
 
+def sync_group_failed(request: SyncGroupRequest, version: int, code: int) -> SyncGroupResponse:
+    """All of it failed with ``code``."""
+    return SyncGroupResponse(error_code=code)
+
+
 async def heartbeat(node: BrokerNode, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     """Heartbeat."""
     return await node.coordinator.heartbeat(context, request)
+
+
+def heartbeat_failed(request: HeartbeatRequest, version: int, code: int) -> HeartbeatResponse:
+    """All of it failed with ``code``."""
+    return HeartbeatResponse(error_code=code)
 
 
 async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
@@ -109,6 +140,11 @@ async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveG
     return LeaveGroupResponse(error_code=error_code)
 
 
+def leave_group_failed(request: LeaveGroupRequest, version: int, code: int) -> LeaveGroupResponse:
+    """All of it failed with ``code``."""
+    return LeaveGroupResponse(error_code=code)
+
+
 async def describe_groups(
     node: BrokerNode, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
@@ -116,10 +152,22 @@ async def describe_groups(
     return DescribeGroupsResponse(groups=await node.coordinator.describe_groups(context, request.groups))
 
 
+def describe_groups_failed(request: DescribeGroupsRequest, version: int, code: int) -> DescribeGroupsResponse:
+    """All of it failed with ``code``."""
+    return DescribeGroupsResponse(
+        groups=tuple(DescribedGroup(error_code=code, group_id=group_id) for group_id in request.groups)
+    )
+
+
 async def list_groups(node: BrokerNode, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """ListGroups: the groups that this broker coordinates."""
     error_code, groups = await node.coordinator.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(error_code=error_code, groups=groups)
+
+
+def list_groups_failed(request: ListGroupsRequest, version: int, code: int) -> ListGroupsResponse:
+    """All of it failed with ``code``."""
+    return ListGroupsResponse(error_code=code)
 
 
 async def delete_groups(
@@ -130,6 +178,13 @@ async def delete_groups(
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
 
 
+def delete_groups_failed(request: DeleteGroupsRequest, version: int, code: int) -> DeleteGroupsResponse:
+    """All of it failed with ``code``."""
+    return DeleteGroupsResponse(
+        results=tuple(DeletableGroupResult(group_id=group_id, error_code=code) for group_id in request.groups_names)
+    )
+
+
 async def consumer_group_heartbeat(
     node: BrokerNode, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
@@ -137,8 +192,24 @@ async def consumer_group_heartbeat(
     return await node.coordinator.consumer_group_heartbeat(context, request)
 
 
+def consumer_group_heartbeat_failed(
+    request: ConsumerGroupHeartbeatRequest, version: int, code: int
+) -> ConsumerGroupHeartbeatResponse:
+    """All of it failed with ``code``."""
+    return ConsumerGroupHeartbeatResponse(error_code=code)
+
+
 async def consumer_group_describe(
     node: BrokerNode, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """ConsumerGroupDescribe."""
     return ConsumerGroupDescribeResponse(groups=await node.coordinator.consumer_group_describe(request.group_ids))
+
+
+def consumer_group_describe_failed(
+    request: ConsumerGroupDescribeRequest, version: int, code: int
+) -> ConsumerGroupDescribeResponse:
+    """All of it failed with ``code``."""
+    return ConsumerGroupDescribeResponse(
+        groups=tuple(ConsumerGroupDescribeGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    )

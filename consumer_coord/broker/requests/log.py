@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
 
+from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import Partition
@@ -40,9 +40,6 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-
-if TYPE_CHECKING:
-    from consumer_coord.broker.node import BrokerNode
 
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
@@ -92,6 +89,22 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
     return response
 
 
+def produce_failed(request: ProduceRequest, version: int, code: int) -> ProduceResponse:
+    """All of it failed with ``code``."""
+    return ProduceResponse(
+        responses=tuple(
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=tuple(
+                    PartitionProduceResponse(index=partition.index, error_code=code, base_offset=-1)
+                    for partition in topic.partition_data
+                ),
+            )
+            for topic in request.topic_data
+        )
+    )
+
+
 def _append(
     node: BrokerNode, request: ProduceRequest, topic: str, data: PartitionProduceData
 ) -> PartitionProduceResponse:
@@ -134,6 +147,11 @@ async def init_producer_id(
     )
 
 
+def init_producer_id_failed(request: InitProducerIdRequest, version: int, code: int) -> InitProducerIdResponse:
+    """All of it failed with ``code``."""
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
 # -- Fetch
 
 
@@ -157,6 +175,24 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
             partitions.append(data)
         responses.append(FetchableTopicResponse(topic=topic.topic, partitions=tuple(partitions)))
     return FetchResponse(session_id=0, error_code=error_codes.NONE, responses=tuple(responses))
+
+
+def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchResponse:
+    """All of it failed with ``code``."""
+    return FetchResponse(
+        responses=tuple(
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=tuple(
+                    PartitionData(
+                        partition_index=partition.partition, error_code=code, high_watermark=-1, records=b""
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
 
 
 async def _wait_for_records(node: BrokerNode, request: FetchRequest) -> None:
@@ -242,6 +278,22 @@ async def list_offsets(
     )
 
 
+def list_offsets_failed(request: ListOffsetsRequest, version: int, code: int) -> ListOffsetsResponse:
+    """All of it failed with ``code``."""
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
 def _list_offset(
     node: BrokerNode, api_version: int, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
@@ -275,6 +327,23 @@ async def offset_for_leader_epoch(
     )
 
 
+def offset_for_leader_epoch_failed(
+    request: OffsetForLeaderEpochRequest, version: int, code: int
+) -> OffsetForLeaderEpochResponse:
+    """All of it failed with ``code``."""
+    return OffsetForLeaderEpochResponse(
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(
+                    EpochEndOffset(error_code=code, partition=partition.partition) for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
 def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     error_code, partition = _find(node, topic, wanted.partition, wanted.current_leader_epoch)
     if error_code or partition is None:
@@ -296,6 +365,24 @@ async def delete_records(
                 partitions=tuple(
                     _delete_records(node, topic.name, wanted.partition_index, wanted.offset)
                     for wanted in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def delete_records_failed(request: DeleteRecordsRequest, version: int, code: int) -> DeleteRecordsResponse:
+    """All of it failed with ``code``."""
+    return DeleteRecordsResponse(
+        topics=tuple(
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    DeleteRecordsPartitionResult(
+                        partition_index=partition.partition_index, low_watermark=-1, error_code=code
+                    )
+                    for partition in topic.partitions
                 ),
             )
             for topic in request.topics

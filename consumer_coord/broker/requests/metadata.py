@@ -1,18 +1,15 @@
-"""ApiVersions, Metadata and DescribeCluster."""
+"""Metadata and DescribeCluster."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.topics import NO_LEADER, Partition, Topic, name_problem
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -23,22 +20,8 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from consumer_coord.broker.node import BrokerNode
-
-#: API key -> (lowest, highest version) that ApiVersions answers; filled from the table of what is served.
-SERVED_VERSIONS: dict[int, tuple[int, int]] = {}
 #: DescribeCluster's endpoint type for brokers; 2 would be controllers.
 _BROKERS = 1
-
-
-async def api_versions(node: BrokerNode, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """What this broker serves."""
-    return ApiVersionsResponse(
-        api_keys=tuple(
-            ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in SERVED_VERSIONS.items()
-        )
-    )
 
 
 async def metadata(node: BrokerNode, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -61,6 +44,17 @@ async def metadata(node: BrokerNode, context: RequestContext, request: MetadataR
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         topics=tuple(topics),
+    )
+
+
+def metadata_failed(request: MetadataRequest, version: int, code: int) -> MetadataResponse:
+    """All of it failed with ``code``."""
+    return MetadataResponse(
+        topics=tuple(
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ),
+        error_code=code,
     )
 
 
@@ -134,3 +128,8 @@ async def describe_cluster(
             if other.up
         ),
     )
+
+
+def describe_cluster_failed(request: DescribeClusterRequest, version: int, code: int) -> DescribeClusterResponse:
+    """All of it failed with ``code``."""
+    return DescribeClusterResponse(error_code=code, cluster_id="", endpoint_type=_BROKERS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
+from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
 from consumer_coord.broker.joining import RequestContext
@@ -22,6 +23,8 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -30,8 +33,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 
-if TYPE_CHECKING:
-    from consumer_coord.broker.node import BrokerNode
+T = TypeVar("T")
 
 _GROUPS_FROM = 8
 _GROUP_ERROR_FROM = 2
@@ -89,6 +91,23 @@ async def offset_commit(
     )
 
 
+def offset_commit_failed(request: OffsetCommitRequest, version: int, code: int) -> OffsetCommitResponse:
+    """All of it failed with ``code``."""
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
 def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUID], list[CommitResult]]]:
     grouped: dict[tuple[str, uuid.UUID], list[CommitResult]] = {}
     for result in results:
@@ -102,87 +121,82 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     if context.api_version >= _GROUPS_FROM:
         groups = []
         for group in request.groups:
-            if group.topics is None:
-                error_code, found = offsets.fetch_all(
-                    group.group_id, request.require_stable, group.member_id, group.member_epoch
-                )
-            else:
-                wanted = ((topic.name, index) for topic in group.topics for index in topic.partition_indexes)
-                error_code, found = offsets.fetch(
-                    group.group_id, wanted, request.require_stable, group.member_id, group.member_epoch
-                )
-            groups.append(_group_response(group.group_id, error_code, found))
-        return OffsetFetchResponse(groups=tuple(groups))
-    if request.topics is None:
-        error_code, found = offsets.fetch_all(request.group_id, request.require_stable)
-    else:
-        wanted = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
-        error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
-        if error_code and context.api_version < _GROUP_ERROR_FROM:
-            # Version 1 has no place for it but the partitions.
-            found = [(topic.name, index, error_code) for topic in request.topics for index in topic.partition_indexes]
-            error_code = error_codes.NONE
-    return OffsetFetchResponse(error_code=error_code, topics=_single_response(found))
-
-
-_Found = Iterable[tuple[str, int, OffsetAndMetadata | int]]
-
-
-def _group_response(group_id: str, error_code: int, found: _Found) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(
-        group_id=group_id,
-        error_code=error_code,
-        topics=tuple(
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=tuple(
-                    OffsetFetchResponsePartitions(
-                        partition_index=partition,
-                        committed_offset=offset.offset,
-                        committed_leader_epoch=offset.leader_epoch,
-                        metadata=offset.metadata,
-                        error_code=error_codes.NONE,
-                    )
-                    if isinstance(offset, OffsetAndMetadata)
-                    else OffsetFetchResponsePartitions(
-                        partition_index=partition,
-                        committed_offset=_NO_OFFSET,
-                        committed_leader_epoch=_NO_EPOCH,
-                        metadata="",
-                        error_code=offset,
-                    )
-                    for _, partition, offset in partitions
-                ),
+            error_code, found = offsets.fetch(
+                group.group_id, _wanted(group.topics), request.require_stable, group.member_id, group.member_epoch
             )
-            for topic, partitions in groupby(found, key=lambda entry: entry[0])
-        ),
+            topics = _by_name(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+            groups.append(OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code, topics=topics))
+        return OffsetFetchResponse(groups=tuple(groups))
+    wanted = _wanted(request.topics)
+    error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
+    if error_code and wanted is not None and context.api_version < _GROUP_ERROR_FROM:
+        # Version 1 has no place for it but the partitions.
+        found = [(topic, index, error_code) for topic, index in wanted]
+        error_code = error_codes.NONE
+    return OffsetFetchResponse(
+        error_code=error_code, topics=_by_name(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
     )
 
 
-def _single_response(found: _Found) -> tuple[OffsetFetchResponseTopic, ...]:
-    return tuple(
+def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) -> OffsetFetchResponse:
+    """All of it failed with ``code``."""
+    if version >= 8:
+        return OffsetFetchResponse(
+            groups=tuple(
+                OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
+            )
+        )
+    partitions = tuple(
         OffsetFetchResponseTopic(
-            name=topic,
+            name=topic.name,
             partitions=tuple(
                 OffsetFetchResponsePartition(
-                    partition_index=partition,
+                    partition_index=index, committed_offset=-1, metadata="", error_code=code
+                )
+                for index in topic.partition_indexes
+            ),
+        )
+        for topic in request.topics or ()
+    )
+    return OffsetFetchResponse(topics=partitions, error_code=code)
+
+
+def _wanted(
+    topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+) -> Sequence[tuple[str, int]] | None:
+    """(topic, partition) of each one that is asked for; None for all that the group has committed."""
+    if topics is None:
+        return None
+    return [(topic.name, index) for topic in topics for index in topic.partition_indexes]
+
+
+def _by_name(
+    found: Iterable[tuple[str, int, OffsetAndMetadata | int]], topic: Callable[..., T], partition: Callable[..., Any]
+) -> tuple[T, ...]:
+    """Offsets or error codes in the classes that one version of the answer has for topics and partitions."""
+    return tuple(
+        topic(
+            name=name,
+            partitions=tuple(
+                partition(
+                    partition_index=index,
                     committed_offset=offset.offset,
                     committed_leader_epoch=offset.leader_epoch,
                     metadata=offset.metadata,
                     error_code=error_codes.NONE,
                 )
                 if isinstance(offset, OffsetAndMetadata)
-                else OffsetFetchResponsePartition(
-                    partition_index=partition,
+                else partition(
+                    partition_index=index,
                     committed_offset=_NO_OFFSET,
                     committed_leader_epoch=_NO_EPOCH,
                     metadata="",
                     error_code=offset,
                 )
-                for _, partition, offset in partitions
+                for _, index, offset in partitions
             ),
         )
-        for topic, partitions in groupby(found, key=lambda entry: entry[0])
+        for name, partitions in groupby(found, key=lambda entry: entry[0])
     )
 
 
@@ -213,3 +227,8 @@ async def offset_delete(
             OffsetDeleteResponseTopic(name=name, partitions=tuple(partitions)) for name, partitions in grouped.items()
         ),
     )
+
+
+def offset_delete_failed(request: OffsetDeleteRequest, version: int, code: int) -> OffsetDeleteResponse:
+    """All of it failed with ``code``."""
+    return OffsetDeleteResponse(error_code=code)

@@ -12,6 +12,7 @@ import concurrent.futures
 import ctypes
 import logging
 import os
+import re
 import time
 import weakref
 from collections import deque
@@ -24,10 +25,12 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
+from consumer_coord.config import KNOWN
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -80,8 +83,10 @@ class Librdkafka:
         try:
             self.handle = confluent_kafka.Consumer(made, **keywords)
         except KafkaException as error:
-            told = error.args[0]
-            raise ConfigurationError(f"librdkafka refuses the settings: {told.str()}") from error
+            told = error.args[0].str()
+            unknown = re.fullmatch(r'No such configuration property: "(.*)"', told)
+            hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
+            raise ConfigurationError(f"librdkafka refuses the settings: {told}{hint}") from error
         _planes.add(self)
 
     @property

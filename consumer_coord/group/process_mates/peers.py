@@ -54,6 +54,7 @@ class Peers:
         #: Those that could scout; who no longer can is left out when it is come across.
         self._settled: dict[Peer, None] = {}
         self._added = 0
+        self._users = 0
         #: Those that let go of partitions and wait for others to do so.
         self.lingering: set[Peer] = set()
         self.gathering = Gathering()
@@ -82,14 +83,23 @@ class Peers:
         moment_s = interval_s / _BEATS_AN_INTERVAL
         return due // moment_s * moment_s
 
-    def remove(self, member: Peer) -> bool:
-        """A member ends; True when it was the last one."""
+    def remove(self, member: Peer) -> None:
+        """A member ends."""
         self._members.pop(member, None)
         self._settled.pop(member, None)
+        self.lingering.discard(member)
         self.gathering.gone(member)
-        if not self._members:
+
+    def enter(self) -> None:
+        """A member uses the look-up, whatever its protocol."""
+        self._users += 1
+
+    def leave(self) -> bool:
+        """It ends; the last one's end closes the look-up, and is True."""
+        self._users -= 1
+        if not self._users:
             self.lookup.close()
-        return not self._members
+        return not self._users
 
     def more_to_let_go(self, generation: int) -> bool:
         """True while an application has partitions to let go of, or a member has not heard yet whether it has."""

@@ -18,8 +18,8 @@ import attrs
 from consumer_coord.broker.cluster import BrokerCluster
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupMetadata
-from consumer_coord.broker.node import ClientConnection
-from consumer_coord.broker.requests.errors import error_response
+from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
+from consumer_coord.broker.requests.served import error_response
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -45,6 +45,10 @@ from consumer_coord.wire.messages.cluster import (
 )
 from consumer_coord.wire.messages.group import (
     Coordinator,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
@@ -341,6 +345,15 @@ class FakeBrokers:
         # A listener without SASL.
         return SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE)
 
+    def _describe_groups(self, request: DescribeGroupsRequest) -> Struct:
+        others = tuple(
+            DescribedGroupMember(member_id=other, client_id=f"client-of-{other}", client_host="/10.0.0.7")
+            for other in self.others
+        )
+        return DescribeGroupsResponse(
+            groups=tuple(DescribedGroup(group_id=group, group_state="Stable", members=others) for group in request.groups)
+        )
+
     def _heartbeat(self, request: HeartbeatRequest) -> Struct:
         return HeartbeatResponse()
 
@@ -395,7 +408,7 @@ class RealCoordinator(FakeBrokers):
     async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
         """The broker's own answer."""
         try:
-            return await self.cluster.nodes[node].handle(frame, ClientConnection()) or DROP
+            return await KafkaApis(self.cluster.nodes[node]).handle(frame, ClientConnection()) or DROP
         except CoordinatorError:
             return DROP
 

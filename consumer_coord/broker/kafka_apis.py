@@ -1,0 +1,105 @@
+"""The requests to one broker: frames in, frames out (Kafka's ``KafkaApis``).
+
+``handle`` is used unchanged by the TCP server and by the simulated network. A connection must wait for the answer to a
+frame before it hands in the next: a broker serves one request of a connection at a time.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from consumer_coord.broker import faults
+from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.errors import BrokerStoppedError
+from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.requests.served import SERVED, error_response
+from consumer_coord.errors import UnsupportedVersionError
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.codec import Request, decode_request, decode_request_header, encode_response
+from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsResponse
+
+_METADATA = 3
+_API_VERSIONS = 18
+_CORRELATION_ID_BYTES = 4
+
+
+@attrs.frozen
+class ClientConnection:
+    """What a broker knows of a connection; ``host`` is the peer's address."""
+
+    host: str = "127.0.0.1"
+
+
+@attrs.frozen
+class KafkaApis:
+    """Answers the requests to one broker."""
+
+    node: BrokerNode
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker runs."""
+        return self.node.up
+
+    async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
+        """Answer one request frame; None when the request wants no answer (Produce with acks=0).
+
+        Raises :class:`~consumer_coord.errors.DisconnectedError` when the broker stops or a fault ends the connection, and
+        :class:`~consumer_coord.errors.MalformedMessageError` or :class:`~consumer_coord.errors.UnsupportedVersionError` for
+        a frame that is no request, or none that this broker serves. Close the connection then, without an answer.
+        """
+        self._check_up()
+        request = self._decode(frame)
+        if request is None:
+            return _refuse_api_versions(frame)
+        fault = self.node.cluster.faults.for_request(self.node.broker_id, request)
+        if fault is None:
+            return await self._answer(request, client)
+        await faults.before(fault)
+        self._check_up()
+        if fault.error_code:
+            response = error_response(request.message, request.version, fault.error_code)
+            return encode_response(response, request.version, request.correlation_id)
+        answer = await self._answer(request, client)
+        faults.after(fault)
+        return answer
+
+    def _check_up(self) -> None:
+        if not self.node.up:
+            raise BrokerStoppedError(f"broker {self.node.broker_id} is down")
+
+    def _decode(self, frame: bytes) -> Request | None:
+        """The request in a frame, None for an ApiVersions request of a version that is not served."""
+        header = decode_request_header(frame)
+        served = SERVED.get(header.api_key)
+        if served is None or not served.min_version <= header.version <= served.max_version:
+            if header.api_key == _API_VERSIONS:
+                return None
+            raise UnsupportedVersionError(f"this broker does not serve API {header.api_key} in version {header.version}")
+        return decode_request(frame)
+
+    async def _answer(self, request: Request, client: ClientConnection) -> bytes | None:
+        cluster = self.node.cluster
+        kept = cluster.kept_metadata(request) if request.api_key == _METADATA else None
+        if kept is not None:
+            return request.correlation_id.to_bytes(_CORRELATION_ID_BYTES, signed=True) + kept
+        context = RequestContext(request.version, request.client_id or "", f"/{client.host}")
+        response = await SERVED[request.api_key].handler(self.node, context, request.message)
+        self._check_up()
+        if response is None:
+            return None
+        answer = encode_response(response, request.version, request.correlation_id)
+        if request.api_key == _METADATA:
+            cluster.keep_metadata(request, answer[_CORRELATION_ID_BYTES:])
+        return answer
+
+
+def _refuse_api_versions(frame: bytes) -> bytes:
+    """Version 0 of ApiVersions with the versions that are served, as Kafka answers a version that it does not know."""
+    header = decode_request_header(frame)
+    served = SERVED[_API_VERSIONS]
+    response = ApiVersionsResponse(
+        error_code=error_codes.UNSUPPORTED_VERSION,
+        api_keys=(ApiVersion(api_key=_API_VERSIONS, min_version=served.min_version, max_version=served.max_version),),
+    )
+    return encode_response(response, 0, header.correlation_id)

@@ -1,0 +1,37 @@
+"""The names of settings, for suggestions when one is misspelled, and for the reference."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+_NAMES = """
+    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers
+    broker.address.family broker.address.ttl check.crcs client.dns.lookup client.id client.rack connections.max.idle.ms
+    coordinator.query.interval.ms enable.auto.commit enable.auto.offset.store enable.metrics.push enable.partition.eof
+    enable.random.seed enable.sasl.oauthbearer.unsecure.jwt enable.sparse.connections enable.ssl.certificate.verification
+    error_cb fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes
+    fetch.queue.backoff.ms fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type
+    group.remote.assignor heartbeat.interval.ms https.ca.location https.ca.pem internal.termination.signal isolation.level
+    log.connection.close log.queue log.thread.name log_level max.in.flight max.in.flight.requests.per.connection
+    max.partition.fetch.bytes max.poll.interval.ms message.copy.max.bytes message.max.bytes metadata.broker.list
+    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy oauth_cb on_commit
+    partition.assignment.strategy plugin.library.paths queued.max.messages.kbytes queued.min.messages
+    receive.message.max.bytes reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms
+    sasl.mechanism sasl.mechanisms sasl.oauthbearer.config sasl.password sasl.username security.protocol session.timeout.ms
+    socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails socket.nagle.disable
+    socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms ssl.ca.location ssl.ca.pem
+    ssl.certificate.location ssl.certificate.pem ssl.cipher.suites ssl.crl.location ssl.curves.list
+    ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location
+    ssl.keystore.password statistics.interval.ms stats_cb test.mock.broker.rtt test.mock.num.brokers throttle_cb
+    topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.interval.ms
+    topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse debug logger
+"""
+#: What librdkafka 2.16 knows of a consumer, callbacks of confluent-kafka's included.
+LIBRDKAFKA = frozenset(_NAMES.split())
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """``"; did you mean 'group.id'?"``, with the known name that is closest, or nothing."""
+    close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.7)
+    return f"; did you mean {close[0]!r}?" if close else ""

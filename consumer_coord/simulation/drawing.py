@@ -1,0 +1,147 @@
+"""From a seed to a scenario: what the group is like, and what goes wrong.
+
+Each purpose has a generator of its own, so a fault that is left out does not change what the others draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+from consumer_coord.simulation.faults import KINDS
+from consumer_coord.simulation.member_spec import MemberSpec
+from consumer_coord.simulation.scenario import Fault, Scenario
+
+#: The lists of assignors that members of one group may have; in a pair, new lives have the second (a rolling upgrade).
+ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("cooperative-sticky",), ("cooperative-sticky",)),
+    (("cooperative-sticky",), ("cooperative-sticky",)),
+    (("cooperative-sticky",), ("cooperative-sticky",)),
+    (("range",), ("range",)),
+    (("roundrobin",), ("roundrobin",)),
+    (("sticky",), ("sticky",)),
+    (("range",), ("range", "cooperative-sticky")),
+    (("range", "cooperative-sticky"), ("cooperative-sticky",)),
+    (("sticky",), ("cooperative-sticky", "sticky")),
+    (("cooperative-sticky", "sticky"), ("cooperative-sticky",)),
+)
+
+
+def draw_scenario(seed: int, *, members: int | None = None, faults: int | None = None, faults_end_ms: int = 55_000) -> Scenario:
+    """The scenario of a seed.  ``members`` and ``faults`` fix what the seed would choose (``faults=0``: none at all)."""
+    random = Random(f"{seed}-scenario")
+    topics = {f"topic-{index}": random.randint(1, 12) for index in range(random.randint(1, 3))}
+    names = tuple(topics)
+    count = random.randint(2, 12) if members is None else members
+    lists = random.choice(ASSIGNOR_LISTS)
+    session_ms = random.choice((6_000, 10_000, 15_000))
+    # At least what a member needs: a heartbeat to hear of it, a poll to notice, a callback, and some delay.
+    rebalance_ms = random.choice((10_000, 15_000, 30_000))
+    static = random.choice((0.0, 0.0, 0.5, 1.0))
+    patterns = random.choice((0.0, 0.0, 0.3))
+    specs = []
+    for number in range(count):
+        is_static = random.random() < static
+        wanted = names if random.random() < 0.7 else tuple(random.sample(names, random.randint(1, len(names))))
+        specs.append(
+            MemberSpec(
+                name=f"member-{number + 1}",
+                topics=tuple(sorted(wanted)),
+                # Not for static members: one that comes back with a changed subscription gets its old assignment without
+                # a rebalance (Kafka's rule), so a topic that appeared meanwhile might have no owner.
+                pattern="topic-.*" if random.random() < patterns and not is_static else None,
+                assignors=lists[random.random() < 0.3],
+                instance_id=f"instance-{number + 1}" if is_static else None,
+                session_timeout_ms=session_ms,
+                heartbeat_interval_ms=session_ms // 3,
+                rebalance_timeout_ms=rebalance_ms,
+                max_poll_interval_ms=random.choice((8_000, 20_000, 60_000)),
+                poll_every_ms=random.choice((150, 400, 1_000)),
+                batch=random.choice((5, 20, 100)),
+                commit=random.choice(("sync", "async", "interval", "revoke")),
+                commit_every_ms=random.choice((500, 2_000, 5_000)),
+                callback_ms=random.choice((0, 0, 0, 50, 500)),
+            )
+        )
+    drawn = draw_together(
+        random,
+        count=random.randint(3, 12) if faults is None else faults,
+        churn=0 if faults == 0 else random.randint(3, 6),
+        begin_ms=3_000,
+        end_ms=faults_end_ms,
+    )
+    if faults != 0:
+        specs = _unruly(Random(f"{seed}-applications"), specs)
+        apart = draw_apart(seed, begin_ms=3_000, end_ms=faults_end_ms)
+        drawn = tuple(sorted((*drawn, *apart), key=lambda fault: fault.at_ms))
+    return Scenario(
+        seed=seed,
+        members=tuple(specs),
+        later_assignors=lists[1],
+        topics=topics,
+        brokers=random.choice((1, 3, 3, 3)),
+        faults=drawn,
+        faults_end_ms=faults_end_ms,
+        initial_rebalance_delay_ms=random.choice((0, 0, 500, 3_000)),
+        latency_ms=random.choice((0.5, 2.0, 10.0)),
+    )
+
+
+def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
+    """What applications do beside polling, committing and reading in good order: in a third of the histories nothing."""
+    if random.random() < 0.33:
+        return list(specs)
+    per_mille = random.choice((10, 50, 150, 400))
+    reset = random.choice(("earliest", "earliest", "earliest", "latest", "none", "by_duration:PT1S"))
+    return [
+        attrs.evolve(
+            spec,
+            unruly=random.choice((0, per_mille, per_mille)),
+            reset=reset,
+            commit=random.choice((spec.commit, "auto", "auto", "store", "all", "later")),
+            poll_timeout_ms=random.choice((0, 0, 20, 500, 3_000, 12_000)),
+            waits_for_all=random.random() < 0.3,
+            batch=random.choice((spec.batch, 1)),
+            call_ms=random.choice((0.0, 1.0, 20.0)),
+            eof=random.random() < 0.2,
+            close_ms=random.choice((5_000, 500, 1_500)),
+        )
+        for spec in specs
+    ]
+
+
+def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
+    """``churn`` faults that make the group rebalance and ``count`` of any kind that has a weight, in their order."""
+    weights = {name: kind.weight for name, kind in KINDS.items() if kind.weight}
+    churning = {name: weight for name, weight in weights.items() if KINDS[name].churn}
+    drawn = random.choices(list(churning), list(churning.values()), k=churn)
+    drawn += random.choices(list(weights), list(weights.values()), k=count)
+    faults = []
+    for kind in drawn:
+        at_ms = random.randrange(begin_ms, end_ms)
+        # Short ones without consequences, and long ones that outlast a session.
+        for_ms = int(random.choice((200, 1_000, 4_000, 12_000, 25_000)) * random.uniform(0.5, 1.5))
+        faults.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), min(for_ms, end_ms - at_ms)))
+    if random.random() < 0.5 and faults:
+        # Faults within one second find more than the same faults spread over a minute.
+        middle = random.choice(faults).at_ms
+        faults = [
+            attrs.evolve(fault, at_ms=min(end_ms - 1, middle + random.randrange(1_500))) if random.random() < 0.5 else fault
+            for fault in faults
+        ]
+    return tuple(sorted(faults, key=lambda fault: (fault.at_ms, fault.kind, fault.target)))
+
+
+def draw_apart(seed: int, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
+    """Faults of the kinds with a generator of their own: a new one does not change what a seed draws of the others."""
+    drawn: list[Fault] = []
+    for name, kind in KINDS.items():
+        if kind.counts:
+            random = Random(f"{seed}-{name}s")
+            drawn += (
+                Fault(random.randrange(begin_ms, end_ms), name, random.randrange(1_000), random.randrange(1_000))
+                for _ in range(random.choice(kind.counts))
+            )
+    return tuple(drawn)

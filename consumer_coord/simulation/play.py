@@ -1,0 +1,273 @@
+"""One history, played: members start, faults happen, all of it heals, and the wait until all is quiet.
+
+Everything about it comes from its scenario, and every delay and id from the scenario's seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+
+from consumer_coord.broker.group import GroupState
+from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.faults import Nemesis
+from consumer_coord.simulation.history import History
+from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
+from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.world import World
+from consumer_coord.topic_partition import flatten, listed
+from consumer_coord.wire.membership import decode_assignment
+
+#: All is quiet when nothing changed for so long.
+_QUIET_S = 8.0
+
+#: No history is longer than this, in virtual seconds.
+_MOST_S = 600.0
+
+
+@attrs.frozen
+class Outcome:
+    """How a history went.  ``violation`` is None if every rule held."""
+
+    scenario: Scenario
+    violation: Violation | None
+    history: History
+    virtual_s: float
+    rebalances: int
+    processed: int
+    processed_again: int
+    commits: int
+    overtaken: int
+    frames: int
+    steps: int
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return self.scenario.seed
+
+
+class _Course:
+    """The course of one history, from start to end."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def play(self) -> None:
+        """From start to end; raises :class:`Violation`."""
+        self.world.cluster.start()
+        starts = Random(f"{self.world.scenario.seed}-starts")
+        for spec in self.world.scenario.members:
+            self.world.loop.call_at(starts.uniform(0, 2.5), self.world.start_member, spec)
+        nemesis = Nemesis(self.world, self.world.scenario.faults)
+        nemesis.begin()
+        producer = self.world.loop.create_task(self._produce(), name="producer")
+        try:
+            await self._until(self.world.scenario.faults_end_ms / 1000)
+            nemesis.heal()
+            self.world.producing = False
+            if not self.world.alive_count:
+                self.world.start_another()
+            await self._until_quiet()
+            await self._end()
+        finally:
+            producer.cancel()
+
+    async def _until(self, moment: float) -> None:
+        """Let time pass, unless a rule is broken before."""
+        await asyncio.wait([self.world.failure], timeout=max(0.0, moment - self.world.loop.time()))
+        if self.world.failure.done():
+            self.world.failure.result()
+        self._look_at_errors()
+
+    async def _produce(self) -> None:
+        random = Random(f"{self.world.scenario.seed}-records")
+        while self.world.producing:
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+            for partition in self.world.cluster.partitions():
+                if self.world.producing and random.random() < 0.3:
+                    self.world.cluster.produce(partition, random.randint(1, 8))
+
+    @property
+    def bound_s(self) -> float:
+        """Within this many seconds after the last fault the group must be quiet: what is in the way may be one session,
+        one rebalance of stragglers, a request that is given up, and an application that polls late, each twice."""
+        specs = [member.spec for member in self.world.lives]
+        return (
+            2 * max(spec.session_timeout_ms for spec in specs)
+            + 2 * max(spec.rebalance_timeout_ms for spec in specs)
+            + 2 * 8_000
+            + 30_000
+        ) / 1000
+
+    async def _until_quiet(self) -> None:
+        """Wait until all is quiet, and stays so.
+
+        A last rebalance after the first quiet is no breach: as in Kafka, a static member that was replaced between its
+        join and its sync is waited for under its former id, and missed when the sync phase ends.
+        """
+        began = self.world.loop.time()
+        quiet_since: float | None = None
+        helped = False
+        while quiet_since is None or self.world.loop.time() - quiet_since < _QUIET_S:
+            disquiet = self._disquiet()
+            if disquiet is not None:
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = self.world.loop.time()
+                self.world.history.note("world", "is quiet")
+            if disquiet is not None and self.world.loop.time() - began > self.bound_s:
+                raise Violation("liveness", f"not quiet {self.bound_s:.0f} s after the last fault: {disquiet}")
+            if not helped and self.world.loop.time() - began > _QUIET_S:
+                helped = self._help_the_refused()
+            await self._until(self.world.loop.time() + 0.5)
+
+    def _help_the_refused(self) -> bool:
+        """Let the members rejoin once if another one is refused for its assignors; True if one was.
+
+        As in Kafka, a coordinator that loaded the group knows of each member only the assignor that the group had agreed
+        on, and refuses a member that offers only another one until the others have joined again.
+        """
+        live = [member for member in self.world.members.values() if member.alive]
+        refused = [member for member in live if member.failures and "INCONSISTENT_GROUP_PROTOCOL" in member.failures[-1]]
+        for member in live if refused else ():
+            member.enforce_rebalance()
+        return bool(refused)
+
+    def _disquiet(self) -> str | None:
+        """What is not as it must be when nothing happens any more."""
+        group = self.world.cluster.group(self.world.group_id)
+        if group is None:
+            return "the group has no coordinator"
+        live = [member for member in self.world.members.values() if member.alive]
+        live += [member for member in self.world.lives if member.alive and member not in live]
+        if group.state is not GroupState.STABLE:
+            return f"the group is {group.state.value}"
+        ids = {member.member_id for member in live}
+        strangers = [name for name in group.members if name not in ids]
+        if strangers or len(ids) != len(group.members) or len(ids) != len(live):
+            return f"members {sorted(ids)} run, the group has {sorted(group.members)}"
+        for member in live:
+            coordinator = member.coordinator
+            assert coordinator is not None
+            if coordinator.generation != group.generation_id:
+                return f"{member.name} is in generation {coordinator.generation}, the group in {group.generation_id}"
+            if coordinator.protocol.is_leader != (group.leader_id == coordinator.member_id):
+                return f"{member.name} takes itself for the leader: {coordinator.protocol.is_leader}"
+            assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
+            held = coordinator.assignment.held
+            if coordinator.assignment.target.partitions != assigned or held != assigned:
+                return f"{member.name} holds {listed(held, 1000)}, the group gave it {listed(assigned, 1000)}"
+        return self._disquiet_partitions(live)
+
+    def _disquiet_partitions(self, live: Sequence[MemberProcess]) -> str | None:
+        checkers = self.world.checkers
+        wanted = {topic for member in live for topic in self.world.topics_of(member)}
+        for partition in self.world.cluster.partitions():
+            holders = [stint for stint in checkers.holders(partition) if stint.owner.alive]
+            if partition.topic not in wanted:
+                continue
+            if len(holders) != 1:
+                return f"{partition} has {len(holders)} owners"
+            end = self.world.cluster.end_offset(partition)
+            assert end is not None
+            if self._begins_at_the_end(holders[0]):
+                continue
+            stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
+            if checkers.covered(partition) != end or (end and stands != end):
+                return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
+            member = holders[0].owner
+            assert isinstance(member, MemberProcess)
+            late = member.spec.commit == "revoke" or checkers.went_back(partition)
+            if not late and end and checkers.committed_now(partition) != end:
+                return f"{partition} is committed up to {checkers.committed_now(partition)} of {end}"
+        return None
+
+    def _begins_at_the_end(self, stint: Stint) -> bool:
+        """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
+        owner = stint.owner
+        assert isinstance(owner, MemberProcess)
+        return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
+
+    def _look_at_errors(self) -> None:
+        if self.world.checkers.pending is not None:
+            raise self.world.checkers.pending
+        if self.world.loop.errors:
+            error = self.world.loop.errors[0]
+            breach = Violation("crash", f"{error.get('message')}: {error.get('exception')!r}")
+            breach.__cause__ = error.get("exception")
+            raise breach
+
+    async def _end(self) -> None:
+        """All members close; no connection, task or timer may be left."""
+        committing = [member for member in self.world.lives if member.alive]
+        wanted = {topic for member in committing for topic in self.world.topics_of(member)}
+        for member in committing:
+            member.stop()
+        began = self.world.loop.time()
+        while any(not member.finished for member in committing):
+            if self.world.loop.time() - began > 30:
+                slow = [member.name for member in committing if not member.finished]
+                raise Violation("liveness", f"{', '.join(slow)} did not close within 30 s\n{self.world.loop.leaks()}")
+            await self._until(self.world.loop.time() + 0.5)
+        for partition in self.world.cluster.partitions():
+            end = self.world.cluster.end_offset(partition)
+            committed = self.world.checkers.committed_now(partition)
+            read = self.world.checkers.covered(partition) == end
+            late = read and committed != end and not self.world.checkers.went_back(partition)
+            if partition.topic in wanted and end and late:
+                raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
+        group = self.world.cluster.group(self.world.group_id)
+        if group is not None and not group.static_members and group.state is not GroupState.EMPTY:
+            raise Violation("agreement", f"all closed, and the group is {group.state.value}")
+        self.world.cluster.close()
+        await self._until(self.world.loop.time() + 60)
+        if self.world.network.connections:
+            raise Violation("leaks", f"{self.world.network.connections} connections are left open")
+        leaks = self.world.loop.leaks()
+        left = [task for task in leaks.tasks if not task.startswith("producer")]
+        if left:
+            raise Violation("leaks", "tasks are left:\n" + "\n".join(left))
+        if leaks.timers:
+            raise Violation("leaks", "timers are left:\n" + "\n".join(leaks.timers))
+
+
+def play(scenario: Scenario) -> Outcome:
+    """Play one scenario to its end, or to the first breach of a rule."""
+    world: World | None = None
+    violation: Violation | None = None
+
+    async def main() -> None:
+        nonlocal world
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        world = World(loop, scenario)
+        await _Course(world).play()
+
+    try:
+        run(main(), seed=scenario.seed, max_time_s=_MOST_S)
+    except Violation as breach:
+        violation = breach
+    except SimulationError as error:
+        violation = Violation("liveness", str(error))
+    assert world is not None
+    history, checkers = world.history, world.checkers
+    if violation is not None:
+        history.note("checkers", f"VIOLATION {violation}")
+    return Outcome(
+        scenario,
+        violation,
+        history,
+        world.loop.time(),
+        checkers.rebalances,
+        checkers.processed,
+        checkers.processed_again,
+        checkers.commits,
+        checkers.overtaken,
+        world.network.frames,
+        world.loop.steps,
+    )

@@ -1,0 +1,85 @@
+"""What the members of one history run on: the clock, the network, the brokers, and the checkers that watch them."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.simulation.checkers import Checkers, Violation
+from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.history import History
+from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
+from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.wire.codec import decode_request_header, decode_response
+from consumer_coord.wire.messages.group import JoinGroupResponse
+
+_JOIN_GROUP = 11
+
+
+class Stage:
+    """One history without its members; made on its loop."""
+
+    group_id = "group"
+
+    def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
+        self.loop = loop
+        self.scenario = scenario
+        self.history = History(loop.time)
+        self.network = SimulatedNetwork(
+            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
+        )
+        self.checkers = Checkers(self.group_id, loop.time, self.history, lambda: self.network.serving)
+        self.network.on_answer = self._on_answer
+        self.network.on_request = self._on_request
+        self.cluster = SimulatedCluster(
+            loop,
+            self.network,
+            Random(f"{scenario.seed}-brokers"),
+            config=BrokerConfig(
+                group_min_session_timeout_ms=1_000,
+                group_initial_rebalance_delay_ms=scenario.initial_rebalance_delay_ms,
+                offsets_topic_num_partitions=3,
+                auto_create_topics_enable=False,
+            ),
+            brokers=scenario.brokers,
+            topics=scenario.topics,
+            on_record=self.checkers.on_record,
+        )
+        self.failure: asyncio.Future[None] = loop.create_future()
+        self.producing = True
+
+    def fail(self, breach: Violation) -> None:
+        """A rule was broken: the history ends here."""
+        self.history.note("checkers", f"VIOLATION {breach}")
+        if not self.failure.done():
+            self.failure.set_exception(breach)
+
+    def crashed(self, who: str, error: BaseException) -> None:
+        """``who`` raised an exception that is no rule of Kafka's: the history ends here."""
+        breach = Violation("crash", f"{who}: {type(error).__name__}: {error}")
+        breach.__cause__ = error
+        self.fail(breach)
+
+    def _on_request(self, client: str) -> None:
+        try:
+            self.checkers.on_request(client)
+        except Violation as breach:
+            self.fail(breach)
+
+    @property
+    def calm(self) -> bool:
+        """True after the last fault: applications do as they should."""
+        return not self.producing
+
+    def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
+        if int.from_bytes(request[:2], "big") == _JOIN_GROUP:
+            header = decode_request_header(request)
+            response = decode_response(JoinGroupResponse, header.version, answer)[1]
+            if response.error_code == 0:
+                self.history.note(server, f"{client} joined generation {response.generation_id} as {response.member_id}")
+                try:
+                    self.checkers.on_joined(response.member_id, response.generation_id)
+                except Violation as breach:
+                    self.fail(breach)

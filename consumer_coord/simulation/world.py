@@ -1,0 +1,108 @@
+"""Everything of one history: the stage, and the lives of its members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import attrs
+
+import assignors
+from assignors.base import Assignor
+from consumer_coord.simulation.application import MemberProcess
+from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.simulation.member_spec import MemberSpec
+from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.stage import Stage
+from consumer_coord.wire.membership import decode_subscription
+
+_ASSIGNORS: Mapping[str, type[Assignor]] = {
+    "range": assignors.RangeAssignor,
+    "roundrobin": assignors.RoundRobinAssignor,
+    "sticky": assignors.StickyAssignor,
+    "cooperative-sticky": assignors.CooperativeStickyAssignor,
+}
+
+
+class World(Stage):
+    """A stage with members and topics that come and go."""
+
+    def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
+        super().__init__(loop, scenario)
+        #: name -> its present life.
+        self.members: dict[str, MemberProcess] = {}
+        #: Every life of every member.
+        self.lives: list[MemberProcess] = []
+        self._life_numbers: dict[str, int] = {}
+        self._random = Random(f"{scenario.seed}-world")
+        self._topics = list(scenario.topics)
+
+    # -- members ----------------------------------------------------------------------------------------------------
+
+    @property
+    def alive_count(self) -> int:
+        """Members that run and mean to go on."""
+        return sum(member.alive and not member.closing for member in self.members.values())
+
+    def start_member(self, spec: MemberSpec) -> None:
+        """Start a member, or the next life of one."""
+        life = self._life_numbers[spec.name] = self._life_numbers.get(spec.name, 0) + 1
+        random = Random(f"{self.scenario.seed}-{spec.name}-{life}")
+        member = MemberProcess(self, spec, [_ASSIGNORS[name]() for name in spec.assignors], life, random)
+        self.members[spec.name] = member
+        self.lives.append(member)
+        member.start()
+
+    def start_another(self) -> None:
+        """One more member, like one of the first."""
+        model = self._random.choice(self.scenario.members)
+        name = f"member-{len(self._life_numbers) + 1}"
+        self.start_member(
+            attrs.evolve(
+                model,
+                name=name,
+                instance_id=model.instance_id and f"instance-of-{name}",
+                assignors=self.scenario.later_assignors,
+            )
+        )
+
+    def start_again(self, name: str) -> None:
+        """The next life of a member, perhaps with a newer list of assignors."""
+        former = self.members[name].spec
+        topics = self._subscription_in_group(former.instance_id) or former.topics
+        self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics))
+
+    def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
+        """What the group knows of a static member: it comes back as it was, see :func:`draw_scenario` on patterns."""
+        group = self.cluster.group(self.group_id)
+        member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
+        if group is None or member_id is None:
+            return ()
+        return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """Those that were ever there."""
+        return tuple(self._topics)
+
+    def create_topic(self, partitions: int) -> None:
+        """A topic that was not there before."""
+        name = f"topic-{len(self._topics)}"
+        self._topics.append(name)
+        self.cluster.kafka.create_topic(name, partitions)
+        self.history.note("world", f"created {name} with {partitions} partitions")
+
+    def delete_topic(self, name: str) -> None:
+        """A topic goes, with everything known about it."""
+        gone = [partition for partition in self.cluster.partitions() if partition.topic == name]
+        self.cluster.kafka.delete_topic(name)
+        for partition in gone:
+            self.checkers.forget(partition)
+
+    def topics_of(self, member: MemberProcess) -> Sequence[str]:
+        """The topics that a member subscribes to, by name or by its pattern."""
+        if member.spec.pattern is not None:
+            return [topic for topic in self._topics if topic in self.cluster.kafka.topics.by_name]
+        return member.subscription

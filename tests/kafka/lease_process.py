@@ -1,0 +1,75 @@
+"""Members in processes of their own (``lease_member.py``): what each might hand out when, and whether two might at once."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+#: Two samples of one member that are no further apart stand for the time between them.
+_NEAR_S = 0.1
+
+#: (moment, partitions), in order.
+Samples = list[tuple[float, frozenset[int]]]
+
+
+class LeaseProcess:
+    """A member's process, and what it said."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.samples: Samples = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kafka.lease_member", json.dumps(settings)], stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            moment, *partitions = line.split()
+            self.samples.append((float(moment), frozenset(map(int, partitions))))
+
+    @property
+    def may_hand_out(self) -> int:
+        """Of how many partitions, at its last sample."""
+        return len(self.samples[-1][1]) if self.samples else 0
+
+    def freeze_for(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def end(self) -> Samples:
+        """SIGKILL; returns what it said."""
+        self._process.kill()
+        self._process.wait(10)
+        self._reader.join(10)
+        return self.samples
+
+
+def shared(one: Samples, other: Samples) -> int:
+    """How many samples of one member name a partition that the other one might hand out at that moment, too."""
+    moments = [moment for moment, _ in other]
+    count = 0
+    for moment, held in one:
+        after = bisect.bisect(moments, moment)
+        if 0 < after < len(other) and moments[after] - moments[after - 1] <= _NEAR_S:
+            count += bool(held & other[after - 1][1] & other[after][1])
+    return count
+
+
+def until(condition: Callable[[], object], within_s: float = 40) -> None:
+    """Wait for something."""
+    ends = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,82 @@
+"""No import circles among the modules of a package, imports for typing alone and imports inside functions included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+import pytest
+
+from tests.test_structure import imports_of, modules_below
+
+#: Packages whose modules may still be part of a circle.
+STILL_CIRCULAR = frozenset({"consumer_coord", "consumer_coord.consumer", "consumer_coord.group", "consumer_coord.net"})
+
+
+def graph() -> Mapping[str, frozenset[str]]:
+    """module -> the modules of the project that it imports.  A package counts only if one of its own names is imported."""
+    files = {name: file for root in ("assignors", "consumer_coord") for name, file in modules_below(root)}
+    return {name: frozenset(_targets(tuple(imports_of(file)), set(files))) - {name} for name, file in files.items()}
+
+
+def _targets(imported: Sequence[str], modules: Set[str]) -> Iterator[str]:
+    """``from a import b`` arrives as ``a`` and ``a.b``: a module ``a.b`` is what is meant then, and not ``a``."""
+    for one in imported:
+        package, _, _ = one.rpartition(".")
+        if one in modules:
+            names = [other for other in imported if other.rpartition(".")[0] == one]
+            if not names or any(other not in modules for other in names):
+                yield one
+        elif package in modules:
+            yield package
+
+
+def circles(edges: Mapping[str, Set[str]]) -> list[list[str]]:
+    """The strongly connected components with more than one module (Tarjan), sorted."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        stack.append(module)
+        for target in sorted(edges[module]):
+            if target not in numbers:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], numbers[target])
+        if lowest[module] == numbers[module]:
+            at = stack.index(module)
+            component = sorted(stack[at:])
+            del stack[at:]
+            if len(component) > 1:
+                found.append(component)
+
+    for module in sorted(edges):
+        if module not in numbers:
+            visit(module)
+    return sorted(found)
+
+
+def room(module: str) -> str:
+    """The package below ``consumer_coord`` that a module belongs to; ``consumer_coord`` for its top level."""
+    parts = module.split(".")
+    package = len(parts) > 2 or any(other.startswith(f"{module}.") for other in graph())
+    return ".".join(parts[:2]) if package and len(parts) > 1 else parts[0]
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    assert not [circle for circle in circles(graph()) if {room(module) for module in circle} - STILL_CIRCULAR]
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [["a", "b"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}, [["a", "b", "c"], ["d", "e"]]),
+    ],
+)
+def test_circles_are_found(edges: Mapping[str, Set[str]], expected: Sequence[Sequence[str]]) -> None:
+    assert circles(edges) == expected

@@ -1,0 +1,219 @@
+"""What is published is built, and tried where there is nothing else: the wheel, its extras, and the source distribution."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import consumer_coord
+from tests.test_structure import tracked_files
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+pytestmark = pytest.mark.slow
+
+#: Reads two records as a member of a group, on an embedded Kafka.
+PROGRAM = """
+import assignors, consumer_coord, sys
+from confluent_kafka import Producer
+from consumer_coord import GroupConsumer
+from consumer_coord.broker import EmbeddedKafka
+with EmbeddedKafka(topics={"orders": 2}) as kafka:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for partition in (0, 1):
+        producer.produce("orders", b"order", partition=partition)
+    assert producer.flush(30) == 0
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    with GroupConsumer(config) as consumer:
+        consumer.subscribe(["orders"])
+        got = []
+        for _ in range(300):
+            got += consumer.consume(10, 0.1)
+            if len(got) == 2:
+                break
+assert len(got) == 2, got
+print(consumer_coord.__version__, consumer_coord.__file__)
+"""
+
+#: extra -> what uses it, and ends with an error that says what to install when the extra is missing.
+USES = {
+    "spark": "import consumer_coord.spark; consumer_coord.spark.KafkaGroupSource",
+    "prometheus": "from consumer_coord.monitoring.prometheus import CoordinatorCollector;"
+    " list(CoordinatorCollector().collect())",
+    "opentelemetry": "import opentelemetry.metrics as m; from consumer_coord.monitoring.opentelemetry import"
+    " CoordinatorInstruments; CoordinatorInstruments(m.get_meter('x'))",
+    "testing": "import consumer_coord.pytest_plugin; from assignors import RangeAssignor;"
+    " from assignors.testing import check_assignor; check_assignor(RangeAssignor())",
+    "cli": "from consumer_coord.admin.top import _Live; _Live()",
+}
+#: What the same uses say without their extra.  (``top`` goes on with plain lines; tests/cli shows what it prints.)
+MISSING = {
+    "spark": "kafka_group needs",
+    "prometheus": "pip install 'consumer-coord[prometheus]'",
+    "opentelemetry": "pip install 'consumer-coord[opentelemetry]'",
+    "testing": "pip install 'consumer-coord[testing]'",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the source distribution, and the wheel that was built from it."""
+    # A copy, because building writes beside the sources, and workers of one run build at the same time.
+    out, copy = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("copy")
+    for file in tracked_files():
+        place = copy / file.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, place)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def source(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    (archive,) = built.glob("*.tar.gz")
+    place = tmp_path_factory.mktemp("source")
+    with tarfile.open(archive) as opened:
+        opened.extractall(place, filter="data")
+    return place / archive.name.removesuffix(".tar.gz")
+
+
+def environment() -> dict[str, str]:
+    """Nothing of this checkout reaches the processes that try it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+
+
+def run(python: Path, program: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(python), "-c", program]
+    return subprocess.run(command, cwd=directory, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_wheel_installs_into_a_blank_environment_and_reads(wheel: Path, tmp_path: Path) -> None:
+    """With pip, from the package index, as a stranger does it."""
+    venv.create(tmp_path / "blank", with_pip=True)
+    python = tmp_path / "blank" / "bin" / "python"
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", str(wheel)]
+    # pip's own settings stay, because they say where the index is.
+    installed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    ran = run(python, PROGRAM, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    version, place = ran.stdout.split()
+    assert version == PROJECT["version"]
+    assert str(tmp_path) in place
+    told = subprocess.run(
+        [str(tmp_path / "blank" / "bin" / "consumer-coord"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout == f"consumer-coord {version}\n"
+    for extra, message in MISSING.items():
+        ran = run(python, USES[extra].partition("; ")[2] if extra == "opentelemetry" else USES[extra], tmp_path)
+        assert ran.returncode == 1, extra
+        assert message in ran.stderr, (extra, ran.stderr)
+
+
+def needed(requirement: str, seen: set[str]) -> Iterator[str]:
+    """The distributions that a requirement brings, itself included, as they are installed here."""
+    match = re.match(r"([\w.-]+)\s*(?:\[([^\]]*)\])?[^;]*(?:;(.*))?", requirement)
+    assert match is not None
+    name, extras, marker = match.groups()
+    if marker is not None and "extra" in marker:
+        return
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return  # a marker excludes it here
+    if distribution.name in seen:
+        return
+    seen.add(distribution.name)
+    assert extras is None, requirement
+    yield distribution.name
+    for one in distribution.requires or ():
+        yield from needed(one, seen)
+
+
+@pytest.mark.parametrize("extra", USES)
+def test_each_extra_alone_is_enough(extra: str, wheel: Path, tmp_path: Path) -> None:
+    """The wheel beside the distributions that the extra names, and theirs, taken from this environment: no network."""
+    venv.create(tmp_path / "env", with_pip=False)
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    seen: set[str] = set()
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
+    for name in (name for requirement in wanted for name in needed(requirement, seen)):
+        distribution = importlib.metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            target = packages / top
+            if not target.exists():
+                target.symlink_to(Path(str(distribution.locate_file(top))))
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(packages)
+    ran = run(tmp_path / "env" / "bin" / "python", USES[extra], tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_source_distribution_has_every_file_of_the_repository(source: Path) -> None:
+    missing = [str(file.relative_to(ROOT)) for file in tracked_files() if not (source / file.relative_to(ROOT)).is_file()]
+    assert not missing
+
+
+def test_the_source_distribution_passes_its_tests(source: Path) -> None:
+    """Those of the rules and of the README, from its own files: with all files there the others differ in nothing."""
+    files = ["tests/test_structure.py", "tests/test_readme.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    ran = subprocess.run(command, cwd=source, env=environment(), capture_output=True, text=True, check=False, timeout=250)
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    assert re.search(r"^\d+ passed", ran.stdout, re.MULTILINE), ran.stdout
+
+
+def test_the_wheel_has_the_packages_with_their_types_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+    assert {"consumer_coord/py.typed", "assignors/py.typed"} <= set(names)
+    info = f"consumer_coord-{PROJECT['version']}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {"consumer_coord", "assignors", info}
+    data = [file for file in (ROOT / "consumer_coord").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    assert not [str(file) for file in data if str(file.relative_to(ROOT)) not in names]
+
+
+def test_the_metadata_is_what_an_index_shows(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        text = opened.read(f"consumer_coord-{PROJECT['version']}.dist-info/METADATA").decode()
+    told = Parser().parsestr(text)
+    assert told["License-Expression"] == "Apache-2.0"
+    assert told["License-File"] == "LICENSE"
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert told.get_payload() == (ROOT / "README.md").read_text()
+    assert set(told.get_all("Provides-Extra") or ()) >= {*USES, "web"}
+    urls = dict(one.split(", ", 1) for one in told.get_all("Project-URL") or ())
+    assert {"Homepage", "Documentation", "Repository", "Issues", "Changelog"} <= set(urls)
+    pythons = {one.rpartition(" :: ")[2] for one in told.get_all("Classifier") or () if "Python :: 3." in one}
+    assert pythons == {"3.11", "3.12", "3.13", "3.14"}
+    assert told["Requires-Python"] == ">=3.11"
+
+
+def test_there_is_one_version() -> None:
+    assert PROJECT["version"] == consumer_coord.__version__
+    assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text() or f"## [{PROJECT['version']}]" in (
+        ROOT / "CHANGELOG.md"
+    ).read_text()
