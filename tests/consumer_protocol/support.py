@@ -39,6 +39,7 @@ class Broker(RealCoordinator):
             "group.consumer.assignment.interval.ms": 0,
             "group.consumer.heartbeat.interval.ms": INTERVAL_MS,
             "group.consumer.session.timeout.ms": SESSION_MS,
+            "group.consumer.regex.refresh.interval.ms": 10_000,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         self.cluster = BrokerCluster(
@@ -79,10 +80,10 @@ class Broker(RealCoordinator):
 def modern_member(broker: Any, *, cluster: ClusterClient | None = None, **settings: Any) -> TestMember:
     """A member with ``group.protocol=consumer``; ``settings`` are fields of CoordinatorConfig.
 
-    Each has a client, and random numbers, of its own, unless it shares ``cluster``.
+    Each has a client, and random numbers, of its own, unless it shares ``cluster``; metadata is refreshed often.
     """
     if cluster is None:
-        cluster = new_cluster(broker)
+        cluster = new_cluster(broker, metadata_max_age_ms=5_000)
         cluster.environment = attrs.evolve(cluster.environment, random=random.Random(next(_seeds)))
     return new_member(broker, (), cluster=cluster, group_protocol="consumer", **settings)
 
