@@ -1,5 +1,7 @@
 """Partition assignors for Kafka consumer groups: pure functions from subscriptions to a plan."""
 
+from collections.abc import Mapping
+
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.cooperative_sticky import CooperativeStickyAssignor
 from assignors.load import LoadAssignor
@@ -9,7 +11,14 @@ from assignors.sticky import StickyAssignor
 from assignors.subscriptions import InvalidInputError
 from assignors.verify import InvalidPlanError, verify
 
+#: The built-in assignors by the name that travels in JoinGroup.  A new one is registered here, and nowhere else.
+BUILT_IN: Mapping[str, type[Assignor]] = {
+    assignor.name: assignor
+    for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor, LoadAssignor)
+}
+
 __all__ = [
+    "BUILT_IN",
     "Assignor",
     "Cluster",
     "CooperativeStickyAssignor",

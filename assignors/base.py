@@ -37,8 +37,8 @@ class Cluster:
     ``racks``: topic -> for each partition the racks that hold a replica of it.  Empty when the brokers have none.
     ``lag``: topic -> for each partition its lag in records, None where it could not be had.  Only there when the
     assignor *needs* it (see :attr:`Assignor.needs`).
-    ``weights``: topic -> for each partition its weight in any unit (bytes per second, say), None where
-    unknown; also only when the assignor needs it.
+    ``weights``: topic -> for each partition its rate in records a second, None where unknown; also only when the
+    assignor needs it.
     ``generation``: the generation that this assignment will have; a claim to have been given partitions in it or in a later
     one cannot be true.  None where generations are not known.
     """

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from assignors import sticky_user_data
+from assignors.balancing import sticky_user_data
+from assignors.balancing.claims import MemberClaims
+from assignors.balancing.sticky_plan import draft
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
-from assignors.claims import MemberClaims
-from assignors.sticky_plan import draft
 
 
 class CooperativeStickyAssignor(Assignor):

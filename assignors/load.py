@@ -1,4 +1,4 @@
-"""An assignor for groups whose partitions are not equal: it evens out lag, byte rate or weights instead of numbers.
+"""An assignor for groups whose partitions are not equal: it evens out lag, rates or weights instead of numbers.
 
 To follow every wobble of the lag would move partitions at each rebalance and make the lag worse, so there are two brakes:
 partitions that have an owner move only if that brings the members' loads closer together by more than a *threshold*, and
@@ -12,21 +12,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from assignors import sticky_user_data
-from assignors.balance import Balance, Item
-from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
-from assignors.claims import MemberClaims, settle
-from assignors.sticky_plan import Draft, draft
+from assignors.balancing import sticky_user_data
+from assignors.balancing.balance import Balance, Item
+from assignors.balancing.claims import MemberClaims, settle
+from assignors.balancing.last_assignment import SendsLastAssignment
+from assignors.balancing.sticky_plan import Draft, draft
+from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from assignors.subscriptions import InvalidInputError, Subscriptions
 
 #: The threshold while some partitions have no owner.
 _THRESHOLD_BETWEEN_ROUNDS = 0.5
 
 
-class LoadAssignor(Assignor):
+class LoadAssignor(SendsLastAssignment):
     """Evens out the sum of the partitions' figures over the members.
 
-    ``by``: ``"lag"`` (records behind) or ``"weights"`` (any rate that the coordinator can measure).  ``weights``:
+    ``by``: ``"lag"`` (records behind) or ``"weights"`` (records a second, as the leader measures them).  ``weights``:
     figures of your own instead, topic -> one for every partition, or one for all; nothing has to be fetched then.
     ``threshold``: by how much the gap between the fullest and the emptiest member has to shrink, as a part of the mean
     load, before an owned partition moves.  ``budget``: the part of all partitions that may move for it in one plan.
@@ -52,14 +53,13 @@ class LoadAssignor(Assignor):
         for name, value in (("threshold", threshold), ("budget", budget), ("floor", floor)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, not {value!r}")
+        super().__init__()
         self.needs = frozenset() if weights is not None else frozenset({by})
         self._by = by
         self._weights = weights
         self._threshold = threshold
         self._budget = budget
         self._floor = floor
-        self._assignment: dict[str, Sequence[int]] | None = None
-        self._generation = sticky_user_data.NO_GENERATION
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
         """Even loads, with the brakes; nothing is handed over before its owner let go (KIP-429)."""
@@ -76,17 +76,6 @@ class LoadAssignor(Assignor):
         for topic in list(result.let_go):
             result.let_go[topic] &= held.get(topic, set())
         return result.plan_without_hand_over()
-
-    def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """The last assignment in the format of Java's ``StickyAssignor``, for leaders in the eager protocol."""
-        if self._assignment is None:
-            return None
-        return sticky_user_data.encode(self._assignment, self._generation)
-
-    def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
-        """Remember what this member was given."""
-        self._assignment = dict(assignment)
-        self._generation = generation
 
     def _loads(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, list[float]] | None:
         """topic -> the load of each partition, None when nothing is known or everything is zero.

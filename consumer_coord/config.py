@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from assignors import BUILT_IN
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
@@ -366,18 +367,17 @@ def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
 
 
 def _load(name: str) -> Assignor:
-    built_in = _BUILT_IN.get(name)
-    offered = {} if built_in is not None else _entry_points()
+    if name in BUILT_IN:
+        return as_assignor(BUILT_IN[name])
+    offered = _entry_points()
     load: Callable[[], Any]
-    if built_in is not None:
-        load = lambda: getattr(importlib.import_module("assignors"), built_in)  # noqa: E731
-    elif name in offered:
+    if name in offered:
         load = offered[name].load
     elif ":" in name:
         module, _, attribute = name.partition(":")
         load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
     else:
-        known = sorted({*_BUILT_IN, *offered})
+        known = sorted({*BUILT_IN, *offered})
         hint = did_you_mean(name, known) or "."
         raise ConfigurationError(
             f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"
@@ -391,19 +391,10 @@ def _load(name: str) -> Assignor:
 
 
 def _entry_points() -> Mapping[str, Any]:
-    # Imported here: it looks into every installed package, and Kafka's own assignors need none of them.
+    # Imported here: it looks into every installed package, and built-in assignors need none of them.
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-
-
-_BUILT_IN = {
-    "range": "RangeAssignor",
-    "roundrobin": "RoundRobinAssignor",
-    "sticky": "StickyAssignor",
-    "cooperative-sticky": "CooperativeStickyAssignor",
-    "load": "LoadAssignor",
-}
 
 
 def as_assignor(candidate: Any) -> Assignor:

@@ -9,15 +9,20 @@ Errors that come from a broker carry Kafka's numeric ``code``; 0 means that the 
 
 from __future__ import annotations
 
+from consumer_coord.printable import printable
+
 
 class CoordinatorError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    The message is one printable line: what it quotes may come from a broker or from another member.
+    """
 
     #: Kafka's error code, 0 for an error of the client's own.
     code: int = 0
 
     def __init__(self, message: str, *, code: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         if code is not None:
             self.code = code
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 
 import attrs
 
-from consumer_coord.errors import CoordinatorError, RetriableError, UnknownTopicError
+from consumer_coord.errors import RetriableError, UnknownTopicError
 from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker
@@ -16,8 +15,6 @@ from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-
-logger = logging.getLogger(__name__)
 
 #: In place of a timestamp in milliseconds.
 LATEST = -1
@@ -120,20 +117,3 @@ def _leader(cluster: ClusterClient, partition: TopicPartition) -> Broker | None:
     if topic is None or partition.partition >= topic.partition_count:
         return None
     return cluster.metadata.brokers.get(topic.leaders[partition.partition])
-
-
-async def lags(
-    cluster: ClusterClient, committed: Mapping[TopicPartition, int | None], deadline: Deadline
-) -> Mapping[TopicPartition, int | None]:
-    """Records behind the end for each partition; None where there is no commit or no answer."""
-    known = {partition: LATEST for partition, offset in committed.items() if offset is not None}
-    ends: dict[TopicPartition, ListedOffset] = {}
-    try:
-        await list_offsets(cluster, known, deadline, found=ends)
-    except CoordinatorError as error:
-        logger.info("not every end offset could be had in time: %s", error)
-    lag: dict[TopicPartition, int | None] = {}
-    for partition, offset in committed.items():
-        end = ends.get(partition)
-        lag[partition] = None if offset is None or end is None else max(0, end.offset - offset)
-    return lag

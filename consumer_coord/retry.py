@@ -8,7 +8,6 @@ sleep are handed to it as objects over ours.  The backoff is Kafka's (``Exponent
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 
@@ -19,8 +18,9 @@ from tenacity.wait import wait_base
 
 from consumer_coord.environment import now
 from consumer_coord.errors import RequestTimedOutError, RetriableError
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _JITTER = 0.2
 

@@ -20,6 +20,7 @@ MOST_LINES = 600
 #: Pure modules and the wire: below them there are only `assignors` and each other.
 PURE = (
     "consumer_coord.errors",
+    "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.group.assignment",
     "consumer_coord.group.subscription",
@@ -47,6 +48,7 @@ BROKER_MAY_IMPORT = (
     "assignors",
     "consumer_coord.wire",
     "consumer_coord.errors",
+    "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.environment",
     "consumer_coord.net.transport",
@@ -54,7 +56,12 @@ BROKER_MAY_IMPORT = (
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")
 #: Where the real ones are made.
-REAL_THINGS = {"consumer_coord.environment", "consumer_coord.net.tcp", "consumer_coord.broker.server"}
+REAL_THINGS = {
+    "consumer_coord.environment",
+    "consumer_coord.net.tcp",
+    "consumer_coord.broker.command",
+    "consumer_coord.broker.server",
+}
 
 
 def tracked_files() -> Sequence[Path]:

@@ -22,9 +22,9 @@ from assignors import (
     Plan,
     RangeAssignor,
     StickyAssignor,
-    sticky_user_data,
     verify,
 )
+from assignors.balancing import sticky_user_data
 from benchmarks.assignors.cases import JOINS, LEAVES, Case
 from consumer_coord.wire.membership import Assignment, encode_assignment
 from tests.assignors.java import JavaAssignors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import enum
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from consumer_coord.errors import (
     UnknownTopicError,
 )
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -75,13 +75,14 @@ def exit_code(error: CoordinatorError) -> ExitCode:
 
 
 def warn(message: str) -> None:
-    """A line for people, beside the output."""
-    print(message, file=sys.stderr)
+    """A line for people, beside the output; an empty one stays before it."""
+    line = message.removeprefix("\n")
+    print("\n" * (line != message) + printable(line), file=sys.stderr)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """The whole output of a command, as one document."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(printable_json(value, indent=2))
 
 
 async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> list[str]:
@@ -331,7 +332,7 @@ async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, 
     if arguments.json:
         print_json({"deleted": deleted, "errors": _failures_as_json(failures)})
     elif deleted:
-        names = ", ".join(f"'{group}'" for group in deleted)
+        names = printable(", ".join(f"'{group}'" for group in deleted))
         print(f"Deletion of requested consumer groups ({names}) was successful.")
     return _tell(failures)
 

@@ -15,6 +15,7 @@ from consumer_coord.admin.offset_access import all_partitions, committed_offsets
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.printable import printable
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
@@ -183,17 +184,17 @@ def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[Topi
 
     Lines of a group's name are read with one group, too.  Raises :class:`ConfigurationError` with the line's number.
     """
-    groups = list(group_ids)
-    plan: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups}
+    groups = {printable(group): group for group in group_ids}
+    plan: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups.values()}
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
         fields = [field.strip() for field in row]
         if not any(fields):
             continue
         if len(fields) == 3 and len(groups) == 1:
-            fields.insert(0, groups[0])
+            fields.insert(0, next(iter(groups)))
         try:
             group, topic, partition, offset = fields
-            plan.setdefault(group, {})[TopicPartition(topic, _natural(partition))] = _natural(offset)
+            plan.setdefault(groups.get(group, group), {})[TopicPartition(topic, _natural(partition))] = _natural(offset)
         except ValueError:
             raise ConfigurationError(
                 f"--from-file: line {number} is no topic,partition,offset (with several groups: group,topic,partition,offset)"
@@ -208,11 +209,11 @@ def _natural(text: str) -> int:
 
 
 def export_plan(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """New offsets as ``--from-file`` takes them."""
+    """New offsets as ``--from-file`` takes them; what is not printable in a name is escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in sorted(plans.items()):
         for partition, offset in sorted(offsets.items()):
-            row = [partition.topic, partition.partition, offset]
-            writer.writerow(row if len(plans) == 1 else [group, *row])
+            row = [printable(partition.topic), partition.partition, offset]
+            writer.writerow(row if len(plans) == 1 else [printable(group), *row])
     return out.getvalue()

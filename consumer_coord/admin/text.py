@@ -6,22 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from consumer_coord.admin.groups import CONSUMER, Listing
 from consumer_coord.admin.report import GroupReport
+from consumer_coord.printable import printable
 from consumer_coord.topic_partition import TopicPartition
 
 MISSING = "-"
 
 
 def table(widths: Sequence[int], rows: Iterable[Sequence[object]]) -> str:
-    """Columns filled up to at least these widths; a width of 0 is a last column as long as it is."""
+    """Columns filled up to at least these widths; a width of 0 is a last column as long as it is.
+
+    What is not printable is escaped: names come from other clients, and must not forge a row.
+    """
     lines = []
     for row in rows:
-        cells = [MISSING if cell is None else str(cell) for cell in row]
+        cells = [MISSING if cell is None else printable(str(cell)) for cell in row]
         lines.append(" ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))
     return "\n".join(lines)
 
 
 def _longest(least: int, values: Iterable[str | None]) -> int:
-    return max([least, *(len(value) for value in values if value is not None)])
+    return max([least, *(len(printable(value)) for value in values if value is not None)])
 
 
 def offsets_table(report: GroupReport, *, verbose: bool) -> str:
@@ -137,7 +141,7 @@ def deletion_table(outcome: Mapping[TopicPartition, str]) -> str:
 def listing_table(listings: Sequence[Listing], *, state: bool, type_: bool) -> str:
     """``--list``, with ``--state`` and ``--type``"""
     if not state and not type_:
-        return "\n".join(listing.group_id for listing in listings)
+        return "\n".join(printable(listing.group_id) for listing in listings)
     header: list[object] = ["GROUP"]
     widths = [_longest(15, (listing.group_id for listing in listings)) + 10]
     if type_:

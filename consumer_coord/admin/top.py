@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.printable import printable, printable_json
 from consumer_coord.retry import Deadline
 
 COLUMNS = ("GROUP", "STATE", "MEMBERS", "TOPIC", "PARTITIONS", "LAG", "READ/S", "WRITTEN/S", "CAUGHT-UP-IN")
@@ -145,10 +145,10 @@ class _Lines:
     def __call__(self, shown: Sequence[Row]) -> None:
         if self._as_json:
             for row in shown:
-                print(json.dumps(row.as_json(), ensure_ascii=False))
+                print(printable_json(row.as_json()))
         else:
-            cells = [row.cells() for row in shown]
-            widths = [max(len(str(cell or text.MISSING)) for cell in column) for column in zip(COLUMNS, *cells, strict=True)]
+            cells = [[None if cell is None else printable(str(cell)) for cell in row.cells()] for row in shown]
+            widths = [max(len(cell or text.MISSING) for cell in column) for column in zip(COLUMNS, *cells, strict=True)]
             print(text.table(widths, [COLUMNS, *cells]) + "\n")
         sys.stdout.flush()
 
@@ -158,6 +158,8 @@ class _Live:
 
     def __init__(self) -> None:
         self._table: Any = importlib.import_module("rich.table")
+        # A Text is shown as it is; a str may hold rich's own markup.
+        self._text: Any = importlib.import_module("rich.text").Text
         self._live = importlib.import_module("rich.live").Live(screen=True, auto_refresh=False)
 
     def __enter__(self) -> _Live:
@@ -171,7 +173,8 @@ class _Live:
         made = self._table.Table(*COLUMNS, expand=True, header_style="bold", box=None)
         for row in shown:
             style = "green" if row.sample.lag == 0 else "yellow" if row.caught_up_in_s is not None else None
-            made.add_row(*(text.MISSING if cell is None else str(cell) for cell in row.cells()), style=style)
+            cells = (text.MISSING if cell is None else printable(str(cell)) for cell in row.cells())
+            made.add_row(*map(self._text, cells), style=style)
         self._live.update(made, refresh=True)
 
 

@@ -7,17 +7,17 @@ make of them is in ``joining`` and ``group_coordinator``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupMember, GroupMetadata, GroupState, join_error
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
 from consumer_coord.broker.purgatory import Purgatory
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A new member whose JoinGroup waits cannot send heartbeats; it gets this long (NewMemberJoinTimeoutMs).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000

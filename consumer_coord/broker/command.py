@@ -6,7 +6,6 @@ import argparse
 import ipaddress
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -74,12 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address; a name counts by what it means here."""
+    """Whether only this machine reaches the address; of a name other than localhost that is not known."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _topics(text: str) -> dict[str, int]:

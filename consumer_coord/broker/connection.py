@@ -11,8 +11,9 @@ from collections.abc import Callable
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.errors import CoordinatorError, DisconnectedError
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LENGTH = struct.Struct(">i")
 #: So many bytes are asked of the socket at once while no frame's length is known.
@@ -195,11 +196,11 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def _enqueue(self, frame: bytes) -> bool:
         """Have a frame served; False when the connection ends instead."""
-        if not self._take(len(frame), long=False):
+        if self._transport is None or not self._take(len(frame), long=False):
             return False
         self._queue.append(frame)
         self._queued_bytes += len(frame)
-        if self._queued_bytes > _MAX_QUEUED_BYTES:
+        if self._queued_bytes > _MAX_QUEUED_BYTES and self._transport is not None:
             self._transport.pause_reading()
         if self._work is None:
             self._work = asyncio.get_running_loop().create_task(self._serve())

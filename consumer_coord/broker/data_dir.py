@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import re
 import shutil
@@ -33,8 +32,9 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.broker.topics import Topic
 from consumer_coord.errors import ConfigurationError, MalformedMessageError, UnsupportedVersionError
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FORMAT = 1
 _CLUSTER = "cluster.json"

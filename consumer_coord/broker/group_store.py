@@ -23,10 +23,11 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.purgatory import DelayedOperation, Purgatory
 from consumer_coord.broker.record_batch import Record
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import consumer_group_records, error_codes, offsets_topic
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 

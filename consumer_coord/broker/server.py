@@ -7,7 +7,6 @@ It is for demos and tests and says so; production is Apache Kafka. What it does 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import threading
 import time
@@ -22,9 +21,10 @@ from consumer_coord.broker.connection import BrokerProtocol, RequestMemory
 from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
 from consumer_coord.errors import ClosedError
+from consumer_coord.printable import get_logger
 from consumer_coord.wire.apis import APIS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import logging
 import os
 import re
 import uuid
@@ -39,10 +38,11 @@ from consumer_coord.group.generation import Generation
 from consumer_coord.list_offsets import ListedOffset, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -12,9 +11,10 @@ from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 

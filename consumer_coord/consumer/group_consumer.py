@@ -11,7 +11,6 @@ the turn given back, or neither.  (CPython runs signal handlers, and other threa
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -50,8 +49,9 @@ from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.subscription import librdkafka_pattern
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

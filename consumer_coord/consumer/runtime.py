@@ -12,7 +12,6 @@ import atexit
 import concurrent.futures
 import contextlib
 import functools
-import logging
 import os
 import random
 import threading
@@ -31,8 +30,9 @@ from consumer_coord.group.application import Application
 from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.net.tcp import TcpConnector
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

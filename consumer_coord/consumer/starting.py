@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
@@ -14,9 +13,10 @@ from consumer_coord.consumer.start_positions import ResetPolicy, Starts, no_offs
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

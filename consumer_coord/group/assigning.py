@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import attrs
 
-from assignors import CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from assignors import BUILT_IN
 from assignors.base import Assignor, Cluster
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import leader
 from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.figures import Figures
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
-from consumer_coord.list_offsets import lags
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
-from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import (
     DescribeGroupsRequest,
@@ -30,14 +29,12 @@ from consumer_coord.wire.messages.group import (
     SyncGroupRequestAssignment,
 )
 
-#: All figures that an assignor needs are fetched within this time.
-FIGURES_TIMEOUT_MS = 1_000
-
-#: Subscriptions of this size are read, and groups of so many members and partitions assigned by assignors that are known
-#: not to hang, at once: a change of threads takes longer.
+#: Subscriptions of this size are read, and groups of so many members and partitions assigned by quick assignors, on the
+#: loop: a change of threads takes longer.
 _SMALL_BYTES = 64 * 1024
 _SMALL_GROUP = 1_000
-_QUICK = frozenset({CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor})
+#: The built-in ones, but for the load assignor, which compares single partitions.
+_QUICK = frozenset(assignor for assignor in BUILT_IN.values() if not assignor().needs)
 
 _STABLE = "Stable"
 
@@ -59,7 +56,7 @@ class Assigning:
         self._config = config
         self._cluster = cluster
         self._watch = watch
-        self._offsets = offsets
+        self._figures = Figures(cluster, offsets, log)
         self._metrics = metrics
         self._log = log
         self._ask = ask
@@ -97,8 +94,9 @@ class Assigning:
             # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
             await self._resume(view)
             return ()
-        lag = await self._lag_of(view) if "lag" in assignor.needs else {}
-        cluster = Cluster(view.partitions, view.racks, lag=lag, generation=joined.generation_id)
+        lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
+        weights = await self._figures.weights(view) if "weights" in assignor.needs else {}
+        cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
         started = now()
         if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
             assignments = leader.assign(assignor, cluster, group)
@@ -173,24 +171,3 @@ class Assigning:
         if not work.cancelled():
             self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
         self._on_return()
-
-    async def _lag_of(self, view: leader.ClusterView) -> Mapping[str, Sequence[int | None]]:
-        """topic -> each partition's lag; None where it could not be had within a second."""
-        deadline = Deadline.after(FIGURES_TIMEOUT_MS)
-        everything = [
-            TopicPartition(topic, number) for topic, count in view.partitions.items() for number in range(count)
-        ]
-        try:
-            committed = await self._offsets.committed(everything, timeout_ms=deadline.remaining_ms)
-        except RetriableError as error:
-            self._log.warning("the assignor gets no lag: %s", error)
-            committed = {}
-        positions = {
-            partition: None if (position := committed.get(partition)) is None else position.offset
-            for partition in everything
-        }
-        lag = await lags(self._cluster, positions, deadline)
-        return {
-            topic: [lag[TopicPartition(topic, number)] for number in range(count)]
-            for topic, count in view.partitions.items()
-        }

@@ -36,26 +36,18 @@ from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.session import Session
 from consumer_coord.group.standing import Standing, Superseded
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
-from consumer_coord.group.waiting import AbandonedError, WaitingRequest
+from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import (
-    JoinGroupRequest,
     JoinGroupResponse,
-    SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
 
 #: Limit for waiting for the first JoinGroup's answer when leaving.
 MEMBER_ID_MS = 200
-
-#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
-_JOIN_LAPSE_MS = 5_000
-
-#: From this version on a JoinGroup without a member id is answered at once, with an id (KIP-394).
-_MEMBER_ID_REQUIRED_VERSION = 4
 
 
 class ClassicProtocol:
@@ -414,7 +406,7 @@ class ClassicProtocol:
             named, owned = self._named, self._owned()
             if before.has_member_id:
                 context.peers.joins(self.session, owns_less=before.generation_id >= 0 and bool(named - self._named))
-            answer: JoinGroupResponse = await self._ask_and_wait(
+            answer: JoinGroupResponse = await self.session.ask_and_wait(
                 broker, requests.join_group(config, before, self.assignors, topics, owned, reason)
             )
             standing.check_not_superseded(before)
@@ -471,7 +463,7 @@ class ClassicProtocol:
         if self.is_leader:
             context.peers.leader_first.leader_syncs(current.generation_id)
         started, sent = now(), self.lease.clock()
-        answer = await self._ask_and_wait(broker, requests.sync_group(context.config, current, assignments))
+        answer = await self.session.ask_and_wait(broker, requests.sync_group(context.config, current, assignments))
         standing.check_not_superseded(current)
         standing.take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
         check_protocol("SyncGroup", context.config.group_id, answer, (None, current.protocol_name))
@@ -483,33 +475,6 @@ class ClassicProtocol:
             return decode_assignment(answer.assignment).partitions
         except MalformedMessageError as error:
             raise RetriableError(f"the leader's assignment for this member is malformed: {error}") from error
-
-    async def _ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
-        """JoinGroup or SyncGroup, which the coordinator answers when the group is ready or the rebalance timeout is over.
-
-        It is sent again on another connection once a session, because the coordinator may not have got it.
-        """
-        config, cluster, before = self._context.config, self._context.cluster, self.generation_state
-        limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
-        again_ms: float | None = config.session_timeout_ms
-        if not before.has_member_id and config.group_instance_id is None:
-            # An old broker makes another member of each JoinGroup without an id; a newer one answers at once.
-            version = cluster.version_spoken(broker, JoinGroupRequest)
-            at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
-            again_ms = config.request_timeout_ms if at_once else None
-        try:
-            return await self._waiting.ask(
-                broker,
-                lambda timeout_ms: cluster.request(broker, message, timeout_ms=timeout_ms, waits=True),
-                Deadline.after(limit_ms),
-                again_ms,
-            )
-        except AbandonedError:
-            self.standing.check_not_superseded(before)
-            raise
-        except RetriableError as error:
-            self._context.link.forget(broker, str(error))
-            raise
 
     def on_join_complete(
         self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from operator import itemgetter
@@ -40,6 +39,7 @@ from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
@@ -57,7 +57,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponse,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A member may have this many callers waiting for commits; more means that nobody awaits them.
 MOST_WAITING = 10_000

@@ -8,7 +8,6 @@ runs on one event loop, except what is marked as thread-safe.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from consumer_coord.group.session import answer_in_time_ms
 from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
@@ -57,7 +57,7 @@ class ConsumerCoordinator:
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
         self._signal = Signal()
         log = MemberLog(
-            logging.getLogger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
+            get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
         )
         #: The application's polls, its failures, and how it is woken; thread-safe.
         self.application = Application(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Protocol
 
 from consumer_coord.errors import CoordinatorNotAvailableError
@@ -11,11 +10,12 @@ from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _GROUP = 0
 

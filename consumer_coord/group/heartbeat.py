@@ -9,7 +9,6 @@ The same task notices that the application has not polled for ``max.poll.interva
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -17,8 +16,9 @@ from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.metrics import Metrics
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MOST_EARLY = 10
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.group.generation import Generation
@@ -21,8 +21,13 @@ class MemberLog(logging.LoggerAdapter[logging.Logger]):
         self._group_instance_id = group_instance_id
         self._generation = generation
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """The line with its prefix."""
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """The line with its prefix, whose values are arguments: an id may hold a per cent sign, or what is not printable."""
+        if not self.isEnabledFor(level):
+            return
         generation = self._generation()
         member = self._group_instance_id or generation.member_id or "new member"
-        return f"[group={self._group_id} member={member} generation={generation.generation_id}] {msg}", kwargs
+        text = str(msg) if args else str(msg).replace("%", "%%")
+        prefix = "[group=%s member=%s generation=%s] "
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        self.logger.log(level, f"{prefix}{text}", self._group_id, member, generation.generation_id, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""A classic member's session with its coordinator: its heartbeats, and what their answers say.
+"""A classic member's session with its coordinator: requests that wait there, heartbeats, and what their answers say.
 
 It is what the heartbeat task asks (:class:`~consumer_coord.group.heartbeat.Heart`), and what this member is to the other
 members of its process (:class:`~consumer_coord.group.process_mates.peers.Peer`).
@@ -7,6 +7,7 @@ members of its process (:class:`~consumer_coord.group.process_mates.peers.Peer`)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from consumer_coord.errors import FatalError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
@@ -17,12 +18,19 @@ from consumer_coord.group.lease import Lease
 from consumer_coord.group.membership import MemberState
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.standing import Standing
-from consumer_coord.group.waiting import WaitingRequest
+from consumer_coord.group.waiting import AbandonedError, WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
+from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
 #: A heartbeat's answer tells of a JoinGroup or SyncGroup that was sent a heartbeat interval before, and so much at the least.
 _ARRIVED_MS = 1_000
+
+#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
+_JOIN_LAPSE_MS = 5_000
+
+#: From this version on a JoinGroup without a member id is answered at once, with an id (KIP-394).
+_MEMBER_ID_REQUIRED_VERSION = 4
 
 
 def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
@@ -106,6 +114,33 @@ class Session:
     def beat_early(self, after_ms: Sequence[int]) -> None:
         """Ask the coordinator this soon whether the group rebalances."""
         self.heartbeat.early(after_ms)
+
+    async def ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
+        """JoinGroup or SyncGroup, which the coordinator answers when the group is ready or the rebalance timeout is over.
+
+        It is sent again on another connection once a session, because the coordinator may not have got it.
+        """
+        config, cluster, before = self._context.config, self._context.cluster, self._standing.membership.generation
+        limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
+        again_ms: float | None = config.session_timeout_ms
+        if not before.has_member_id and config.group_instance_id is None:
+            # An old broker makes another member of each JoinGroup without an id; a newer one answers at once.
+            version = cluster.version_spoken(broker, JoinGroupRequest)
+            at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
+            again_ms = config.request_timeout_ms if at_once else None
+        try:
+            return await self._waiting.ask(
+                broker,
+                lambda timeout_ms: cluster.request(broker, message, timeout_ms=timeout_ms, waits=True),
+                Deadline.after(limit_ms),
+                again_ms,
+            )
+        except AbandonedError:
+            self._standing.check_not_superseded(before)
+            raise
+        except RetriableError as error:
+            self._context.link.forget(broker, str(error))
+            raise
 
     # -- heartbeats ------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ with the attributes ``group`` and ``client-id``.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -22,13 +21,14 @@ from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
+from consumer_coord.printable import get_logger
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 except ImportError as error:
     raise missing("opentelemetry", error) from error
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 

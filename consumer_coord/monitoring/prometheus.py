@@ -13,13 +13,13 @@ The figures are those of Java's ``consumer-coordinator-metrics``: ``join-rate`` 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter
+from consumer_coord.printable import get_logger
 
 try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise missing("prometheus", error) from error
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFIX = "kafka_consumer_coordinator_"
 _LABELS = ("group", "client_id")

@@ -9,7 +9,6 @@ waits, and gives it back afterwards.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,11 +25,12 @@ from consumer_coord.errors import (
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
 from consumer_coord.net.sasl import require_no_sasl
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 #: A connection on which nothing was heard for so long carries no JoinGroup or SyncGroup: it may be dead without a sign of it

@@ -7,7 +7,6 @@ waiting JoinGroup on the same connection waits as long.  That is why the callers
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -22,12 +21,13 @@ from consumer_coord.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.codec import decode_response, encode_request, peek_correlation_id
 from consumer_coord.wire.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
@@ -21,11 +20,12 @@ from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.scram import ScramClient, ScramError
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: After this part of its life a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
 REFRESH_AFTER = 0.8

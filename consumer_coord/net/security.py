@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import logging
 import os
 import ssl
 import tempfile
@@ -30,8 +29,9 @@ from consumer_coord.net.sasl import (
     Scram,
     TokenSource,
 )
+from consumer_coord.printable import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import attrs
 
-import assignors
-from assignors.base import Assignor
+from assignors import BUILT_IN
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.wire.membership import decode_subscription
-
-_ASSIGNORS: Mapping[str, type[Assignor]] = {
-    "range": assignors.RangeAssignor,
-    "roundrobin": assignors.RoundRobinAssignor,
-    "sticky": assignors.StickyAssignor,
-    "cooperative-sticky": assignors.CooperativeStickyAssignor,
-}
 
 
 class World(Stage):
@@ -48,7 +40,7 @@ class World(Stage):
         """Start a member, or the next life of one."""
         life = self._life_numbers[spec.name] = self._life_numbers.get(spec.name, 0) + 1
         random = Random(f"{self.scenario.seed}-{spec.name}-{life}")
-        member = MemberProcess(self, spec, [_ASSIGNORS[name]() for name in spec.assignors], life, random)
+        member = MemberProcess(self, spec, [BUILT_IN[name]() for name in spec.assignors], life, random)
         self.members[spec.name] = member
         self.lives.append(member)
         member.start()

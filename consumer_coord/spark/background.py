@@ -5,7 +5,6 @@ An idle query is asked for its latest offset about 90 times a second: those call
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,11 +14,12 @@ import attrs
 from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.list_offsets import ListedOffset
+from consumer_coord.printable import get_logger
 from consumer_coord.spark.identity import TopicIds
 from consumer_coord.spark.planner import PlannedCommit
 from consumer_coord.topic_partition import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: After a failure, so long until the next attempt.
 RETRY_S = 1.0

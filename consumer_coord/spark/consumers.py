@@ -6,7 +6,6 @@ which as a rule begins there, so no seek is needed.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from bisect import bisect_left
@@ -18,12 +17,13 @@ import attrs
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumer_coord.printable import get_logger
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.topic_ids import Answers, TopicIds
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: How many messages are taken from librdkafka at once.
 TAKE = 10_000

@@ -7,7 +7,6 @@ its input ended, which Spark's own runner makes it do (``stop()``).  Leaving is 
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
@@ -16,7 +15,9 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-logger = logging.getLogger(__name__)
+from consumer_coord.printable import get_logger
+
+logger = get_logger(__name__)
 
 _LOOK_EVERY_S = 0.25
 

@@ -6,7 +6,6 @@ on the coordinator's daemon thread all through a batch; the own share changes on
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -20,6 +19,7 @@ from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.list_offsets import LATEST, ListedOffset
+from consumer_coord.printable import get_logger
 from consumer_coord.spark.background import Background, View
 from consumer_coord.spark.checkpoint import Offsets, check_cluster
 from consumer_coord.spark.errors import CheckpointError, DataLossError
@@ -33,7 +33,7 @@ from consumer_coord.spark.status import Status
 from consumer_coord.spark.takeup import NO_COMMIT, Start, resolve
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: One look-up or commit may take so long before planning goes on without it.
 REQUEST_TIMEOUT_MS = 10_000

@@ -7,18 +7,18 @@ ends by *position*: the last offsets may be control records, aborted or compacte
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
 
+from consumer_coord.printable import get_logger
 from consumer_coord.spark.batches import Run, to_batch
 from consumer_coord.spark.consumers import CachedConsumer, Chunk, cached_consumer
 from consumer_coord.spark.packing import Range, ReadSpec
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: An Arrow batch is handed over when it has so many records, or so many bytes of values.
 BATCH_RECORDS = 10_000

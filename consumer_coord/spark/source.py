@@ -8,7 +8,6 @@ first call that needs the group, and a pickled reader holds no membership.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.printable import get_logger
 from consumer_coord.spark.checkpoint import Offsets, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.hooks import OAUTH_CB, load_packer
@@ -33,7 +33,7 @@ from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_wi
 if TYPE_CHECKING:
     from consumer_coord.spark.member import Membership
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class KafkaGroupSource(DataSource):  # type: ignore[misc]  # PySpark is typed Any here

@@ -6,7 +6,6 @@ An id never comes back.  So when a topic has the planned id *after* records were
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,9 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, TopicDescription
 
-logger = logging.getLogger(__name__)
+from consumer_coord.printable import get_logger
+
+logger = get_logger(__name__)
 
 #: A broker may be behind the others: what it says of another id is believed when it is said again so much later.
 _AGAIN_S = 0.5

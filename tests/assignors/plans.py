@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from assignors import Assignor, Cluster, Member, Plan, RebalanceProtocol, verify
-from assignors.lots import racks_of_members
+from assignors.balancing.lots import racks_of_members
 from assignors.subscriptions import Subscriptions
 
 

@@ -18,9 +18,9 @@ from assignors import (
     RangeAssignor,
     RoundRobinAssignor,
     StickyAssignor,
-    sticky_user_data,
     verify,
 )
+from assignors.balancing import sticky_user_data
 from tests.assignors.cases import cluster_and_members, with_doubtful_claims
 
 ALL = pytest.mark.parametrize(

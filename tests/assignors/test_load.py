@@ -17,9 +17,9 @@ from assignors import (
     Plan,
     RebalanceProtocol,
     StickyAssignor,
-    sticky_user_data,
     verify,
 )
+from assignors.balancing import sticky_user_data
 from tests.assignors.cases import changed, cluster_and_members, with_doubtful_claims, with_history
 from tests.assignors.plans import as_lists, owning, settle_group
 

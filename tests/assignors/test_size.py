@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from assignors import Assignor, Cluster, CooperativeStickyAssignor, Member, RangeAssignor, StickyAssignor, verify
-from assignors.dealing import MOST_ENTRIES
+from assignors.balancing.dealing import MOST_ENTRIES
 from tests.assignors.plans import loads, owning
 
 

@@ -14,9 +14,9 @@ from assignors import (
     Member,
     RebalanceProtocol,
     StickyAssignor,
-    dealing,
     verify,
 )
+from assignors.balancing import dealing
 from tests.assignors.cases import changed, cluster_and_members, with_doubtful_claims, with_history
 from tests.assignors.optimum import best, quality
 from tests.assignors.plans import as_lists, loads, owning, racks_matter, settle_group

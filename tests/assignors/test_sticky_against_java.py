@@ -18,9 +18,9 @@ from assignors import (
     Plan,
     RebalanceProtocol,
     StickyAssignor,
-    sticky_user_data,
     verify,
 )
+from assignors.balancing import sticky_user_data
 from tests.assignors.cases import changed, cluster_and_members, with_history
 from tests.assignors.java import JavaAssignors
 from tests.assignors.optimum import quality

@@ -12,7 +12,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
+from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
 from consumer_coord.consumer.start_positions import ResetPolicy, Starts
 from consumer_coord.consumer.starting import Starting
 from consumer_coord.errors import CallbackError, ConcurrentUseError, FatalError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -13,9 +12,10 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.group_store import Shard
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: A timer whose records the log refused tries again after this time.
 _RETRY_MS = 500

@@ -5,7 +5,6 @@ Its ``error_cb`` hears of it, so a refusal reaches the application without a loo
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.net.sasl import parse_token
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: The broker's own word.  What else comes with these codes (a broker that goes away in mid-handshake) passes.
 _REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")

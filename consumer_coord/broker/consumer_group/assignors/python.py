@@ -6,7 +6,7 @@ import importlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-import assignors
+from assignors import BUILT_IN
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.verify import InvalidPlanError, verify, violations
 from consumer_coord.broker.consumer_group.assignors.range import RangeAssignor
@@ -16,9 +16,9 @@ from consumer_coord.broker.consumer_group.member import Partitions
 from consumer_coord.errors import ConfigurationError
 
 _SERVER_SIDE: Mapping[str, Callable[[], ServerAssignor]] = {"uniform": UniformAssignor, "range": RangeAssignor}
+#: The built-in ones that need no figures, which a broker does not have.
 _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
-    one.name: one
-    for one in (assignors.RoundRobinAssignor, assignors.StickyAssignor, assignors.CooperativeStickyAssignor)
+    name: assignor for name, assignor in BUILT_IN.items() if name not in _SERVER_SIDE and not assignor().needs
 }
 
 

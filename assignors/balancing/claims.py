@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from assignors.base import Cluster, Member
+from assignors.base import Cluster
 from assignors.subscriptions import Subscriptions
 
 #: One member's claims: topic -> partitions, and the generation in which it was given them.
@@ -132,8 +132,3 @@ def _settle_topic(
         free[topic] = left
     if lost:
         bound[topic] = lost
-
-
-def claims_of_owned(member: Member) -> MemberClaims:
-    """What a member says it holds, with the generation that its subscription carries (KIP-792)."""
-    return member.owned, member.generation

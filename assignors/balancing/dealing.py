@@ -143,10 +143,15 @@ def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
     before = own.get(topic)
     if before is None:
         own[topic] = numbers
-    elif isinstance(before, range) and isinstance(numbers, range) and before.stop == numbers.start:
-        own[topic] = range(before.start, numbers.stop)
     else:
-        own[topic] = (*before, *numbers)
+        own[topic] = one_range(before, numbers) or (*before, *numbers)
+
+
+def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
+    """One range of both, if both are ranges and the second begins where the first ends."""
+    if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
+        return range(first.start, second.stop)
+    return None
 
 
 def level(sizes: Sequence[int], keep: int) -> tuple[int, int]:

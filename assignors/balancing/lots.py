@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from assignors.balancing.claims import Claims
+from assignors.balancing.least_moves import Nearness
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set
-from assignors.claims import Claims
-from assignors.least_moves import Nearness
 from assignors.subscriptions import Subscriptions
 
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from assignors.balancing.claims import Claims, MemberClaims, settle
+from assignors.balancing.dealing import add, deal, level, one_range, run_length
+from assignors.balancing.least_moves import LeastMoves
+from assignors.balancing.levels import Flow
+from assignors.balancing.lots import Lots, racks_of_members
 from assignors.base import Cluster, Member, Plan
 from assignors.bits import bit_set
-from assignors.claims import Claims, MemberClaims, settle
-from assignors.dealing import add, deal, level, run_length
-from assignors.least_moves import LeastMoves
-from assignors.levels import Flow
-from assignors.lots import Lots, racks_of_members
 from assignors.subscriptions import Subscriptions
 
 
@@ -230,10 +230,8 @@ def _join(kept: Mapping[str, Sequence[int]], gains: Mapping[str, Sequence[int]])
         before = joined.get(topic)
         if before is None:
             joined[topic] = partitions
-        elif isinstance(before, range) and isinstance(partitions, range) and before.stop == partitions.start:
-            joined[topic] = range(before.start, partitions.stop)
         else:
-            joined[topic] = sorted([*before, *partitions])
+            joined[topic] = one_range(before, partitions) or sorted([*before, *partitions])
     return joined
 
 

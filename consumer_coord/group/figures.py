@@ -1,0 +1,127 @@
+"""The figures of partitions that a leader fetches for an assignor that needs them: their lag, or their rates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+
+from consumer_coord.environment import now
+from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.leader import ClusterView
+from consumer_coord.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+#: All figures that an assignor needs are fetched within this time.
+TIMEOUT_MS = 1_000
+#: Rates are measured between two looks that are at least so far apart: records are written and committed in batches.
+LEAST_APART_S = 0.5
+
+
+@attrs.frozen
+class Look:
+    """What a leader saw at ``at_s`` of the loop's clock: the ends of partitions, and the offsets that the group has
+    committed.  What could not be fetched is left out."""
+
+    at_s: float
+    ends: Mapping[TopicPartition, int]
+    committed: Mapping[TopicPartition, int]
+
+
+class Figures:
+    """Fetches the figures; keeps the last look, because a rate is measured from one look to the next."""
+
+    def __init__(
+        self, cluster: ClusterClient, offsets: Offsets, log: logging.LoggerAdapter[logging.Logger]
+    ) -> None:
+        self._cluster = cluster
+        self._offsets = offsets
+        self._log = log
+        self._last: Look | None = None
+        self._rates: Mapping[TopicPartition, float | None] = {}
+
+    async def lag(self, view: ClusterView) -> Mapping[str, Sequence[int | None]]:
+        """topic -> the records that each partition is behind, None without a commit or where it could not be had."""
+        partitions = _partitions(view)
+        deadline = Deadline.after(TIMEOUT_MS)
+        committed = await self._committed(partitions, deadline)
+        look = await self._look(committed.keys(), committed, deadline)
+        return _by_topic(view, {one: max(0, look.ends[one] - committed[one]) for one in look.ends})
+
+    async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
+        """topic -> the rate of each partition in records a second, None where it could not be had (see :func:`rates`).
+
+        It is measured since this member's last assignment; in its first one between two looks, half a second apart.
+        """
+        partitions = _partitions(view)
+        deadline = Deadline.after(TIMEOUT_MS)
+        if self._last is None:
+            self._last = await self._look_at_all(partitions, deadline)
+            await asyncio.sleep(max(0.0, min(LEAST_APART_S - (now() - self._last.at_s), deadline.remaining_ms / 1000)))
+        if now() - self._last.at_s >= LEAST_APART_S:
+            look = await self._look_at_all(partitions, deadline)
+            self._rates = rates(self._last, look, partitions)
+            self._last = look
+        return _by_topic(view, self._rates)
+
+    async def _look_at_all(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Look:
+        return await self._look(partitions, await self._committed(partitions, deadline), deadline)
+
+    async def _look(
+        self, partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> Look:
+        ends: dict[TopicPartition, ListedOffset] = {}
+        try:
+            await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), deadline, found=ends)
+        except CoordinatorError as error:
+            self._log.info("the assignor does not get every end offset: %s", error)
+        return Look(now(), {partition: end.offset for partition, end in ends.items()}, committed)
+
+    async def _committed(
+        self, partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, int]:
+        try:
+            found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
+        except RetriableError as error:
+            self._log.warning("the assignor gets no committed offsets: %s", error)
+            return {}
+        return {partition: position.offset for partition, position in found.items() if position is not None}
+
+
+def rates(
+    before: Look, after: Look, partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, float | None]:
+    """partition -> records a second between two looks: those written, or those committed where they are more (a backlog).
+
+    None where neither is known, or where offsets went back (the topic was deleted and made again).
+    """
+    passed_s = after.at_s - before.at_s
+
+    def rate(partition: TopicPartition) -> float | None:
+        grown = [
+            later[partition] - earlier[partition]
+            for earlier, later in ((before.ends, after.ends), (before.committed, after.committed))
+            if partition in earlier and partition in later
+        ]
+        return max(grown) / passed_s if grown and min(grown) >= 0 and passed_s > 0 else None
+
+    return {partition: rate(partition) for partition in partitions}
+
+
+def _partitions(view: ClusterView) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, count in view.partitions.items() for number in range(count)]
+
+
+def _by_topic(view: ClusterView, figures: Mapping[TopicPartition, T | None]) -> Mapping[str, Sequence[T | None]]:
+    return {
+        topic: [figures.get(TopicPartition(topic, number)) for number in range(count)]
+        for topic, count in view.partitions.items()
+    }

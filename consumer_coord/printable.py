@@ -1,0 +1,76 @@
+"""Text from outside, made safe for a terminal and a log.
+
+Group ids, member ids, client ids, hosts, topics and error messages come from other clients and from brokers.  Any of them may
+hold an escape sequence, a line break or a mark that turns the direction of writing, and so forge a row of a table or a line of
+a log.  What is not printable (Unicode's categories "Other" and "Separator", the space excepted) is shown as Python and JSON
+write it: ``\\n``, ``\\x1b``, ``\\u202e``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_NOT_ASCII_PRINTABLE = re.compile(r"[^\x20-\x7e]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    """``text`` with everything escaped that is not printable; one line, whatever it was."""
+    if text.isprintable():
+        return text
+    return _NOT_ASCII_PRINTABLE.sub(lambda match: match[0] if match[0].isprintable() else _escape(match[0]), text)
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def printable_json(value: Any, *, indent: int | None = None) -> str:
+    """``value`` as a JSON document, in which everything is escaped that is not printable (JSON itself only asks for less)."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return _NOT_ASCII_PRINTABLE.sub(lambda match: _escape_json(match[0]), text)
+
+
+def _escape_json(character: str) -> str:
+    # Line breaks between values are the document's own: inside a string json.dumps has escaped them.
+    if character == "\n" or character.isprintable():
+        return character
+    return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
+
+
+class _Escape(logging.Filter):
+    """Escapes the arguments of a log record; the text of the line is ours."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Every record passes."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_shown, record.args))
+        elif isinstance(record.args, Mapping):
+            record.args = {name: _shown(value) for name, value in record.args.items()}
+        return True
+
+
+def _shown(value: object) -> object:
+    if value is None or isinstance(value, (int, float)):
+        return value
+    text = str(value)
+    return value if text.isprintable() else printable(text)
+
+
+_ESCAPE = _Escape()
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of a module; what its lines quote is printable."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_ESCAPE)
+    return logger
