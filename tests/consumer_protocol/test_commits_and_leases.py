@@ -207,7 +207,7 @@ async def test_a_lease_is_the_brokers_session_from_the_last_answered_heartbeat()
 
 @in_virtual_time
 async def test_a_session_that_nobody_tells_is_taken_to_be_three_intervals() -> None:
-    broker = Broker(**{"group.consumer.session.timeout.ms": 30_000})
+    broker = Broker(group_consumer_session_timeout_ms=30_000)
     broker.always(DescribeConfigsRequest, codes.CLUSTER_AUTHORIZATION_FAILED)
     one = await joined(broker)
     assert 3 * INTERVAL_MS - 1_500 < left_ms(one) <= 3 * INTERVAL_MS
