@@ -28,7 +28,7 @@ from consumer_coord.errors import (
 )
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
-from consumer_coord.group.assigning import FIGURES_TIMEOUT_MS, Assigning
+from consumer_coord.group.assigning import Assigning
 from consumer_coord.group.committed_offsets import Offsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
@@ -447,10 +447,12 @@ class ClassicProtocol:
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """A request to the coordinator on the way from join to sync, for a moment only."""
+        """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
         broker = await self.ensure_coordinator_ready()
-        timeout_ms = self._context.config.request_timeout_ms
-        return await self._context.link.ask(broker, message, timeout_ms=timeout_ms, patience_ms=FIGURES_TIMEOUT_MS)
+        config = self._context.config
+        return await self._context.link.ask(
+            broker, message, timeout_ms=config.request_timeout_ms, patience_ms=config.session_timeout_ms / 2
+        )
 
     async def _sync_group(
         self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]

@@ -97,6 +97,7 @@ class ConsumerCoordinator:
         self.lease = self.protocol.lease
         #: Commits and committed offsets.
         self.offsets = self.protocol.offsets
+        self._recreations = cluster.metadata.recreations
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._peers.enter()
@@ -300,6 +301,10 @@ class ConsumerCoordinator:
         self.application.failures.note_obstacle(what, wanted=wanted)
 
     def _on_metadata(self, metadata: Metadata) -> None:
+        if metadata.recreations != self._recreations:
+            # What is read of a topic that was made again begins anew: the application has to look.
+            self._recreations = metadata.recreations
+            self.application.call_attention()
         if not self.protocol.subscribed:
             return
         failures = self.application.failures
