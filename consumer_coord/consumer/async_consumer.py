@@ -149,7 +149,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 self._plane,
                 self._home,
                 EngineSettings(
-                    reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                    reset=ResetPolicy(
+                        self._settings.auto_offset_reset,
+                        self._settings.isolation_level == "read_committed",
+                        check_epochs=self._threaded is not None,
+                    ),
                     auto_store=self._auto_store,
                     resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                     is_lapsed=is_lapsed,

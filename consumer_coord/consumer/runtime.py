@@ -86,10 +86,11 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     return await outcome
 
 
-def cluster_client(config: ClientConfig) -> ClusterClient:
+def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None = None) -> ClusterClient:
     """A cluster client of its own for the running loop.
 
-    Raises :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.cluster.ClusterConfig`.  Raises
+    :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
     secured = security.load(config.security)
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
@@ -107,6 +108,7 @@ def cluster_client(config: ClientConfig) -> ClusterClient:
             metadata_max_age_ms=config.metadata_max_age_ms,
             connections_max_idle_ms=config.connections_max_idle_ms,
             allow_auto_create_topics=config.allow_auto_create_topics,
+            unreachable_timeout_ms=unreachable_timeout_ms,
         ),
         environment,
         secured.authenticator(environment),

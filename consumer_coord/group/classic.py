@@ -40,6 +40,7 @@ from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
+from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import (
     JoinGroupResponse,
@@ -421,7 +422,7 @@ class ClassicProtocol:
                 continue
             if step is Step.GO_ON:
                 break
-            standing.take(step, answer.error_code, "JoinGroup", broker, self._offered())
+            standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
         check_protocol("JoinGroup", config.group_id, answer, self._names())
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(
@@ -467,7 +468,8 @@ class ClassicProtocol:
         started, sent = now(), self.lease.clock()
         answer = await self.session.ask_and_wait(broker, requests.sync_group(context.config, current, assignments))
         standing.check_not_superseded(current)
-        standing.take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
+        code = answer.error_code
+        self.standing.take(step_for(SYNC_GROUP, code), code, "SyncGroup", broker, self._detail(code))
         check_protocol("SyncGroup", context.config.group_id, answer, (None, current.protocol_name))
         context.metrics.record("sync", (now() - started) * 1000)
         self.lease.synced(sent)
@@ -585,5 +587,13 @@ class ClassicProtocol:
     def _names(self) -> list[str]:
         return [assignor.name for assignor in self.assignors]
 
-    def _offered(self) -> str:
-        return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
+    def _detail(self, code: int) -> str:
+        """The value of ours that a refusal is about."""
+        config = self._context.config
+        if code == codes.INCONSISTENT_GROUP_PROTOCOL:
+            return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
+        if code == codes.INVALID_SESSION_TIMEOUT:
+            return f"session.timeout.ms={config.session_timeout_ms} here"
+        if code == codes.FENCED_INSTANCE_ID:
+            return f"group.instance.id={config.group_instance_id} here"
+        return ""
