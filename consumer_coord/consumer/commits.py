@@ -57,7 +57,7 @@ class _Timer:
         """It is time."""
         if not self.stopped:
             self.due = True
-            self.core.rouse()
+            self.core.application.rouse()
 
 
 class AutoCommit:
@@ -177,7 +177,7 @@ class AsynchronousCommits:
     def follow(self, wanted: Positions, pending: Pending[CommitResult]) -> None:
         """Tell of this commit, too, when it is answered."""
         self._flying.append((wanted, pending))
-        pending.add_done_callback(lambda _: self._core.rouse())
+        pending.add_done_callback(lambda _: self._core.application.rouse())
 
     def tell(self) -> None:
         """Tell of those that were answered."""

@@ -109,7 +109,11 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             Inline(self._librdkafka),
             self._home,
             EngineSettings(
-                reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                reset=ResetPolicy(
+                    self._settings.auto_offset_reset,
+                    self._settings.isolation_level == "read_committed",
+                    check_epochs=True,
+                ),
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                 is_lapsed=is_lapsed,
@@ -120,7 +124,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             events=self._between_slices,
         )
         self._reader = self._engine.reader
-        self._lease_clock = self._core.lease_clock
+        self._lease_clock = self._core.lease.clock
         self._statistics = Statistics(
             self._core,
             self._engine,
@@ -132,7 +136,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         #: What poll and consume hand out next: messages with an error.
         self._errors: deque[Message] = deque()
         if not self._raises:
-            self._core.failures.notes = deque(maxlen=_MOST_NOTES)
+            self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
         #: What on_assign tells of, while it runs.
         self._assigning: Partitions | None = None
         self._took_part = False
@@ -183,7 +187,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 raise_if_refused(what, settings)
         if self._waiting:
             self._pass_turn()
-        if notes := self._core.failures.notes:
+        if notes := self._core.application.failures.notes:
             # A poll that waits ends with them.
             raise notes.popleft()
 
@@ -215,14 +219,14 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._user = me
             mine = True
             core = self._core
-            core.polls += 1
+            core.application.polls += 1
             ahead = self._reader.ahead
             if not ahead and self._engine.plain:
                 # By far most often: messages wait in librdkafka, and nothing else is up.
                 self._reader.unsure = True
                 self._reader.arrived(self._fetch(MOST_AHEAD))
                 ahead = self._reader.ahead
-            if core.attention or not ahead or self._lease_clock() >= core.lease_until:
+            if core.application.attention or not ahead or self._lease_clock() >= core.lease.until:
                 if not self._gather(1, MOST_AHEAD, timeout):
                     if not self._errors:
                         self._user = 0
@@ -251,11 +255,11 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._user = me
             mine = True
             core, reader = self._core, self._reader
-            core.polls += 1
+            core.application.polls += 1
             if not reader.ahead and self._engine.plain:
                 reader.unsure = True
                 messages = self._fetch(num_messages)
-                if len(messages) == num_messages and self._lease_clock() < core.lease_until:
+                if len(messages) == num_messages and self._lease_clock() < core.lease.until:
                     behind = reader.tracked(messages)
                     self._user = 0; reader.behind, reader.unsure = behind, False; return messages  # noqa: E702
                 reader.arrived(messages)
@@ -280,9 +284,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         began = self._home.now()
         messages: list[Message] = self._librdkafka.handle.consume(most, 0)
         if messages:
-            self._core.poll_times.looked(began, len(messages) - 1)
+            self._core.application.poll_times.looked(began, len(messages) - 1)
             if self._librdkafka.told:
-                self._core.attention = True
+                self._core.application.attention = True
         return messages
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
@@ -292,7 +296,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             return False
         try:
             with kafka_exceptions():
-                if self._core.attention:
+                if self._core.application.attention:
                     self._coordinator.check_process()
                 ready = run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
                 if self._then:
@@ -304,14 +308,14 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         except CoordinatorError as error:
             if self._raises or not is_told(error):
                 raise
-            failures = self._core.failures
+            failures = self._core.application.failures
             if failures.final and failures.current is self._final:
                 # It was told once; nothing will come any more.
                 self._wait_in_vain(timeout)
                 return False
             self._final = failures.current if failures.final else None
             self._errors.extend(error_messages(error))
-            self._core.attention = True
+            self._core.application.attention = True
             return False
 
     def _wait_in_vain(self, timeout: float | None) -> None:
@@ -322,11 +326,11 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     def _take_notes(self) -> bool:
         """Whether there are errors to hand out."""
-        notes = self._core.failures.notes
+        notes = self._core.application.failures.notes
         while notes:
             self._errors.extend(error_messages(notes.popleft()))
         if self._errors:
-            self._core.attention = True
+            self._core.application.attention = True
         return bool(self._errors)
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
@@ -400,7 +404,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         positions = positions_of(checked_rows(partitions))
 
         async def assign() -> None:
-            if not self._core.subscribed:
+            if not self._core.protocol.subscribed:
                 await self._engine.assign(positions, instead=instead)
             elif self._assigning is not None:
                 # The first call says which part is taken, further ones add to it.
@@ -429,7 +433,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             gone = frozenset(assigned if partitions is None else partitions)
             if not gone <= assigned:
                 raise ConfigurationError("incremental_unassign: not all of these partitions are assigned")
-            if self._core.subscribed:
+            if self._core.protocol.subscribed:
                 await self._engine.select({}, gone)
             else:
                 await self._engine.unassign(gone)
@@ -471,13 +475,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def cluster_id(self, timeout: float = -1) -> str | None:
         """The cluster's id, None when no broker tells it within ``timeout`` seconds (negative: for ever)."""
         self._check_open()
-        if self._core.metadata.cluster_id is None:
+        if self._core.cluster.metadata.cluster_id is None:
             with drop_in_exceptions():
                 try:
                     self._coordinator.refresh_metadata(milliseconds(timeout))
                 except RetriableError:
                     return None
-        return self._core.metadata.cluster_id
+        return self._core.cluster.metadata.cluster_id
 
     def generation(self) -> int:
         """The group's generation as of the last join, -1 outside the group."""
@@ -505,7 +509,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if self._engine.manual:
                 return self._handle.consumer_group_metadata()
             state = self._coordinator.hold_joins()
-            return group_metadata.encode(self._core.group_id, state, self._core.group_instance_id)
+            return group_metadata.encode(self._core.config.group_id, state, self._core.config.group_instance_id)
 
         return self._run(encode)
 
@@ -560,7 +564,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         finally:
             # An interrupt may come anywhere: another close goes on from here.
             self._engine.closing = True
-            self._core.attention = True
+            self._core.application.attention = True
             try:
                 self._coordinator.close(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:

@@ -57,7 +57,7 @@ class Turns:
         try:
             while self._user:
                 # A thread that polls without a pause passes its turn on when it looks.
-                self._core.attention = True
+                self._core.application.attention = True
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
@@ -106,4 +106,4 @@ class Turns:
             self._wait_for_turn(me)
         self._user = me
         # Whatever the other one did: look before anything is handed out.
-        self._core.attention = True
+        self._core.application.attention = True

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from consumer_coord.environment import now
-from consumer_coord.errors import CoordinatorError, FencedError, RetriableError
+from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExceededError, RetriableError
 
 
 class Failures:
@@ -39,6 +39,10 @@ class Failures:
         if self.notes is not None:
             self.notes.append(error)
             self._tell()
+
+    def note_poll_interval(self, max_poll_interval_ms: int) -> None:
+        """Tell of an application that did not poll for so long, and was taken out of its group."""
+        self.note(PollIntervalExceededError(f"no poll for max.poll.interval.ms={max_poll_interval_ms}: joining again"))
 
     def take(self) -> CoordinatorError | None:
         """The failure to raise now; one that is not final is over with that.  Thread-safe."""

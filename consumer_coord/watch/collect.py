@@ -111,7 +111,7 @@ class Collector:
         counts = (await topics_metadata(self._cluster, topics, deadline)).partitions(topics)
         wanted = {partition for found in answers for partition in found}
         wanted |= {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
-        ends = await end_offsets(self._cluster, wanted, deadline)
+        ends = (await end_offsets(self._cluster, wanted, deadline)).offsets
         return {group_id: OffsetsLook(counts, found, ends) for group_id, found in by_group.items()}
 
 

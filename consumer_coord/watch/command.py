@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consumer_coord.admin.commands import ExitCode, warn
-from consumer_coord.admin.properties import load_properties
+from consumer_coord.admin.properties import from_java, load_properties, parse_setting
 from consumer_coord.config import parse
 from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.errors import ConfigurationError
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
     parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
+    parser.add_argument("-X", dest="setting", action="append", metavar="KEY=VALUE", help="one such setting; may be repeated")
     parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit of a look (30000)")
     parser.add_argument("--interval", type=_positive, default=1.0, metavar="S", help="seconds between two looks (1)")
     page = parser.add_argument_group("the page")
@@ -116,6 +117,7 @@ async def _replay(arguments: argparse.Namespace) -> ExitCode:
 
 async def _watch(arguments: argparse.Namespace) -> ExitCode:
     properties = load_properties(arguments.command_config) if arguments.command_config else {}
+    properties.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
     settings = as_settings(arguments.bootstrap_server, properties)
     keep_s = arguments.history * 60
     meta = Meta(title=arguments.bootstrap_server, keep_s=keep_s)

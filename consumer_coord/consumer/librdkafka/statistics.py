@@ -56,7 +56,7 @@ class Statistics:
     def _group(self, before: dict[str, Any]) -> dict[str, Any]:
         core = self._core
         metrics = self._metrics()
-        if not core.subscribed:
+        if not core.protocol.subscribed:
             return before
         in_group = core.generation >= 0
         return {
@@ -66,7 +66,7 @@ class Statistics:
             "join_state": "wait-join" if core.rebalancing else "steady" if in_group else "init",
             "rebalance_age": int(metrics.get("last-rebalance-seconds-ago", 0) * 1000),
             "rebalance_cnt": int(metrics.get("rebalance-total", 0)),
-            "rebalance_reason": core.obstacle,
+            "rebalance_reason": core.application.failures.obstacle,
             "assignment_size": len(core.assignment.held),
             "generation_id": core.generation,
             "member_id": core.member_id,
