@@ -64,7 +64,8 @@ FATES: dict[str, Fate] = {
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
     "statistics.interval.ms": Fate(BOTH, "the group's figures are laid over librdkafka's"),
-    "group.protocol": Fate(USED, "see the README for which protocols"),
+    "group.protocol": Fate(USED, "`classic` or `consumer`"),
+    "group.remote.assignor": Fate(USED, "with `group.protocol=consumer`"),
     "error_cb": Fate(PASSED, "called inside poll and consume"),
     "throttle_cb": Fate(PASSED, "called inside poll and consume"),
     "stats_cb": Fate(PASSED, "called inside poll and consume, with the group's figures"),
@@ -88,7 +89,7 @@ FATES: dict[str, Fate] = {
     **_all(
         NONE,
         "offset.store.method offset.store.path offset.store.sync.interval.ms consume.callback.max.messages group.protocol.type"
-        " group.remote.assignor max.poll.records share.acknowledgement.mode",
+        " max.poll.records share.acknowledgement.mode",
         "librdkafka's own group, offset files and share consumers are not in use",
     ),
     **_all(

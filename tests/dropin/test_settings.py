@@ -36,8 +36,10 @@ _VALUES: dict[str, Any] = {
 def _made(kind: Any, name: str, default: str) -> str | None:
     """What a consumer with this setting says against it, None when nothing."""
     value = _VALUES.get(name, default or "x")
-    needed = {"group.id": "billing"} if name in ("bootstrap.servers", "metadata.broker.list") else {}
-    settings = {"group.id": "billing", **({} if needed else {"bootstrap.servers": "127.0.0.1:1"}), name: value}
+    needed: dict[str, Any] = {}
+    if name == "group.remote.assignor":
+        needed = {"group.protocol": "consumer"}
+    settings = {"group.id": "billing", "bootstrap.servers": "127.0.0.1:1", **needed, name: value}
     try:
         kind(settings).close()
     except (KafkaException, ValueError, TypeError) as error:
