@@ -1,1 +1,1 @@
-"""Scripts of this repository; not installed."""
+"""Tools of the project; none of them is installed."""

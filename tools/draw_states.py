@@ -45,8 +45,8 @@ def member_diagram(kind: type[Enum], first: Enum, last: Enum | None = None) -> s
                 arrows.setdefault((source, target), []).append(event.value)
     lines = ["stateDiagram-v2", f"    [*] --> {_name(first)}"]
     order = list(kind)
-    for source, target in sorted(arrows, key=lambda arrow: (order.index(arrow[0]), order.index(arrow[1]))):
-        lines.append(f"    {_name(source)} --> {_name(target)}: {', '.join(arrows[source, target])}")
+    for before, after in sorted(arrows, key=lambda arrow: (order.index(arrow[0]), order.index(arrow[1]))):
+        lines.append(f"    {_name(before)} --> {_name(after)}: {', '.join(arrows[before, after])}")
     if last is not None:
         lines.append(f"    {_name(last)} --> [*]")
     return "\n".join(lines)

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import ClientConfig, Config, as_assignor, load_assignors, parse
+from consumer_coord.config import CONSUMER, ClientConfig, Config, as_assignor, load_assignors, parse
 from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
@@ -53,7 +53,15 @@ _DROPPED_TIMEOUT_MS = 5_000
 def choose_assignors(
     settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
 ) -> tuple[Assignor, ...]:
-    """Assignor objects handed over, or those that ``partition.assignment.strategy`` names; not both."""
+    """Assignor objects handed over, or those that ``partition.assignment.strategy`` names; not both.
+
+    None in the consumer protocol, in which the broker assigns.
+    """
+    if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
+        raise ConfigurationError(
+            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: group.remote.assignor"
+            " chooses one of the brokers' group.consumer.assignors; your own needs group.protocol=classic"
+        )
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:

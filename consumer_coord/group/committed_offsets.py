@@ -393,10 +393,10 @@ class Offsets:
         return remaining, last
 
     def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:
-        if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID):
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID, codes.GROUP_ID_NOT_FOUND):
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
-        if code == codes.UNKNOWN_MEMBER_ID:
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
             return CommitFailedError(self._refusal(code), code=code)
         if code == codes.UNKNOWN_TOPIC_ID:
             return CommitFailedError(
@@ -440,7 +440,7 @@ class Offsets:
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
         else:
-            if code == codes.REBALANCE_IN_PROGRESS:
+            if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
             # Nobody waits for the sync with what is not held: the join may be waiting for just this commit.
             entries = self._still_held(entries, tickets, code)
@@ -563,7 +563,7 @@ class Offsets:
             task.cancel()
 
 
-_REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
+_REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
 _COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
 

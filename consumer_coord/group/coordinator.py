@@ -14,13 +14,14 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor
-from consumer_coord.config import CoordinatorConfig
+from consumer_coord.config import CONSUMER, CoordinatorConfig
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError
 from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.background import BackgroundTasks
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
@@ -89,7 +90,9 @@ class ConsumerCoordinator:
             peers=self._peers,
         )
         #: How this member belongs to its group.
-        self.protocol: GroupProtocol = ClassicProtocol(context, assignors)
+        self.protocol: GroupProtocol = (
+            ConsumerMember(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
+        )
         #: Until when records of held partitions may be handed out; thread-safe.
         self.lease = self.protocol.lease
         #: Commits and committed offsets.

@@ -70,6 +70,12 @@ class Lease:
         now = 0.0 if self._suspended_at is None else self.clock() - self._suspended_at
         return self._suspended_s + now
 
+    def session_is(self, timeout_ms: float) -> None:
+        """The session timeout is known, or another one: what was proved before counts with it."""
+        self._session_s = timeout_ms / 1000 * (1 - _DRIFT)
+        if self._synced:
+            self._renew()
+
     def heartbeat_answered(self, sent: float, *, rebalancing: bool) -> None:
         """A Heartbeat of the present generation that was sent at ``sent`` was answered with 0, or with 27 (``rebalancing``)."""
         self._session_from = max(self._session_from, sent)
