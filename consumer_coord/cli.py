@@ -47,6 +47,7 @@ KAFKA_ACTIONS = {
 }
 #: Commands that live elsewhere, imported when asked for: module, help.
 ELSEWHERE = {
+    "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
     "embedded-kafka": ("consumer_coord.broker.command", "run a Kafka of its own in memory, for demos and tests"),
     "simulate": ("consumer_coord.simulation.command", "run groups and brokers in virtual time, with faults"),
 }
