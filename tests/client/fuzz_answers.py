@@ -183,7 +183,12 @@ class Told:
 async def _story(seed: int, wrong: list[str]) -> Counter[str]:
     broker = BendingBroker(seed)
     rng = random.Random(f"story {seed}")
-    one = new_member(broker, rng.choice((COOPERATIVE, EAGER)), client={"metadata_max_age_ms": 1_000})
+    one = new_member(
+        broker,
+        rng.choice((COOPERATIVE, EAGER)),
+        client={"metadata_max_age_ms": 1_000},
+        group_protocol=rng.choice(("classic", "classic", "consumer")),
+    )
     one.coordinator.subscribe(["t", "u"] if rng.random() < 0.7 else ["t"])
     one.start()
 
@@ -201,11 +206,11 @@ async def _story(seed: int, wrong: list[str]) -> Counter[str]:
         await only_our_errors("committed", lambda: one.coordinator.committed([TopicPartition("t", 0)], timeout_ms=2_000))
         await only_our_errors("commit", lambda: one.coordinator.commit(at("t", 0, 5), timeout_ms=2_000))
         if rng.random() < 0.3:
-            one.coordinator.request_rejoin("the story says so")
+            one.coordinator.enforce_rebalance("the story says so")
     await _commands(broker, rng, only_our_errors, wrong)
     broker.part = 0.0
     await only_our_errors("close", lambda: one.close(5_000))
-    wrong += [f"poll: {error}" for error in one.errors if "please report" in str(error)]
+    wrong += dict.fromkeys(f"poll: {error}" for error in one.errors if "please report" in str(error))
     return broker.bent
 
 
