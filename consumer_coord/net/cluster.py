@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -31,9 +31,6 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
-
-if TYPE_CHECKING:
-    from consumer_coord.group.process_mates.peers import Peers
 
 logger = get_logger(__name__)
 
@@ -108,8 +105,6 @@ class ClusterClient:
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
-        #: group id -> its members in this process, which wake each other; a dict for its order.
-        self.groups: dict[str, Peers] = {}
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(
@@ -119,7 +114,6 @@ class ClusterClient:
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
         self._refresh_started = 0
-        self._refreshed_at = float("-inf")
         self._refresh_failures = 0
         self._refresh_at = float("inf")
         self._wake = asyncio.Event()
@@ -456,7 +450,6 @@ class ClusterClient:
         missing = interest is not None and not interest <= fresh.topics.keys()
         transient = any(error_codes.is_retriable(code) for code in fresh.errors.values())
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
-        self._refreshed_at = now()
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:
             # A topic that is not there yet is looked for again soon, then ever more rarely.
