@@ -169,6 +169,8 @@ class Config:
     isolation_level: str
     #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
     librdkafka: Mapping[str, Any] = attrs.field(repr=False)
+    #: ``GroupConsumer.poll`` raises what goes wrong in the background, instead of handing it out as a message.
+    poll_raises_errors: bool = False
 
 
 _LARGEST_INTERVAL = 86_400_000
@@ -279,6 +281,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
         strategy=_strategy(given) if coordinator_config.group_protocol == CLASSIC else (),
         auto_offset_reset=_reset(given),
         isolation_level=isolation,
+        poll_raises_errors=as_boolean("poll.raises.errors", given.get("poll.raises.errors", False)),
         librdkafka=_for_librdkafka(given, group_id),
     )
 

@@ -93,7 +93,6 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
         self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
         auto_store = flag(settings, "enable.auto.offset.store", default=True)
-        self._raises = flag(settings, "poll.raises.errors", default=False)
         with kafka_exceptions():
             self._coordinator = BlockingCoordinator(settings, assignors=assignors, needs_brokers=False)
             try:
@@ -102,6 +101,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 self._coordinator.close()
                 raise
         self._settings = self._coordinator.config
+        self._raises = self._settings.poll_raises_errors
         self._core = self._coordinator.core
         self._home = BlockingHome(self._coordinator)
         self._engine = Engine(
