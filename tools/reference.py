@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "Off, a member reads on without a coordinator, as Java's consumer does, and two members may read one partition.",
     ),
     "poll.raises.errors": (
-        "`GroupConsumer.poll` and `consume` raise what goes wrong in the background, instead of returning a message with `error()`.",
+        "`GroupConsumer.poll` and `consume` raise what goes wrong in the background; else they return a message with `error()`.",
         "Programs written for confluent-kafka check `error()`; on, a forgotten check cannot hide an error.",
     ),
     "partition.assignment.strategy": (
