@@ -156,10 +156,14 @@ class MetadataWatch:
         pattern = self.subscription.pattern
         if pattern is None or self.topics():
             self._unmatched_since = None
-        elif self._unmatched_since is None:
+            return
+        if self._unmatched_since is None:
             self._unmatched_since = now()
+        if _PATTERN in self._logged:
+            return
+        if now() - self._unmatched_since < _TOLD_AFTER_MS / 1000:
             self._cluster.refresh_later(_TOLD_AFTER_MS)
-        elif _PATTERN not in self._logged and now() - self._unmatched_since >= _TOLD_AFTER_MS / 1000:
+        else:
             self._logged.add(_PATTERN)
             logger.warning(
                 "[group=%s] no topic that this principal may see matches the pattern %s; new topics are looked for"
