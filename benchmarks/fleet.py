@@ -116,7 +116,7 @@ class Fleet(LineProcess):
         return answer
 
     def on_line(self, line: str) -> None:
-        """Take in an event; answers go to whoever waits."""
+        """Take in an event; answers go to the caller that waits."""
         event = json.loads(line)
         match event["event"]:
             case "answer":

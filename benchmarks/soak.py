@@ -5,7 +5,7 @@
 One process holds members of the group, one thread each, which are closed and made again all the time; further processes
 join, leave and are killed; the brokers are stopped or killed one after the other and come back; a producer writes on.
 Memory, threads, sockets and tasks of the first process are sampled whenever as many members live in it as at the beginning;
-producer and accounts are on this side of a pipe.  At the end everybody catches up, and every record is accounted for.
+producer and accounts are on this side of a pipe.  At the end all members catch up, and every record is accounted for.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Inside(LineProcess):
         return answer
 
     def on_line(self, line: str) -> None:
-        """Take in what a member tells; answers go to whoever waits."""
+        """Take in what a member tells; answers go to the caller that waits."""
         event = json.loads(line)
         if event["event"] == "answer":
             super().on_line(line)
@@ -221,7 +221,7 @@ class Soak:
 def grown(samples: Sequence[Sample]) -> list[str]:
     """What is more in the second half than in the second quarter, beyond its slack.
 
-    Medians of memory, whose part is what librdkafka has fetched and nobody taken; else the least, because a peak is no leak.
+    Medians of memory, part of which is what librdkafka has fetched ahead; else the least, because a peak is no leak.
     """
     if len(samples) < 8:
         return [f"only {len(samples)} samples: run it for longer"]

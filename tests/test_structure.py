@@ -26,6 +26,7 @@ PURE = (
     "consumer_coord.group.subscription",
     "consumer_coord.config",
     "consumer_coord.setting_names",
+    "consumer_coord.net.client_config",
     "consumer_coord.net.metadata",
     "consumer_coord.wire",
 )
@@ -51,7 +52,6 @@ BROKER_MAY_IMPORT = (
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.environment",
-    "consumer_coord.net.transport",
 )
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")

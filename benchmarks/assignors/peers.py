@@ -73,7 +73,7 @@ class Peer(ABC):
 
     @abstractmethod
     def change(self) -> None:
-        """One leaves and one comes, and everybody else owns what this peer's own plan gave it."""
+        """One leaves and one comes, and the others own what this peer's own plan gave them."""
 
     @abstractmethod
     def run(self) -> Times:

@@ -213,7 +213,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
 
 
 def check_reset(arguments: argparse.Namespace) -> None:
-    """Refuse flags that contradict each other, before anybody is asked."""
+    """Refuse flags that contradict each other, before any broker is asked."""
     rule, value = chosen_rule(arguments)
     if arguments.execute and arguments.dry_run:
         raise ConfigurationError("--execute and --dry-run contradict each other")
@@ -240,7 +240,7 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
     outcome = ExitCode.DONE
     described = await describe_groups(cluster, groups, deadline)
     for group_id, found in described.items():
-        # A group that nobody knows may be given offsets to begin with.
+        # A group that does not exist may be given offsets to begin with.
         if isinstance(found, CoordinatorError) and found.code != codes.GROUP_ID_NOT_FOUND:
             outcome = outcome or _tell({group_id: found})
             continue

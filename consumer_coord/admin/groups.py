@@ -27,7 +27,7 @@ from consumer_coord.wire.messages.group import (
     ListGroupsRequest,
 )
 
-#: States in which nobody is a member, so that offsets may be changed.
+#: States without members, so that offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
 
 CLASSIC = "Classic"
@@ -141,7 +141,7 @@ async def _list_on(
 async def describe_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
 ) -> Mapping[str, GroupDescription | CoordinatorError]:
-    """For each group what it is, or why that cannot be told; a group that nobody knows is a :class:`BrokerError` 69."""
+    """For each group what it is, or why that cannot be told; a group that does not exist is a :class:`BrokerError` 69."""
 
     async def describe(group_id: str) -> GroupDescription | CoordinatorError:
         try:

@@ -218,7 +218,7 @@ def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     context.check_hostname = algorithm == "https" and verify in ("true", "1", "t")
     if verify in ("false", "0", "f"):
         context.verify_mode = ssl.CERT_NONE
-        logger.warning("enable.ssl.certificate.verification is off: anybody on the way can pose as the broker")
+        logger.warning("enable.ssl.certificate.verification is off: any host on the way can pose as the broker")
 
 
 def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a simulated deployment: who owned what when, and what it cost.
+"""One self-contained HTML page about a simulated deployment: which member owned what when, and what it cost.
 
 The page needs nothing but itself: the data are in it as JSON, the pictures are drawn by a few lines of script on canvases.
 """
@@ -41,7 +41,7 @@ def render(result: DeploymentResult) -> str:
             if each.partition in row_of
         ],
         "rebalances": [[round(at, 3), generation, members] for at, generation, members in result.rebalances],
-        "phases": [[phase.name, round(phase.began_s, 3), round(phase.settled_s, 3)] for phase in result.phases],
+        "phases": [[phase.name, round(phase.began_s, 3), round(phase.stable_s, 3)] for phase in result.phases],
         "unowned": _unowned(result),
         "loads": _loads(result),
     }
@@ -52,7 +52,7 @@ def render(result: DeploymentResult) -> str:
             f"<td>{html.escape(str(cell))}</td>"
             for cell in (
                 phase.name,
-                f"{phase.settled_s - phase.began_s:.1f} s",
+                f"{phase.stable_s - phase.began_s:.1f} s",
                 phase.rebalances,
                 phase.moved,
                 phase.interruptions,
@@ -88,7 +88,7 @@ def render(result: DeploymentResult) -> str:
 
 
 def _unowned(result: DeploymentResult) -> list[list[float]]:
-    """(seconds, how many partitions nobody owns from then on)."""
+    """(seconds, how many partitions have no owner from then on)."""
     changes: list[tuple[float, int]] = []
     for each in result.ownerships:
         changes.append((each.since, -1))
@@ -127,10 +127,10 @@ td:first-child, th:first-child {{ text-align: left }}
   pointer-events: none; display: none }}
 </style></head><body>
 <h1>{title}</h1><p>{settings}</p>
-<table><tr><th>phase</th><th>settled after</th><th>rebalances</th><th>partitions moved</th><th>take-ups</th>
+<table><tr><th>phase</th><th>stable after</th><th>rebalances</th><th>partitions moved</th><th>take-ups</th>
 <th>unowned partition-seconds</th><th>longest without owner</th><th>partitions per member</th></tr>{rows}</table>
-<h2>Who owns which partition{left_out}</h2>
-<p>One line per partition, one colour per member; white: nobody. Dashed: a completed rebalance. Point at it for names.</p>
+<h2>The owner of each partition{left_out}</h2>
+<p>One line per partition, one colour per member; white: no owner. Dashed: a completed rebalance. Point at it for names.</p>
 <canvas id="gantt"></canvas>
 <h2>Partitions without an owner</h2><canvas id="unowned"></canvas>
 <h2>Partitions per member at the end</h2><p>Members from the most loaded to the least.</p><canvas id="loads"></canvas>
@@ -178,7 +178,7 @@ function gantt() {{
     if (row >= rows || row < 0 || at < 0 || at > data.end) {{ tip.style.display = "none"; return; }}
     const bar = data.bars.find(([r, , from, to]) => r === row && from <= at && at < to);
     tip.textContent = `${{data.rows[row]}} at ${{at.toFixed(1)}} s: ` +
-      (bar ? `member-${{bar[1]}}, ${{bar[2].toFixed(1)}} to ${{bar[3].toFixed(1)}} s` : "nobody");
+      (bar ? `member-${{bar[1]}}, ${{bar[2].toFixed(1)}} to ${{bar[3].toFixed(1)}} s` : "no owner");
     tip.style.left = event.clientX + 14 + "px"; tip.style.top = event.clientY + 10 + "px"; tip.style.display = "block";
   }};
   element.onmouseleave = () => tip.style.display = "none";

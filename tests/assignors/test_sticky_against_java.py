@@ -121,7 +121,7 @@ def test_what_a_java_member_remembers_counts(java_assignors: JavaAssignors) -> N
 @pytest.mark.behaviour(104, 105, 106, 109)
 @pytest.mark.parametrize("first", ["java", "ours"])
 def test_leaders_of_both_kinds_take_turns(first: str, java_assignors: JavaAssignors) -> None:
-    """All subscribe alike: two rounds, whoever leads which, and then neither moves anything any more."""
+    """All subscribe alike: two rounds with either leader, and then neither moves anything any more."""
     ours = CooperativeStickyAssignor()
     java = JavaLeader(java_assignors, ours)
     leaders: list[Assignor] = [java, ours] if first == "java" else [ours, java]

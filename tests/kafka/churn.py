@@ -130,7 +130,7 @@ class Group:
         member.kill()
 
     def stop(self, member: ChurnMember) -> None:
-        """It leaves in good order; nobody waits for that."""
+        """It leaves in good order, without a wait for that."""
         self.living.remove(member)
         member.process.terminate()
 
@@ -140,7 +140,7 @@ class Group:
         self.frozen[member] = time.monotonic() + seconds
 
     def thaw(self, *, all_of_them: bool = False) -> None:
-        """SIGCONT to whoever has been frozen for long enough."""
+        """SIGCONT to members that have been frozen for long enough."""
         for member, until in tuple(self.frozen.items()):
             if all_of_them or time.monotonic() >= until:
                 del self.frozen[member]
@@ -244,7 +244,7 @@ def churn(
     per_s: int = 4_000,
     disturb: Callable[[Group, float, int], Mapping[str, int]] = trouble,
 ) -> Outcome:
-    """Five members, a steady producer, and trouble for so long; then everybody catches up, and all is checked."""
+    """Five members, a steady producer, and trouble for ``trouble_s``; then all members catch up, and all is checked."""
     first = [group.start() for _ in range(5)]
     for member in first:
         member.await_ready()
