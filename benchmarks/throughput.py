@@ -27,18 +27,33 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 8
 BATCH = 500
 SIZES = (100, 1000)
-#: kafka-python and aiokafka read a part of what the others read: they are ten times as slow.
+#: Clients that speak the protocol in Python.
 PURE_PYTHON = ("kafka-python", "aiokafka")
 CASES = (
     "confluent-kafka:consume",
     "ours:consume",
     "confluent-kafka:poll",
     "ours:poll",
+    "AIOConsumer:consume",
+    "ours-async:consume",
+    "AIOConsumer:poll",
+    "ours-async:poll",
+    "ours-async:iterate",
+    "ours-async:getmany",
     "kafka-python",
     "aiokafka",
 )
 #: The case that each ratio is to, and the goal.
-GOALS = {"ours:consume": ("confluent-kafka:consume", 0.97), "ours:poll": ("confluent-kafka:poll", 0.85)}
+GOALS = {
+    "ours:consume": ("confluent-kafka:consume", 0.97),
+    "ours:poll": ("confluent-kafka:poll", 0.85),
+    "ours-async:consume": ("AIOConsumer:consume", 1.0),
+    "ours-async:poll": ("AIOConsumer:poll", 1.0),
+}
+#: The cases of consumers for asyncio that share confluent-kafka's interface.
+ASYNC = ("AIOConsumer", "ours-async")
+#: These read a part of what the others read: they are ten times as slow.
+SLOW = (*PURE_PYTHON, "AIOConsumer:poll")
 _groups = itertools.count(1)
 
 
@@ -123,6 +138,85 @@ def _read_aiokafka(config: Mapping[str, Any], topic: str, first: Callable[[], No
     return asyncio.run(read())
 
 
+async def _async_singly(consumer: Any, first: Callable[[], None], records: int) -> int:
+    seen = 0
+    while seen < records:
+        message = await consumer.poll(1.0)
+        if message is None or message.error() is not None:
+            continue
+        message.value()
+        seen += 1
+        if seen == 1:
+            first()
+    return seen
+
+
+async def _async_batches(consumer: Any, first: Callable[[], None], records: int) -> int:
+    seen = 0
+    while seen < records:
+        for message in await consumer.consume(BATCH, 1.0):
+            if message.error() is None:
+                message.value()
+                seen += 1
+        if seen:
+            first()
+    return seen
+
+
+async def _async_iteration(consumer: Any, first: Callable[[], None], records: int) -> int:
+    seen = 0
+    async for message in consumer:
+        message.value()
+        seen += 1
+        if seen == 1:
+            first()
+        if seen == records:
+            break
+    return seen
+
+
+async def _async_many(consumer: Any, first: Callable[[], None], records: int) -> int:
+    seen = 0
+    while seen < records:
+        for messages in (await consumer.getmany(timeout_ms=1000, max_records=BATCH)).values():
+            for message in messages:
+                message.value()
+                seen += 1
+        if seen:
+            first()
+    return seen
+
+
+_ASYNC_WAYS = {"poll": _async_singly, "consume": _async_batches, "iterate": _async_iteration, "getmany": _async_many}
+
+
+def _read_async(
+    case: str, config: Mapping[str, Any], topic: str, first: Callable[[], None], records: int
+) -> tuple[int, float, float]:
+    """How many were read, and the two clocks at the end."""
+    import asyncio
+
+    client, way = case.split(":")
+
+    async def read() -> tuple[int, float, float]:
+        consumer: Any
+        if client == "AIOConsumer":
+            from confluent_kafka.aio import AIOConsumer
+
+            consumer = AIOConsumer(dict(config))
+        else:
+            from consumer_coord import AsyncGroupConsumer
+
+            consumer = AsyncGroupConsumer(dict(config))
+        await consumer.subscribe([topic])
+        seen = await _ASYNC_WAYS[way](consumer, first, records)
+        ended, used = time.monotonic(), time.process_time()
+        await consumer.close()
+        return seen, ended, used
+
+    return asyncio.run(read())
+
+
 def read(case: str, bootstrap_servers: str, group: str, topic: str, records: int) -> Run:
     """In a process of its own: read the topic, from the first batch on against the clock."""
     config = {
@@ -140,6 +234,8 @@ def read(case: str, bootstrap_servers: str, group: str, topic: str, records: int
     if case in PURE_PYTHON:
         seen = (_read_kafka_python if case == "kafka-python" else _read_aiokafka)(config, topic, first, records)
         ended, used = time.monotonic(), time.process_time()
+    elif case.split(":")[0] in ASYNC:
+        seen, ended, used = _read_async(case, config, topic, first, records)
     else:
         consumer = _consumer(case, config)
         consumer.subscribe([topic])
@@ -172,7 +268,7 @@ def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Seque
     for turn in range(rounds):
         # Which client reads first changes its figure: the order rotates.
         for case in cases if turn % 2 == 0 else list(reversed(cases)):
-            wanted = records // 10 if case in PURE_PYTHON else records
+            wanted = records // 10 if case in SLOW else records
             child = [sys.executable, "-m", "benchmarks.throughput", "--child", case, kafka.bootstrap_servers]
             child += [f"throughput-{size}-{next(_groups)}", topic, str(wanted)]
             answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=300).stdout

@@ -1,16 +1,21 @@
 """AsyncGroupConsumer: the same consumer for asyncio, on the application's own loop.
 
-A skin over the engine for tasks.  The coordinator runs on that loop.  librdkafka's handle lives on a thread of its own, one per
-consumer, because its calls block; the loop never waits for it.  Nothing is fetched ahead of the application beyond a batch
-and librdkafka's own bounded queue, so a slow application slows the fetching down.
+A skin over the engine for tasks.  The coordinator runs on that loop.  librdkafka's handle has a thread of its own, one per
+consumer, for calls that block; the loop itself takes only messages that are there.  Nothing is fetched ahead of the
+application beyond a batch and librdkafka's own bounded queue, so a slow application slows the fetching down.
+
+Its methods are those of ``confluent_kafka.aio.AIOConsumer``; those that aiokafka's users know are in
+:mod:`~consumer_coord.consumer.aiokafka_methods`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +25,7 @@ from confluent_kafka import Message
 from assignors.base import Assignor
 from consumer_coord.config import Config, parse
 from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
@@ -34,6 +40,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     is_lapsed,
     known_positions_of,
     nothing_to_commit,
+    positions_of,
     raise_if_all_failed,
     seconds,
     to_commit,
@@ -42,10 +49,11 @@ from consumer_coord.consumer.librdkafka.rows import (
 from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
 from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
+from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.subscription import librdkafka_pattern
+from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
@@ -56,7 +64,7 @@ T = TypeVar("T")
 _BATCH = 500
 
 
-class AsyncGroupConsumer:
+class AsyncGroupConsumer(AiokafkaMethods):
     """Consume as a member of a group from asyncio code::
 
         async with AsyncGroupConsumer(config, assignors=[MyAssignor()]) as consumer:
@@ -64,19 +72,28 @@ class AsyncGroupConsumer:
             async for message in consumer:
                 await work_on(message)
 
-    ``config`` is one dictionary of Kafka's settings for both planes.  Tasks that use it at the same time wait for each other;
-    commits of given offsets do not wait.  Callbacks may be coroutine functions; they run inside ``poll``, ``consume``,
-    iteration, ``unsubscribe`` and ``close``.  With automatic commits a message counts as finished when the next one is asked
-    for.  A call that is cancelled loses nothing.
+    ``config`` is one dictionary of Kafka's settings for both planes.  Tasks that use the consumer at the same time take turns,
+    and one that waits for messages lets the others in between, ten times a second; commits of given offsets do not wait.
+    Callbacks, of rebalances and of settings (``on_commit``, ``error_cb``, ``stats_cb``, ``throttle_cb``), may be coroutine
+    functions; they run inside ``poll``, ``consume``, iteration, ``unsubscribe`` and ``close``, and may use the consumer.
+    With automatic commits a message counts as finished when the next one is asked for.  A call that is cancelled loses nothing.
     """
+
+    #: The handle's thread; a simulation's consumer has none.
+    _threaded: Threaded | None = None
 
     def __init__(
         self,
         config: Mapping[str, Any],
+        max_workers: int = 1,
+        executor: concurrent.futures.Executor | None = None,
         *,
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
+        """``executor`` carries out librdkafka's calls, one at a time; without it a pool of ``max_workers`` threads does."""
+        if executor is None and max_workers < 1:
+            raise ValueError("max_workers must be at least 1")
         settings = dict(config)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
         self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
@@ -84,7 +101,8 @@ class AsyncGroupConsumer:
             parsed = parse(settings)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
-        self._set_up(parsed, chosen, Threaded(self._librdkafka), shared_clusters)
+        threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
+        self._set_up(parsed, chosen, threaded, shared_clusters)
 
     def _set_up(
         self,
@@ -99,8 +117,11 @@ class AsyncGroupConsumer:
         self._plane = plane
         self._clusters = clusters
         self._made: Engine | None = None
+        self._subscription = NOTHING
         self._home: AsyncHome | None = None
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
+        #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
+        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -134,7 +155,7 @@ class AsyncGroupConsumer:
                 ),
                 call=self._call,
                 told=self._tell_commit,
-                events=self._tell_events,
+                events=self._between_slices,
             )
         return self._made
 
@@ -144,7 +165,7 @@ class AsyncGroupConsumer:
 
     @property
     def _in_callback(self) -> bool:
-        return self._home is not None and self._home.in_callback.get()
+        return self._home is not None and self._home.in_callback
 
     @contextlib.asynccontextmanager
     async def _used(self, *, in_callback: bool = True) -> AsyncIterator[Engine]:
@@ -156,9 +177,26 @@ class AsyncGroupConsumer:
                     raise ConcurrentUseError("poll, consume, subscribe and close may not be called inside a rebalance callback")
                 yield engine
                 return
-            async with self._turn:
+            call = object()
+            await self._turns.take(call)
+            try:
                 # It may have been closed meanwhile.
                 yield self._start()
+            finally:
+                self._turns.give(call)
+
+    async def _between_slices(self) -> None:
+        """Call what there is to tell, and let other tasks have a turn."""
+        await self._tell_events()
+        if await self._turns.pass_on():
+            # Whatever the others did: look before anything is handed out.
+            self._core.attention = True
+
+    @property
+    def executor(self) -> concurrent.futures.Executor:
+        """What librdkafka's calls run on."""
+        assert self._threaded is not None
+        return self._threaded.executor
 
     async def close(self, timeout: float | None = None) -> None:
         """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds.
@@ -185,8 +223,13 @@ class AsyncGroupConsumer:
                 # A poll that waits ends at its next look.
                 engine.closing = True
                 engine.core.rouse()
-                async with self._turn:
+                call = object()
+                await self._turns.take(call)
+                try:
                     failure = await engine.finish(max(0.0, ends - loop.time()))
+                    await self._tell_outcomes()
+                finally:
+                    self._turns.give(call)
         except CoordinatorError as error:
             failure = error
         finally:
@@ -209,19 +252,30 @@ class AsyncGroupConsumer:
     ) -> None:
         """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription."""
         async with self._used(in_callback=False) as engine:
-            if isinstance(topics, str):
-                raise TypeError(f"subscribe takes a list of topics, not the text {topics!r}")
+            if engine.manual:
+                raise FatalError("subscribe after assign: end the manual assignment with unassign() first")
+            for callback in (on_assign, on_revoke, on_lost):
+                if callback is not None and not callable(callback):
+                    raise TypeError(f"{callback!r} is not callable")
+            if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+                raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
             if any(topic.startswith("^") for topic in topics):
-                engine.core.subscribe_pattern(librdkafka_pattern(topics))
+                pattern = librdkafka_pattern(topics)
+                engine.core.subscribe_pattern(pattern)
+                self._subscription = to_pattern(pattern)
             else:
                 engine.core.subscribe(topics)
+                self._subscription = to_topics(topics)
             engine.subscribed(Callbacks(on_assign, on_revoke, on_lost))
 
     async def unsubscribe(self) -> None:
         """Commit what is finished, give everything up, and leave the group."""
         async with self._used(in_callback=False) as engine:
+            if engine.manual:
+                return
             limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
             failure = await engine.give_up_all(asyncio.get_running_loop().time() + limit_s)
+            self._subscription = NOTHING
             await engine.core.unsubscribe()
             if failure is not None:
                 raise failure
@@ -233,22 +287,31 @@ class AsyncGroupConsumer:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
+    def _at_hand(self, count: int) -> deque[Any] | None:
+        """Where ``count`` messages wait that may be handed out without a look at anything else; None when they do not."""
+        engine = self._made
+        if engine is None or self._closing is not None or self._turns.taken:
+            return None
+        core, ahead = engine.core, engine.reader.ahead
+        if len(ahead) < count or core.attention or engine.suspended or self._in_callback:
+            return None
+        core.polls += 1
+        return ahead
+
     async def poll(self, timeout: float | None = None) -> Message | None:
         """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
-        engine = self._made
-        if engine is not None and self._closing is None and not self._turn.locked():
-            core = engine.core
-            ahead = engine.reader.ahead
-            if ahead and not core.attention and core.lease_clock() < core.lease_until and not self._in_callback:
-                core.polls += 1
-                message: Message = ahead.popleft()
-                return message
+        ahead = self._at_hand(1)
+        if ahead is not None:
+            message: Message = ahead.popleft()
+            return message
         messages = await self._take(1, 1, timeout)
         return messages[0] if messages else None
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """At least one and at most ``num_messages`` messages, or none after ``timeout`` seconds (negative: for ever)."""
-        return await self._take(1, num_messages, timeout)
+        """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        if self._made is not None and num_messages > 0 and self._at_hand(num_messages) is not None:
+            return self._made.take(num_messages)
+        return await self._take(num_messages, num_messages, timeout)
 
     def __aiter__(self) -> Self:
         return self
@@ -277,20 +340,42 @@ class AsyncGroupConsumer:
     async def _tell_events(self) -> None:
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                returned = callback(what)
-                if inspect.isawaitable(returned):
-                    await returned
+                await self._tell(callback, what)
             if isinstance(what, confluent_kafka.KafkaError):
                 raise_if_refused(what, self._librdkafka.settings)
+        await self._tell_outcomes()
+
+    async def _tell_outcomes(self) -> None:
+        while self._outcomes:
+            wanted, result = self._outcomes.popleft()
+            error = next((failure for failure in result.values() if failure is not None), None)
+            if self._on_commit is not None:
+                told = None if error is None else to_kafka_exception(error).args[0]
+                await self._tell(self._on_commit, told, to_rows(wanted, result))
+            elif error is not None:
+                logger.warning("an asynchronous commit failed: %s", error)
+
+    async def _tell(self, callback: Callable[..., object], *what: Any) -> None:
+        """Call a callback of the settings; a coroutine goes on when its caller is cancelled."""
+        returned = callback(*what)
+        if inspect.isawaitable(returned):
+            assert self._home is not None
+            await self._home.through(_awaited(returned))
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
     async def commit(
-        self, message: Message | None = None, offsets: Rows | None = None, timeout: float | None = None
-    ) -> Rows:
-        """Commit a message's offset + 1, given offsets, or everything handed out so far; rows tell each ``error``.
+        self,
+        message: Message | None = None,
+        offsets: Rows | None = None,
+        asynchronous: bool = True,
+        timeout: float | None = None,
+    ) -> Rows | None:
+        """Commit a message's offset + 1, given offsets, or everything handed out so far; with the group's generation.
 
-        Raises when nothing could be committed at all.
+        Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
+        a list of TopicPartition, each with its ``error``, within ``timeout`` seconds, and raises when nothing could be
+        committed at all.
         """
         with kafka_exceptions():
             engine = self._start()
@@ -300,12 +385,19 @@ class AsyncGroupConsumer:
                     wanted = await engine.finished_now()
                 if not wanted:
                     raise nothing_to_commit()
-            result = await engine.commit(wanted, None if timeout is None else timeout * 1000)
-            raise_if_all_failed(result)
-            return to_rows(wanted, result)
+            if asynchronous:
+                await engine.commits.make_room()
+                engine.commits.start(wanted)
+                return None
+            return await self._commit(engine, wanted, timeout)
+
+    async def _commit(self, engine: Engine, wanted: Positions, timeout: float | None) -> Rows:
+        result = await engine.commit(wanted, None if timeout is None else timeout * 1000)
+        raise_if_all_failed(result)
+        return to_rows(wanted, result)
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
-        raise AssertionError("every commit of this consumer is awaited")
+        self._outcomes.append((wanted, result))
 
     async def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
@@ -331,12 +423,50 @@ class AsyncGroupConsumer:
         async with self._used() as engine:
             await engine.seek(partition_of(partition), position_of(partition), in_callback=self._in_callback)
 
+    async def get_watermark_offsets(
+        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
+    ) -> tuple[int, int] | None:
+        """(first offset, end offset) of a partition; ``cached``: as librdkafka last saw them."""
+        limit = {} if timeout is None else {"timeout": timeout}
+        return await self._ask(lambda handle: handle.get_watermark_offsets(partition, cached=cached, **limit))
+
+    async def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
+        """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+        limit = [] if timeout is None else [timeout]
+        return await self._ask(lambda handle: handle.offsets_for_times(partitions, *limit))
+
+    # -- manual assignment --------------------------------------------------------------------------------------------
+
+    async def assign(self, partitions: Rows) -> None:
+        """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
+        await self._assign(partitions, "assign", instead=True)
+
     async def incremental_assign(self, partitions: Rows) -> None:
-        """Inside on_assign: the offsets to start at."""
+        """The same, in addition to what is assigned."""
+        await self._assign(partitions, "incremental_assign", instead=False)
+
+    async def _assign(self, partitions: Rows, what: str, *, instead: bool) -> None:
+        async with self._used() as engine:
+            if self._in_callback:
+                engine.choose(known_positions_of(partitions))
+                return
+            _must_not_be_subscribed(engine, what)
+            await engine.assign(positions_of(partitions), instead=instead)
+
+    async def unassign(self) -> None:
+        """End a manual assignment; inside on_revoke there is nothing left to do."""
+        await self._unassign(None, "unassign")
+
+    async def incremental_unassign(self, partitions: Rows) -> None:
+        """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
+        await self._unassign(partitions, "incremental_unassign")
+
+    async def _unassign(self, partitions: Rows | None, what: str) -> None:
         async with self._used() as engine:
             if not self._in_callback:
-                raise FatalError("incremental_assign belongs inside on_assign: the group assigns partitions")
-            engine.choose(known_positions_of(partitions))
+                _must_not_be_subscribed(engine, what)
+                gone = engine.reader.assigned if partitions is None else {partition_of(row) for row in partitions}
+                await engine.unassign(frozenset(gone))
 
     async def pause(self, partitions: Rows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`, what was fetched ahead included."""
@@ -350,9 +480,27 @@ class AsyncGroupConsumer:
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
-    def assignment(self) -> Rows:
-        """What this consumer holds now."""
-        return rows(self._core.assignment.held)
+    async def assignment(self) -> Rows:
+        """What this consumer holds now; does not wait for a poll that is under way."""
+        with kafka_exceptions():
+            engine = self._start()
+            return rows(engine.reader.assigned if engine.manual else engine.core.assignment.held)
+
+    async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        named = {} if topic is None else {"topic": topic}
+        return await self._ask(lambda handle: handle.list_topics(timeout=timeout, **named))
+
+    async def cluster_id(self, timeout: float = -1) -> str | None:
+        """The cluster's id; None when it was not told within ``timeout`` seconds (negative: wait for ever)."""
+        return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
+
+    async def _ask(self, question: Callable[[Any], T]) -> T:
+        """Ask librdkafka's handle, on its thread; not while it fetches."""
+        async with self._used() as engine:
+            await engine.reader.ready()
+            assert self._threaded is not None
+            return await self._threaded.run(lambda: question(self._librdkafka.handle))
 
     def memberid(self) -> str:
         """The member id that the coordinator gave, empty before."""
@@ -376,3 +524,12 @@ class AsyncGroupConsumer:
         """Make the group rebalance (KIP-568)."""
         with kafka_exceptions():
             self._core.enforce_rebalance(reason)
+
+
+def _must_not_be_subscribed(engine: Engine, what: str) -> None:
+    if engine.core.subscribed:
+        raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
+
+
+async def _awaited(returned: Awaitable[Any]) -> None:
+    await returned

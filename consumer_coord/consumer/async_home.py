@@ -40,8 +40,14 @@ class AsyncHome:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._work: asyncio.Task[None] | None = None
-        #: True in the task of a callback, and in tasks that it starts.
-        self.in_callback = contextvars.ContextVar("in_callback", default=False)
+        #: The callback that is running, and in its task, and in tasks that it starts, the callback they belong to.
+        self._running: object | None = None
+        self._callback = contextvars.ContextVar[object | None]("callback", default=None)
+
+    @property
+    def in_callback(self) -> bool:
+        """True in a callback that is running, and in tasks that it started; such a task that goes on is one like any other."""
+        return self._running is not None and self._callback.get() is self._running
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """A task of its own."""
@@ -67,9 +73,18 @@ class AsyncHome:
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
         """In a task of its own, whose context says that it is a callback."""
+        callback, outer = object(), self._running
+
+        async def run() -> None:
+            try:
+                await work
+            finally:
+                self._running = outer
+
         context = contextvars.copy_context()
-        context.run(self.in_callback.set, True)
-        self._work = self._loop.create_task(work, context=context)
+        context.run(self._callback.set, callback)
+        self._running = callback
+        self._work = self._loop.create_task(run(), context=context)
         await asyncio.shield(self._work)
 
     async def settled(self) -> None:

@@ -175,8 +175,7 @@ class Engine:
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
-        ahead = self.reader.ahead
-        return [ahead.popleft() for _ in range(min(most, len(ahead)))]
+        return self.reader.take(most)
 
     def wakeup(self) -> None:
         """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""

@@ -79,6 +79,14 @@ class Reader:
                 self._keep_back()
         self.unsure = False
 
+    def take(self, most: int) -> list[Any]:
+        """Up to ``most`` messages of :attr:`ahead`, which count as handed out from now on."""
+        ahead = self.ahead
+        if most >= len(ahead):
+            messages, self.ahead = list(ahead), deque()
+            return messages
+        return [ahead.popleft() for _ in range(most)]
+
     @property
     def plain(self) -> bool:
         """True when messages that arrive can be handed out as they come: nothing is paused, kept, or to be put right."""

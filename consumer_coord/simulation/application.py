@@ -248,11 +248,11 @@ class MemberProcess:
         spec, calls = self.spec, self._calls
         timeout_s = spec.poll_timeout_ms / 1000
         if spec.waits_for_all:
-            call = consumer.consume_all(spec.batch, timeout_s)
+            call = consumer.consume(spec.batch, timeout_s)
         elif spec.batch == 1:
             call = self._poll_one(consumer, timeout_s)
         else:
-            call = consumer.consume(spec.batch * max(1, len(self._stints)), timeout_s)
+            call = consumer.consume_some(spec.batch * max(1, len(self._stints)), timeout_s)
         try:
             with calls.polling():
                 if cancelled:
@@ -349,9 +349,8 @@ class MemberProcess:
         if not positions or self._consumer is None:
             return
         stints = {partition: self._stints[partition] for partition in positions}
-        rows = [native(partition, at) for partition, at in positions.items()]
         try:
-            answered = await self._calls.timed(self._consumer.commit(offsets=rows, timeout=4.0), 4.0, "commit")
+            answered = await self._calls.timed(self._consumer.commit_now(4.0, positions), 4.0, "commit")
         except CoordinatorError as error:
             self._failed(error, f"commit of {listed(positions, 1000)}")
             return
@@ -362,7 +361,7 @@ class MemberProcess:
         stints = dict(self._stints)
         given = {partition: stint.position for partition, stint in stints.items() if stint.start is not None}
         try:
-            answered = await self._calls.timed(consumer.commit(timeout=4.0), 4.0, "commit")
+            answered = await self._calls.timed(consumer.commit_now(4.0), 4.0, "commit")
         except CoordinatorError as error:
             if error.code != _NOTHING_TO_COMMIT:
                 self._failed(error, "commit")

@@ -10,7 +10,7 @@ from assignors.base import Assignor
 from consumer_coord.config import Config, CoordinatorConfig
 from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.librdkafka.rows import Positions
+from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
 from consumer_coord.environment import RunBlocking
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.net.client_config import ClientConfig
@@ -46,7 +46,7 @@ class OwnCluster:
 
 
 class SimulatedConsumer(AsyncGroupConsumer):
-    """The asyncio consumer, and what only the blocking one offers: asynchronous commits, ``consume`` that waits for all."""
+    """The asyncio consumer, which says what it commits, and whose batches end with the messages that are there."""
 
     def __init__(
         self,
@@ -83,9 +83,15 @@ class SimulatedConsumer(AsyncGroupConsumer):
         assert self._made is not None
         return self._made
 
-    async def consume_all(self, count: int, timeout: float) -> list[Any]:
-        """Wait for all of ``count`` messages, as the blocking consumer does."""
-        return await self._take(count, count, timeout)
+    async def consume_some(self, count: int, timeout: float) -> list[Any]:
+        """Wait for one message, and take up to ``count``."""
+        return await self._take(1, count, timeout)
+
+    async def commit_now(self, timeout: float, wanted: Positions | None = None) -> Rows:
+        """Commit and wait for the answer; what is given, or all that is finished."""
+        rows = await self.commit(None, None if wanted is None else to_rows(wanted, {}), asynchronous=False, timeout=timeout)
+        assert rows is not None
+        return rows
 
     async def commit_later(self, wanted: Positions | None) -> Positions:
         """Commit without waiting, what is given or all that is finished; ``told`` gets the outcome in a later call."""

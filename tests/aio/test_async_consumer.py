@@ -86,7 +86,7 @@ def test_callbacks_may_be_coroutines_and_their_exception_leaves_the_call_after_t
                 await take(member, 1)
             assert isinstance(raised.value, KafkaException)
             assert isinstance(raised.value.__cause__, ValueError)
-            assert len(member.assignment()) == PARTITIONS
+            assert len(await member.assignment()) == PARTITIONS
             assert sorted(await take(member, 60)) == list(range(60))
         assert calls == [("assign", PARTITIONS), ("revoke", PARTITIONS)]
 
@@ -109,12 +109,12 @@ def test_two_members_on_one_loop_share_and_hand_over_without_loss(
         async with consumer(kafka, assignor) as first, consumer(kafka, assignor) as second:
             await first.subscribe(["orders"])
             working = asyncio.create_task(work(first, stop))
-            while not first.assignment():
+            while not await first.assignment():
                 await asyncio.sleep(0.01)
             await second.subscribe(["orders"])
             also = asyncio.create_task(work(second, stop))
             async with asyncio.timeout(DEADLINE_S):
-                while len(first.assignment()) != 3 or len(second.assignment()) != 3:
+                while len(await first.assignment()) != 3 or len(await second.assignment()) != 3:
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(produce, kafka, 300, 300)
                 while len(seen) < 600:
@@ -131,7 +131,7 @@ def test_a_cancelled_call_loses_no_message(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         async with consumer(kafka) as member:
             await member.subscribe(["orders"])
-            while not member.assignment():
+            while not await member.assignment():
                 await member.poll(0.05)
             got: list[int] = []
             for start in range(0, 300, 10):
@@ -194,18 +194,26 @@ def test_pause_holds_back_what_was_fetched_ahead_and_resume_brings_it(kafka: Emb
     asyncio.run(main())
 
 
-def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
+def test_only_what_does_not_block_is_called_on_the_loop(kafka: EmbeddedKafka) -> None:
     class Watched:
         def __init__(self, handle: Any) -> None:
             self.handle = handle
             self.calls: dict[str, set[int]] = {}
+            self.under_way = 0
+            self.most = 0
 
         def __getattr__(self, name: str) -> Any:
             method = getattr(self.handle, name)
 
             def call(*arguments: Any, **keywords: Any) -> Any:
-                self.calls.setdefault(name, set()).add(threading.get_ident())
-                return method(*arguments, **keywords)
+                waits = name == "consume" and arguments[1] != 0
+                self.calls.setdefault(f"{name} and wait" if waits else name, set()).add(threading.get_ident())
+                self.under_way += 1
+                self.most = max(self.most, self.under_way)
+                try:
+                    return method(*arguments, **keywords)
+                finally:
+                    self.under_way -= 1
 
             return call
 
@@ -216,13 +224,16 @@ def test_librdkafka_is_never_called_on_the_loop(kafka: EmbeddedKafka) -> None:
             await member.subscribe(["orders"])
             await asyncio.to_thread(produce, kafka, 100)
             await take(member, 100)
-            rows = member.assignment()
-            await member.pause(rows)
-            await member.resume(rows)
+            held = await member.assignment()
+            await member.pause(held)
+            await member.resume(held)
             await member.commit()
-        assert {"poll", "incremental_assign", "pause", "resume", "position", "close"} <= watched.calls.keys()
-        assert len(set().union(*watched.calls.values())) == 1, "one thread owns the handle"
-        assert threading.get_ident() not in set().union(*watched.calls.values())
+            await member.list_topics()
+        assert {"poll", "incremental_assign", "pause", "resume", "position", "list_topics", "close"} <= watched.calls.keys()
+        waiting = [threads for name, threads in watched.calls.items() if name != "consume"]
+        assert len(set().union(*waiting)) == 1, "one thread makes the calls that block"
+        assert threading.get_ident() not in set().union(*waiting)
+        assert watched.most == 1, "the handle is never in two calls at once"
 
     asyncio.run(main())
 
@@ -244,7 +255,7 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: Emb
         before = {thread.name for thread in threading.enumerate()}
         member = consumer(kafka)
         await member.subscribe(["orders"])
-        while not member.assignment():
+        while not await member.assignment():
             await member.poll(0.05)
         closing = asyncio.create_task(member.close())
         await asyncio.sleep(0)
@@ -257,7 +268,7 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: Emb
         async with consumer(kafka) as other:
             await other.subscribe(["orders"])
             async with asyncio.timeout(DEADLINE_S):
-                while len(other.assignment()) < PARTITIONS:
+                while len(await other.assignment()) < PARTITIONS:
                     await other.poll(0.05)
 
     asyncio.run(main())

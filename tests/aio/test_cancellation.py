@@ -37,8 +37,8 @@ def test_polls_that_are_cancelled_all_the_time_skip_nothing_and_strand_nothing(k
                 assert message is not None
                 found.append(int(message.value() or b""))
             assert sorted(found) == list(range(300)), "a record was skipped, or came twice"
-            assert len(member.assignment()) == PARTITIONS
-            assert len(await member.position(member.assignment())) == PARTITIONS
+            assert len(await member.assignment()) == PARTITIONS
+            assert len(await member.position(await member.assignment())) == PARTITIONS
 
     asyncio.run(main())
 
@@ -92,7 +92,7 @@ def test_an_exception_of_a_callback_whose_poll_was_cancelled_comes_out_of_the_ne
             go_on.set()
             with pytest.raises(KafkaException, match="a bug of the application"):
                 await member.poll(10)
-            assert len(member.assignment()) == PARTITIONS
+            assert len(await member.assignment()) == PARTITIONS
 
     asyncio.run(main())
 
@@ -103,7 +103,7 @@ def test_an_unsubscribe_that_is_cancelled_lets_the_member_come_back(kafka: Embed
         async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
             for delay in range(6):
                 await member.subscribe(["orders"])
-                while len(member.assignment()) < PARTITIONS:
+                while len(await member.assignment()) < PARTITIONS:
                     await member.poll(0.05)
                 leaving = asyncio.create_task(member.unsubscribe())
                 for _ in range(delay):
@@ -111,7 +111,7 @@ def test_an_unsubscribe_that_is_cancelled_lets_the_member_come_back(kafka: Embed
                 leaving.cancel()
                 await asyncio.gather(leaving, return_exceptions=True)
                 await member.unsubscribe()
-                assert member.assignment() == []
+                assert await member.assignment() == []
 
     asyncio.run(main())
 
@@ -142,10 +142,11 @@ def test_after_a_pause_there_is_still_something_to_commit(kafka: EmbeddedKafka) 
             while len(handed) < PARTITIONS:
                 for message in await member.consume(30, 0.5):
                     handed[message.partition() or 0] = (message.offset() or 0) + 1
-            await member.pause(member.assignment())
-            rows = await member.commit()
+            await member.pause(await member.assignment())
+            rows = await member.commit(asynchronous=False)
+            assert rows is not None
             assert {row.partition: row.offset for row in rows} == handed
-            await member.resume(member.assignment())
+            await member.resume(await member.assignment())
             while sum(handed.values()) < PARTITIONS * 50:
                 for message in await member.consume(100, 0.5):
                     assert message.offset() == handed[message.partition() or 0]

@@ -356,7 +356,8 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     home: Any = Home()
     data: Any = Data()
     handover = Handover(member, Holder())
-    starting = Starting(member, home, data, ResetPolicy("earliest", read_committed=True), lambda committed: None)
+    policy = ResetPolicy("earliest", read_committed=True)
+    starting = Starting(member, home, data, policy, lambda committed: None, lambda reset: None)
     partition = TopicPartition("t", 0)
 
     def poll() -> None:

@@ -219,17 +219,30 @@ class Inline:
 
 
 class Threaded:
-    """The handle on a thread of its own; calls are carried out in their order, also when the one who awaits is cancelled."""
+    """The handle off the loop, on a thread of its own unless there is an ``executor``; only what does not block runs here.
 
-    def __init__(self, librdkafka: Librdkafka) -> None:
+    Calls are carried out one at a time in their order, also when the one who awaits is cancelled.
+    """
+
+    def __init__(
+        self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1
+    ) -> None:
         self._kafka = librdkafka
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="consumer-coord-fetch")
+        self._own = executor is None
+        self.executor = executor or concurrent.futures.ThreadPoolExecutor(
+            threads, thread_name_prefix="consumer-coord-fetch"
+        )
+        #: Several threads, so that calls could overtake each other.
+        self._many = not self._own or threads > 1
+        self._call: concurrent.futures.Future[Any] | None = None
         self._last: asyncio.Future[Any] | None = None
         self._closed = False
 
     def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Start a call on the thread."""
-        future = asyncio.get_running_loop().run_in_executor(self._thread, function)
+        call = self.executor.submit(_after, self._call, function) if self._many else self.executor.submit(function)
+        self._call = call
+        future: asyncio.Future[T] = asyncio.wrap_future(call)
         # Its outcome belongs to the one who awaits; if that one was cancelled, to nobody.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._last = future
@@ -241,6 +254,14 @@ class Threaded:
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
+        if self._last is None or self._last.done():
+            # Without a wait, and while the thread is idle, this does not block: a call on the thread would cost 0.1 ms.
+            messages = self._kafka.handle.consume(most, 0)
+            if messages or wait_s <= 0:
+                sink(messages)
+                # The coordinator's heartbeats, and other tasks, run on this loop, however fast messages come.
+                await asyncio.sleep(0)
+                return
 
         def arrived(done: asyncio.Future[list[Any]]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -283,8 +304,15 @@ class Threaded:
         if not self._closed:
             self._closed = True
             closing = self.begin(self._kafka.handle.close)
-            self._thread.shutdown(wait=False)
+            if self._own:
+                self.executor.shutdown(wait=False)
             await asyncio.shield(closing)
+
+
+def _after(earlier: concurrent.futures.Future[Any] | None, function: Callable[[], T]) -> T:
+    if earlier is not None:
+        concurrent.futures.wait([earlier])
+    return function()
 
 
 def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> confluent_kafka.TopicPartition:

@@ -1,0 +1,224 @@
+"""The methods of aiokafka's consumer that its users know best, under their names.
+
+Partitions are anything with a ``topic`` and a ``partition``; the answers' keys are the partitions that were given, or
+confluent-kafka's TopicPartition.  What aiokafka answers from memory is awaited here when librdkafka has to be asked.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from confluent_kafka import Message
+
+from consumer_coord.config import Config
+from consumer_coord.consumer.engine import FOREVER_S, Engine
+from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions
+from consumer_coord.consumer.librdkafka.plane import native, partition_of, rows
+from consumer_coord.consumer.librdkafka.security import message_failure
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.subscription import TopicSubscription
+from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.topic_partition import TopicPartition
+
+#: ``getmany`` returns so many messages at most when it is not told.
+_MOST_RECORDS = 500
+#: While messages of some partitions are waited for, so many of the others wait in memory; then those are paused.
+_MOST_OF_OTHERS = 2_000
+_SLICE_S = 0.1
+
+
+class AiokafkaMethods(abc.ABC):
+    """To be mixed in; see the module."""
+
+    _settings: Config
+    _subscription: TopicSubscription
+
+    @abc.abstractmethod
+    def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]:
+        """The engine, when it is this task's turn."""
+
+    @abc.abstractmethod
+    def _start(self) -> Engine:
+        """The engine."""
+
+    @property
+    @abc.abstractmethod
+    def _in_callback(self) -> bool:
+        """True inside a callback of this consumer."""
+
+    @abc.abstractmethod
+    async def get_watermark_offsets(
+        self, partition: Any, timeout: float | None = None, cached: bool = False
+    ) -> tuple[int, int] | None:
+        """(first offset, end offset) of a partition."""
+
+    @abc.abstractmethod
+    async def close(self, timeout: float | None = None) -> None:
+        """Leave the group, end."""
+
+    async def start(self) -> None:
+        """Find the group's coordinator, so that a wrong address or password is told here; the first poll would do it too."""
+        with kafka_exceptions():
+            await self._start().core.ensure_coordinator_ready()
+
+    async def stop(self) -> None:
+        """The same as ``close()``."""
+        await self.close()
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    async def getmany(
+        self, *partitions: Any, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[Any, list[Message]]:
+        """Messages by partition, as soon as there is one, at most ``max_records``; empty after ``timeout_ms`` milliseconds.
+
+        With ``partitions`` only of those; what came of the others waits.
+        """
+        found: dict[Any, list[Message]] = {}
+        by_partition: dict[tuple[Any, Any], list[Message]] = {}
+        most = _MOST_RECORDS if max_records is None else max_records
+        for message in await self._take_of(partitions, most, timeout_ms / 1000):
+            key = (message.topic(), message.partition())
+            if key not in by_partition:
+                by_partition[key] = found[native(TopicPartition(*key))] = []
+            by_partition[key].append(message)
+        return found
+
+    async def getone(self, *partitions: Any) -> Message:
+        """The next message, of ``partitions`` if there are any, however long it takes."""
+        (message,) = await self._take_of(partitions, 1, FOREVER_S)
+        return message
+
+    async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
+        """Between one and ``most`` messages of these partitions, of all without any; a message with an error is raised."""
+        if most < 1:
+            raise ValueError("at least one record must be asked for")
+        wanted = frozenset(partition_of(row) for row in partitions)
+        now = asyncio.get_running_loop().time
+        ends = now() + timeout_s
+        while True:
+            async with self._used(in_callback=False) as engine:
+                engine.core.polls += 1
+                if await _gather_of(engine, wanted, max(0.0, ends - now())):
+                    picked = _pick(engine, wanted, most)
+                    if picked and picked[0].error() is not None:
+                        raise message_failure(picked[0], self._settings.librdkafka)
+                    if picked:
+                        return picked
+            if now() >= ends:
+                return []
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    async def seek_to_beginning(self, *partitions: Any) -> None:
+        """Go on at the first record of these partitions, or of all that are assigned."""
+        await self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
+
+    async def seek_to_end(self, *partitions: Any) -> None:
+        """Go on behind the last record of these partitions, or of all that are assigned."""
+        await self._seek_by_time(partitions, LATEST, "seek_to_end")
+
+    async def seek_to_committed(self, *partitions: Any) -> dict[Any, int | None]:
+        """Go on at the group's commits of these partitions, or of all that are assigned; what has none stays where it is."""
+        with kafka_exceptions():
+            keys = await self._assigned(partitions, "seek_to_committed")
+            found = await self._start().core.committed(frozenset(keys))
+            await self._seek({partition: at for partition, at in found.items() if at is not None}, "seek_to_committed")
+        offsets = {partition: None if at is None else at.offset for partition, at in found.items()}
+        return {key: offsets[partition] for partition, key in keys.items()}
+
+    async def beginning_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """The offset of the first record of each partition."""
+        return await self._offsets(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[Any]) -> dict[Any, int]:
+        """The offset behind the last record of each partition; behind the last stable one with ``read_committed``."""
+        return await self._offsets(partitions, LATEST)
+
+    async def highwater(self, partition: Any) -> int | None:
+        """A partition's end as the last fetch saw it, without asking a broker; None before that."""
+        row = native(partition_of(partition))
+        found = await self.get_watermark_offsets(row, cached=True)
+        return None if found is None or found[1] < 0 else found[1]
+
+    async def _offsets(self, partitions: Iterable[Any], timestamp: int) -> dict[Any, int]:
+        keys = {partition_of(row): row for row in partitions}
+        with kafka_exceptions():
+            found = await self._listed(keys, timestamp)
+        return {key: found[partition].offset for partition, key in keys.items()}
+
+    async def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = await self._start().core.list_offsets(
+            dict.fromkeys(partitions, timestamp), read_committed=self._settings.isolation_level == "read_committed"
+        )
+        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
+
+    async def _assigned(self, partitions: Iterable[Any], what: str) -> dict[TopicPartition, Any]:
+        """The partitions, with the objects that name them; without any all that are assigned."""
+        keys = {partition_of(row): row for row in partitions}
+        async with self._used() as engine:
+            engine.must_hold(keys, what)
+            return keys or {partition: native(partition) for partition in engine.reader.assigned}
+
+    async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
+        with kafka_exceptions():
+            # A number, and not librdkafka's logical offset: so it is the position at once, and is committed.
+            await self._seek(await self._listed(await self._assigned(partitions, what), timestamp), what)
+
+    async def _seek(self, positions: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
+        async with self._used() as engine:
+            engine.must_hold(positions, what)
+            for partition, position in sorted(positions.items()):
+                await engine.seek(partition, position, in_callback=self._in_callback)
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    def paused(self) -> frozenset[Any]:
+        """The partitions that :meth:`pause` stopped."""
+        return frozenset(rows(self._start().reader.paused))
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that this consumer subscribes to; with a pattern those that match."""
+        engine = self._start()
+        exclude = self._settings.coordinator.exclude_internal_topics
+        return frozenset(self._subscription.wanted(engine.core.metadata, exclude_internal=exclude))
+
+
+async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
+    """Wait for messages, a moment only for those of certain partitions; False when nothing may be handed out."""
+    if not wanted:
+        return await engine.gather(1, _MOST_RECORDS, timeout_s)
+    ahead = engine.reader.ahead
+    if any((message.topic(), message.partition()) in wanted for message in ahead):
+        return await engine.gather(1, _MOST_RECORDS, 0.0)
+    if len(ahead) < _MOST_OF_OTHERS:
+        return await engine.gather(len(ahead) + 1, _MOST_OF_OTHERS, min(timeout_s, _SLICE_S))
+    others = engine.reader.assigned.keys() - wanted - engine.reader.paused
+    await engine.pause(others)
+    try:
+        return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
+    finally:
+        await engine.resume(others & engine.reader.assigned.keys())
+
+
+def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
+    """Take messages of these partitions, of all without any, up to the first error; one that comes first is taken alone."""
+    picked: list[Any] = []
+    rest: deque[Any] = deque()
+    ended = False
+    for message in engine.reader.ahead:
+        failed = message.error() is not None
+        ended = ended or len(picked) == most or (failed and bool(picked))
+        # What is wrong with a broker is of no partition.
+        if not ended and (not wanted or message.topic() is None or (message.topic(), message.partition()) in wanted):
+            picked.append(message)
+            ended = failed
+        else:
+            rest.append(message)
+    engine.reader.ahead = rest
+    return picked
