@@ -189,6 +189,12 @@ def test_nothing_of_production_imports_the_simulation_or_the_tests() -> None:
                 assert not found, f"{name} imports {found}"
 
 
+def test_benchmarks_import_the_testbed_and_no_other_tests() -> None:
+    for name, file in modules_below("benchmarks"):
+        found = {one for one in imports_of(file) if within(one, ("tests",)) and not within(one, ("tests.support",))}
+        assert not found, f"{name} imports {found}"
+
+
 def test_clock_randomness_and_connections_are_handed_to_core_and_broker() -> None:
     for name, file in modules_below("consumer_coord"):
         if name not in REAL_THINGS and (is_core(name) or within(name, ("consumer_coord.broker",))):

@@ -303,10 +303,10 @@ class GroupMetadata:
         Members are counted by their list of names, so that this costs O(different lists), not O(members). Of names
         with equally many votes Kafka takes the first one in the order of a Java hash map, and so does this.
         """
-        count = len(self.members)
+        members = len(self.members)
         votes: dict[str, int] = {}
         for names, count in self._preferences.items():
-            vote = next(name for name in names if self._protocol_counts[name] == count)
+            vote = next(name for name in names if self._protocol_counts[name] == members)
             votes[vote] = votes.get(vote, 0) + count
         return max(hash_map_order(votes), key=votes.__getitem__)
 

@@ -22,9 +22,9 @@ from assignors import (
 )
 from assignors.balancing import sticky_user_data
 from tests.assignors.cases import changed, cluster_and_members, with_history
-from tests.assignors.java import JavaAssignors
 from tests.assignors.optimum import quality
 from tests.assignors.plans import as_lists, owning, racks_matter, settle_group
+from tests.support.java_assignors import JavaAssignors
 
 CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 

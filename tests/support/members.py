@@ -237,8 +237,8 @@ class Members:
                 )
             command = JavaProgram(self._libs(), "GroupMember").command(json.dumps(setup))
         else:
-            setup.update(client=client, assignors=list(assignors))
-            command = [sys.executable, "-m", "tests.support.member_process", json.dumps(setup)]
+            setup.update(client=client, assignors=list(assignors), members=["1"], does="report" if report else "count")
+            command = [sys.executable, "-m", "tests.support.driver", json.dumps(setup)]
         member = Member(command, name=f"{client} member {len(self._started) + 1} of {group}", client=client)
         self._started.append(member)
         member.wait_for("ready")
