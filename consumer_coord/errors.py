@@ -51,6 +51,10 @@ class DisconnectedError(RetriableError):
     """The connection ended before the answer came."""
 
 
+class UnreachableError(DisconnectedError):
+    """Nothing listens at the address, or its host name is unknown: the connection was refused at once."""
+
+
 class RequestTimedOutError(RetriableError, TimeoutError):
     """A deadline passed before the answer came."""
 

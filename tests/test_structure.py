@@ -41,6 +41,7 @@ ABOVE_CORE = (
     "consumer_coord.simulation",
     "consumer_coord.broker",
     "consumer_coord.pytest_plugin",
+    "consumer_coord.watch",
 )
 #: What belongs to the client, of which the broker knows nothing: it has the wire, the errors, the environment, and
 #: assignors, which under the consumer protocol (KIP-848) are the broker's.

@@ -49,7 +49,7 @@ from consumer_coord.consumer.librdkafka.rows import (
 from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
 from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
-from consumer_coord.consumer.turns import Turns
+from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -119,7 +119,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._made: Engine | None = None
         self._subscription = NOTHING
         self._home: AsyncHome | None = None
-        self._turns = Turns()
+        self._turns = TaskTurns()
         #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
         self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
@@ -137,7 +137,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     def _start(self) -> Engine:
         """The engine, made on the loop that the consumer is first used on."""
-        if self._closing is not None:
+        # A callback that close() calls may still commit.
+        if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
         if self._made is None:
             cluster = self._clusters().acquire(self._settings.client)
@@ -148,7 +149,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 self._plane,
                 self._home,
                 EngineSettings(
-                    reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                    reset=ResetPolicy(
+                        self._settings.auto_offset_reset,
+                        self._settings.isolation_level == "read_committed",
+                        check_epochs=self._threaded is not None,
+                    ),
                     auto_store=self._auto_store,
                     resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                     is_lapsed=is_lapsed,
@@ -484,7 +489,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """What this consumer holds now; does not wait for a poll that is under way."""
         with kafka_exceptions():
             engine = self._start()
-            return rows(engine.reader.assigned if engine.manual else engine.core.assignment.held)
+            if engine.manual:
+                return [native(partition, at) for partition, at in sorted(engine.reader.assigned.items())]
+            return rows(engine.core.assignment.held)
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
@@ -494,6 +501,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def cluster_id(self, timeout: float = -1) -> str | None:
         """The cluster's id; None when it was not told within ``timeout`` seconds (negative: wait for ever)."""
         return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
+
+    async def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Not offered: the control plane reads its credentials once."""
+        raise to_kafka_exception(
+            FatalError("set_sasl_credentials is not supported: make a new consumer with the new credentials")
+        )
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask librdkafka's handle, on its thread; not while it fetches."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.consumer.home import Home, Pending
+from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -57,10 +58,11 @@ class _Timer:
 class AutoCommit:
     """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, identity: TopicIdentity) -> None:
         self.enabled = core.config.enable_auto_commit
         self._core = core
         self._home = home
+        self._identity = identity
         self._interval_s = max(0.001, core.config.auto_commit_interval_ms / 1000)
         self._timer = _Timer(core)
         self._running = False
@@ -99,9 +101,7 @@ class AutoCommit:
         if not wanted:
             return None
         self._last.update(wanted)
-        ownerships = self._core.assignment.ownerships(wanted)
-        core = self._core
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships))
+        pending = self._identity.commit(wanted, timeout_ms)
         last = self._last
         pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
         return pending
@@ -132,8 +132,9 @@ Tell = Callable[[Positions, CommitResult], None]
 class AsynchronousCommits:
     """Commits that nobody waits for; each is told of exactly once, in the order of the calls."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, identity: TopicIdentity) -> None:
         self._core = core
+        self._identity = identity
         self._home = home
         self._tell = tell
         self._flying: deque[tuple[Positions, Pending[CommitResult]]] = deque()
@@ -152,9 +153,7 @@ class AsynchronousCommits:
     def start(self, wanted: Positions) -> Pending[CommitResult]:
         """Commit, without waiting."""
         core = self._core
-        limit_ms = core.config.default_api_timeout_ms
-        ownerships = core.assignment.ownerships(wanted)
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
+        pending = self._identity.commit(wanted, core.config.default_api_timeout_ms)
         self._flying.append((wanted, pending))
         pending.add_done_callback(lambda _: core.rouse())
         return pending

@@ -16,6 +16,7 @@ partitions are lost.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
@@ -23,16 +24,19 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
-from consumer_coord.consumer.data_plane import DataPlane, partition_of_message
+from consumer_coord.consumer.data_plane import EARLIEST, DataPlane, partition_of_message
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.starting import Starting
+from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = logging.getLogger(__name__)
 
 #: How long the data plane may wait before the group is looked at again.
 _SLICE_S = 0.1
@@ -76,9 +80,10 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.auto = AutoCommit(core, home)
+        self.identity = TopicIdentity(core, home)
+        self.auto = AutoCommit(core, home, self.identity)
         self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
-        self.commits = AsynchronousCommits(core, home, told)
+        self.commits = AsynchronousCommits(core, home, told, self.identity)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
@@ -201,6 +206,7 @@ class Engine:
             self.commits.tell()
             await self.handover.carry_out()
             await self.starting.go_on(self.handover.told)
+            await self._begin_recreated()
             await self._events()
             failure = self.handover.take_failure()
             if failure is not None:
@@ -208,6 +214,23 @@ class Engine:
         except BaseException:
             core.attention = True
             raise
+
+    async def _begin_recreated(self) -> None:
+        """Partitions of a topic that was deleted and made again begin with its first record."""
+        recreated = self.identity.recreated(self.reader.assigned.keys())
+        if recreated:
+            logger.warning(
+                "%s: the topic was deleted and made again while it was read; reading begins with its first record",
+                listed(recreated),
+            )
+            await self._home.settled()
+            await self.reader.ready()
+            await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
+            self.identity.started(recreated)
+            self.auto.forget(recreated)
+            for partition in recreated:
+                self.stored.pop(partition, None)
+                self._beginnings.pop(partition, None)
 
     async def finish_revoked(self, revoked: Partitions) -> bool:
         """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
@@ -236,6 +259,7 @@ class Engine:
         await self.reader.stop(partitions)
         self.auto.forget(partitions)
         self.starting.forget(partitions)
+        self.identity.forget(partitions)
         for partition in partitions:
             self.stored.pop(partition, None)
             self._beginnings.pop(partition, None)
@@ -305,8 +329,7 @@ class Engine:
         """Commit and wait for the answer; at any time, beside a poll too."""
         core = self.core
         limit_ms = core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        ownerships = core.assignment.ownerships(wanted)
-        pending = self._home.start(lambda: core.commit(wanted, timeout_ms=limit_ms, ownerships=ownerships))
+        pending = self.identity.commit(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
         if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))

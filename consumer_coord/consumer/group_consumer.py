@@ -94,7 +94,11 @@ class GroupConsumer:
             Inline(self._librdkafka),
             self._home,
             EngineSettings(
-                reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                reset=ResetPolicy(
+                    self._settings.auto_offset_reset,
+                    self._settings.isolation_level == "read_committed",
+                    check_epochs=True,
+                ),
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                 is_lapsed=is_lapsed,

@@ -86,15 +86,16 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     return await outcome
 
 
-def cluster_client(config: ClientConfig) -> ClusterClient:
+def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None = None) -> ClusterClient:
     """A cluster client of its own for the running loop.
 
-    Raises :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
+    :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
     secured = security.load(config.security)
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return ClusterClient(
-        attrs.evolve(config, software_version=__version__),
+        attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms),
         environment,
         secured.authenticator(environment),
     )

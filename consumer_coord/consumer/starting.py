@@ -125,7 +125,7 @@ class Starting:
         async def look_up() -> Starts:
             found = await policy.starts(core, wanted - lapsed, limit_ms)
             again = await policy.resets(core, lapsed, limit_ms)
-            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown=found.unknown | again.unknown)
+            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown={**found.unknown, **again.unknown})
 
         pending = self._home.start(look_up)
         self._look_up = _LookUp(pending, core.assignment.ownerships(wanted))
@@ -155,7 +155,7 @@ class Starting:
         committed = {partition: at for partition, at in found.committed.items() if partition in still}
         reset = {partition: at for partition, at in found.reset.items() if partition in still}
         self.unknown.update(
-            {partition: self._lapsed.get(partition, "no committed offset") for partition in found.unknown & still}
+            {partition: self._lapsed.get(partition, why) for partition, why in found.unknown.items() if partition in still}
         )
         self._on_committed(committed)
         self._on_reset(reset)

@@ -18,6 +18,7 @@ from consumer_coord.errors import (
     FencedError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    UnsupportedVersionError,
 )
 from consumer_coord.group import requests
 from consumer_coord.wire import error_codes as codes
@@ -117,6 +118,6 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         ConfigurationError,
     ),
     codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
-    codes.UNSUPPORTED_VERSION: ("the broker is too old for a setting in use", FatalError),
+    codes.UNSUPPORTED_VERSION: ("the broker is too old for it", UnsupportedVersionError),
     codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),
 }

@@ -38,6 +38,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
+from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
@@ -79,6 +80,7 @@ class RebalancingMember(GroupMember):
         self._closing: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._joined_topics: tuple[str, ...] = ()
+        self._recreations = cluster.metadata.recreations
         #: The version of metadata that the leader was ahead of, -1 if it was not.
         self._outrun = -1
         #: How many assignments in a row had topics outside the subscription.
@@ -269,7 +271,7 @@ class RebalancingMember(GroupMember):
                 continue
             if step is Step.GO_ON:
                 break
-            self._take(step, answer.error_code, "JoinGroup", broker, self._offered())
+            self._take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
         check_protocol("JoinGroup", self.group_id, answer, self._names())
         self._metrics.record("join", (now() - started) * 1000)
         self._generation = Generation(answer.generation_id, answer.member_id, answer.protocol_name)
@@ -312,7 +314,8 @@ class RebalancingMember(GroupMember):
         started, sent = now(), self.lease_clock()
         answer = await self.ask_and_wait(broker, requests.sync_group(self.config, current, assignments))
         self._check_not_superseded(current)
-        self._take(step_for(SYNC_GROUP, answer.error_code), answer.error_code, "SyncGroup", broker, self._offered())
+        code = answer.error_code
+        self._take(step_for(SYNC_GROUP, code), code, "SyncGroup", broker, self._detail(code))
         check_protocol("SyncGroup", self.group_id, answer, (None, current.protocol_name))
         self._metrics.record("sync", (now() - started) * 1000)
         self._lease.synced(sent)
@@ -376,6 +379,10 @@ class RebalancingMember(GroupMember):
     # -- metadata --------------------------------------------------------------------------------------------------------
 
     def _on_metadata(self, metadata: Metadata) -> None:
+        if metadata.recreations != self._recreations:
+            # What is read of a topic that was made again begins anew: the application has to look.
+            self._recreations = metadata.recreations
+            self._call_attention()
         if not self._subscription or self._closed:
             return
         if self._failures.current is None:
@@ -414,5 +421,12 @@ class RebalancingMember(GroupMember):
     def _names(self) -> list[str]:
         return [assignor.name for assignor in self.assignors]
 
-    def _offered(self) -> str:
-        return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
+    def _detail(self, code: int) -> str:
+        """The value of ours that a refusal is about."""
+        if code == codes.INCONSISTENT_GROUP_PROTOCOL:
+            return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
+        if code == codes.INVALID_SESSION_TIMEOUT:
+            return f"session.timeout.ms={self.config.session_timeout_ms} here"
+        if code == codes.FENCED_INSTANCE_ID:
+            return f"group.instance.id={self.config.group_instance_id} here"
+        return ""

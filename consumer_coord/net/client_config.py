@@ -28,5 +28,7 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     connections_max_idle_ms: int = 540_000
     allow_auto_create_topics: bool = False
+    #: When nothing has listened at any address for this long, requests end early; None: they try until their time is over.
+    unreachable_timeout_ms: int | None = None
     #: security.protocol, ssl.*, sasl.*, as given: read by net/security.py.
     security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)

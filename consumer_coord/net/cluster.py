@@ -21,10 +21,12 @@ from consumer_coord.errors import (
     DisconnectedError,
     MalformedMessageError,
     RetriableError,
+    UnreachableError,
 )
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
+from consumer_coord.net.reach import Reach
 from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
@@ -68,6 +70,10 @@ class _Endpoint:
     ask_versions: bool = False
 
 
+class _AllUnreachable(Exception):
+    """Nothing listens at any address: trying on is no use to this caller."""
+
+
 class ClusterClient:
     """Connections and metadata of one cluster; all coroutines run on one loop.
 
@@ -90,6 +96,7 @@ class ClusterClient:
         self._bootstrap = tuple(
             Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers)
         )
+        self._reach = Reach()
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
         self._refresh_started = 0
@@ -158,6 +165,8 @@ class ClusterClient:
         name = _name(message)
         failed: dict[int, int] = {}
         last: CoordinatorError | None = None
+        began = now()
+        unreachable: set[int] = set()
         try:
             async for attempt in retrying(self.backoff, deadline, what=name, log=note):
                 with attempt:
@@ -168,6 +177,11 @@ class ClusterClient:
                         )
                     except (RetriableError, MalformedMessageError) as error:
                         failed[broker.id] = failed.get(broker.id, 0) + 1
+                        if isinstance(error, UnreachableError):
+                            unreachable.add(broker.id)
+                        else:
+                            unreachable.discard(broker.id)
+                        self._check_reachable(unreachable, began, error)
                         if last is None or not deadline.passed:
                             # An attempt that the deadline cut short says less than the one before.
                             last = error
@@ -175,7 +189,16 @@ class ClusterClient:
         except RetriableError as error:
             addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
             raise timed_out(f"{name} to any of {addresses}", limit_ms, last) from error
+        except _AllUnreachable as error:
+            raise UnreachableError(f"nothing listens at bootstrap.servers: {last}") from error.__cause__
         raise AssertionError("retrying ends by return or raise")
+
+    def _check_reachable(self, unreachable: set[int], began: float, error: CoordinatorError) -> None:
+        limit_ms = self.config.unreachable_timeout_ms
+        if limit_ms is None or now() - began < limit_ms / 1000:
+            return
+        if unreachable.issuperset(broker.id for broker in self._candidates()):
+            raise _AllUnreachable from error
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
         """The broker with the fewest failures just now, then with an open connection, then with the least in flight."""
@@ -294,6 +317,8 @@ class ClusterClient:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
         timeout_ms = int(max(1, deadline.within(self.config.connection_setup_timeout_ms)))
+        if not any(one.shared is not None and not one.shared.closed for one in self._endpoints.values()):
+            self._reach.trying(broker.address)
         try:
             connection = await Connection.open(
                 self.environment,
@@ -308,11 +333,13 @@ class ClusterClient:
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request: a listener that expects SASL does that.
                 await self._check_no_sasl(connection, timeout_ms)
-        except CoordinatorError:
+        except CoordinatorError as error:
+            self._reach.failed(broker.address, error)
             endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             endpoint.ask_versions = True
             raise
+        self._reach.reached()
         endpoint.failures = 0
         if versions is None:
             endpoint.ask_versions = False
@@ -455,6 +482,7 @@ class ClusterClient:
     async def close(self) -> None:
         """End the background task and every connection; what is in flight fails."""
         self._closed = True
+        self._reach.close()
         tasks: list[asyncio.Task[Any]] = []
         if self._upkeep is not None:
             self._upkeep.cancel()

@@ -21,6 +21,7 @@ from consumer_coord.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from consumer_coord.net.broker_versions import release_with, setting_too_new
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
@@ -167,7 +168,9 @@ class Connection:
         """The version both sides know: min(broker's newest, ours); raises :class:`UnsupportedVersionError`."""
         api = api_for(request_class)
         if api.key not in self.versions:
-            raise UnsupportedVersionError(f"{self.address} does not serve {api.name}: is it Apache Kafka 2.1 or newer?")
+            raise UnsupportedVersionError(
+                f"{self.address} does not serve {api.name}, which Apache Kafka does since version {release_with(api.name)}"
+            )
         low, high = self.versions[api.key]
         ours = api.max_version if newest is None else min(newest, api.max_version)
         version = min(high, ours)
@@ -246,7 +249,10 @@ class Connection:
         loop = asyncio.get_running_loop()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         correlation_id = self._correlation_id
-        frame = encode_request(message, version, correlation_id, self._client_id)
+        try:
+            frame = encode_request(message, version, correlation_id, self._client_id)
+        except UnsupportedVersionError as error:
+            raise UnsupportedVersionError(setting_too_new(self.address, str(error))) from error
         future: asyncio.Future[Any] = loop.create_future()
         try:
             self._transport.send(frame)

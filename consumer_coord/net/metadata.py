@@ -67,6 +67,8 @@ class Metadata:
     brokers: Mapping[int, Broker] = attrs.field(factory=dict)
     topics: Mapping[str, Topic] = attrs.field(factory=dict)
     errors: Mapping[str, int] = attrs.field(factory=dict)
+    #: How often a topic was seen with another id than the answer before had: it was deleted and made again.
+    recreations: int = 0
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """topic -> number of partitions, for those of ``topics`` that exist."""
@@ -117,6 +119,9 @@ def from_response(response: MetadataResponse, previous: Metadata, asked: frozens
             old = previous.topics.get(topic.name)
             if old is not None and error_codes.is_retriable(topic.error_code) and not _gone(topic.error_code):
                 topics[topic.name] = old
+    recreations = sum(
+        name in previous.topics and previous.topics[name].id != topic.id for name, topic in topics.items()
+    )
     brokers = {
         broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
     }
@@ -127,6 +132,7 @@ def from_response(response: MetadataResponse, previous: Metadata, asked: frozens
         brokers=brokers or previous.brokers,
         topics=topics,
         errors=errors,
+        recreations=previous.recreations + recreations,
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import socket
 import ssl
 import struct
@@ -10,7 +12,7 @@ import struct
 import attrs
 
 from consumer_coord.environment import Transport
-from consumer_coord.errors import AuthenticationError, DisconnectedError, MalformedMessageError
+from consumer_coord.errors import AuthenticationError, DisconnectedError, MalformedMessageError, UnreachableError
 
 _LENGTH = struct.Struct(">i")
 #: SO_LINGER on, for no time: close() resets the connection.
@@ -26,6 +28,7 @@ _TLS_ALERT = b"\x15\x03"
 #: ApiVersions v0 as a frame: key 18, version 0, correlation id 7, an empty client id.
 _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 #: A frame longer than this is no Kafka answer to us (an HTTP answer read as a length is 1.2 GB).
 MAX_FRAME_BYTES = 100_000_000
@@ -113,7 +116,11 @@ class TcpConnector:
         except OSError as error:
             if self.ssl_context is not None and isinstance(error, ConnectionResetError):
                 await self._refuse_plain_text(host, port)
-            raise DisconnectedError(f"cannot connect to {address}: {error or 'connection reset'}") from error
+            kind = UnreachableError if _is_final(error) else DisconnectedError
+            raise kind(f"cannot connect to {address}: {error or 'connection reset'}") from error
+        except (ValueError, OverflowError) as error:
+            # A name that cannot be one, a port that does not exist: brokers may advertise anything.
+            raise UnreachableError(f"cannot connect to {address}: {error}") from error
         raw = writer.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -138,6 +145,15 @@ class TcpConnector:
             return
         if answer[4:] == _API_VERSIONS_V0[8:12]:
             raise AuthenticationError(f"control plane: {_no_tls(f'{host}:{port}')}")
+
+
+def _is_final(error: OSError) -> bool:
+    """Whether no address of the host listens, or the host has none: asking again in a moment would hear the same."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_NONAME
+    # For a host with several addresses asyncio puts the texts of all errors into one.
+    numbers: set[int | None] = {int(number) for number in _ERRNO.findall(str(error))} or {error.errno}
+    return numbers == {errno.ECONNREFUSED}
 
 
 def _notice_death(raw: socket.socket) -> None:

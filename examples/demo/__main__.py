@@ -7,8 +7,10 @@ import contextlib
 import os
 import queue
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,6 +20,7 @@ from examples.demo.group import Group, MemberProcess
 from examples.demo.ledger import Ledger
 from examples.demo.screen import Screen, screen
 from examples.demo.stream import OrderStream
+from examples.web_page import add_argument, watched
 
 PARTITIONS = 24
 ORDERS = 300_000
@@ -30,9 +33,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--kafka", help="host:port of a Kafka to use instead of the embedded one")
     parser.add_argument("--orders", type=int, default=ORDERS, help="how many orders (default %(default)s)")
+    add_argument(parser)
     arguments = parser.parse_args()
-    with cluster(arguments.kafka) as (servers, topic):
-        return run(servers, topic, arguments.orders)
+    name = f"demo-{os.getpid()}"
+    page = Path(tempfile.gettempdir()) / "consumer-coord-demo.html"
+    with cluster(arguments.kafka) as (servers, topic), watched(arguments.web, servers, name, page):
+        return run(servers, name, topic, arguments.orders)
 
 
 @contextlib.contextmanager
@@ -55,10 +61,10 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
         admin.delete_topics([topic])[topic].result(30)
 
 
-def run(servers: str, topic: str, orders: int) -> int:
+def run(servers: str, name: str, topic: str, orders: int) -> int:
     """The story, and its end."""
     show, ledger = screen(), Ledger(PARTITIONS)
-    group = Group(servers, f"demo-{os.getpid()}", topic)
+    group = Group(servers, name, topic)
     stream = OrderStream(servers, topic, orders, PER_SECOND)
     started = time.monotonic()
     try:

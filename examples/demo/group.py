@@ -52,7 +52,7 @@ class Group:
     def start(self, name: str, capacity: int = 1) -> MemberProcess:
         """Start one more member."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo.member", *self._arguments, str(capacity)],
+            [sys.executable, "-m", "examples.demo.member", *self._arguments, name, str(capacity)],
             cwd=_ROOT,
             env={**os.environ, "CAPACITY": str(capacity)},
             stdout=subprocess.PIPE,

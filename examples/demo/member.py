@@ -30,7 +30,7 @@ def numbers(partitions: Any) -> list[int]:
 
 def main() -> None:
     """Run until SIGTERM."""
-    servers, group, topic, capacity = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    servers, group, topic, name, capacity = *sys.argv[1:5], int(sys.argv[5])
     ending = False
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -42,6 +42,7 @@ def main() -> None:
         {
             "bootstrap.servers": servers,
             "group.id": group,
+            "client.id": name,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "session.timeout.ms": 6000,

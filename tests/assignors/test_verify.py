@@ -66,7 +66,7 @@ def test_a_partition_is_not_handed_over_before_its_owner_revoked_it() -> None:
     members = {"a": Member(["t"], {"t": [0, 1, 2]}, 4), "b": Member(["t"], {}, 4)}
     plan = {"a": {"t": [0, 1]}, "b": {"t": [2]}}
     verify(CLUSTER, members, plan)
-    with pytest.raises(InvalidPlanError, match="'b' is given partition 2 of topic 't', which 'a' has not given up"):
+    with pytest.raises(InvalidPlanError, match="'b' is given partition 2 of topic 't', which 'a' has not revoked"):
         verify(CLUSTER, members, plan, COOPERATIVE)
     verify(CLUSTER, members, {"a": {"t": [0, 1]}, "b": {}}, COOPERATIVE)
 
@@ -75,7 +75,7 @@ def test_a_partition_is_not_handed_over_before_its_owner_revoked_it() -> None:
 def test_the_highest_generation_owns() -> None:
     members = {"stale": Member(["t"], {"t": [0]}, 3), "fresh": Member(["t"], {"t": [0, 1, 2]}, 4), "new": Member(["t"])}
     verify(CLUSTER, members, {"stale": {}, "fresh": {"t": [0, 1, 2]}, "new": {}}, COOPERATIVE)
-    with pytest.raises(InvalidPlanError, match="'stale' is given partition 0 of topic 't', which 'fresh' has not given up"):
+    with pytest.raises(InvalidPlanError, match="'stale' is given partition 0 of topic 't', which 'fresh' has not revoked"):
         verify(CLUSTER, members, {"stale": {"t": [0]}, "fresh": {"t": [1, 2]}, "new": {}}, COOPERATIVE)
 
 

@@ -479,24 +479,28 @@ def fetch_answer(
     """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
     errors = errors or {}
     group = request.groups[0]
+    wanted = {topic.name: list(topic.partition_indexes) for topic in group.topics or ()}
+    if group.topics is None:
+        for partition in sorted(committed):
+            wanted.setdefault(partition.topic, []).append(partition.partition)
     return OffsetFetchResponse(
         groups=(
             OffsetFetchResponseGroup(
                 group_id=group.group_id,
                 topics=tuple(
                     OffsetFetchResponseTopics(
-                        topic.name,
+                        name,
                         tuple(
                             OffsetFetchResponsePartitions(
                                 partition_index=number,
-                                committed_offset=committed.get(TopicPartition(topic.name, number), -1),
+                                committed_offset=committed.get(TopicPartition(name, number), -1),
                                 metadata="",
-                                error_code=errors.get(TopicPartition(topic.name, number), codes.NONE),
+                                error_code=errors.get(TopicPartition(name, number), codes.NONE),
                             )
-                            for number in topic.partition_indexes
+                            for number in numbers
                         ),
                     )
-                    for topic in group.topics or ()
+                    for name, numbers in wanted.items()
                 ),
             ),
         )

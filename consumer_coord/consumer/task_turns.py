@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Turns:
+class TaskTurns:
     """One task at a time has the turn; a long wait passes it on between two slices."""
 
     def __init__(self) -> None:

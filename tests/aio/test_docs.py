@@ -1,0 +1,58 @@
+"""docs/asyncio.md: its tables name every method of the peers, and its programs are Python."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka.aio import AIOConsumer
+
+from consumer_coord import AsyncGroupConsumer
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "asyncio.md").read_text()
+
+
+def _public(kind: type[Any]) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def _table(first: str) -> dict[str, str]:
+    section = PAGE.split(f"| {first} | here |", 1)[1].split("\n\n", 1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`|-) \|", section, re.MULTILINE)
+    assert len(rows) == len(dict(rows)) == len(section.splitlines()) - 2, "each line is a row, each method has one"
+    return dict(rows)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("AIOConsumer", AIOConsumer), ("aiokafka", AIOKafkaConsumer)])
+def test_the_table_has_every_method_and_ours_exist(name: str, kind: type[Any]) -> None:
+    table = _table(name)
+    assert table.keys() == _public(kind)
+    assert {ours for ours in table.values() if ours} <= _public(AsyncGroupConsumer)
+
+
+def test_every_method_of_aioconsumer_is_awaited_here_too() -> None:
+    for name in _public(AIOConsumer):
+        assert inspect.iscoroutinefunction(getattr(AIOConsumer, name))
+        assert inspect.iscoroutinefunction(getattr(AsyncGroupConsumer, name)), name
+
+
+def test_the_table_says_what_is_awaited_here_alone() -> None:
+    section = PAGE.split("| aiokafka | here |", 1)[1]
+    for name, ours in _table("aiokafka").items():
+        if name == ours:
+            line = next(one for one in section.splitlines() if one.startswith(f"| `{name}` |"))
+            only_here = inspect.iscoroutinefunction(getattr(AsyncGroupConsumer, name)) and not inspect.iscoroutinefunction(
+                getattr(AIOKafkaConsumer, name)
+            )
+            assert only_here == ("| awaited" in line), line
+
+
+def test_its_programs_compile() -> None:
+    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(programs) == 2
+    for program in programs:
+        compile(program, "docs/asyncio.md", "exec")
