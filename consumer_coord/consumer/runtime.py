@@ -22,15 +22,15 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from consumer_coord import __version__
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
-from consumer_coord.group.member import GroupMember
+from consumer_coord.group.application import Application
 from consumer_coord.net import security
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.printable import get_logger
+from consumer_coord.version import __version__
 
 logger = get_logger(__name__)
 
@@ -164,8 +164,8 @@ class Runtime:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.clusters = SharedClusters()
-        #: Roused in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
-        self.members: weakref.WeakSet[GroupMember] = weakref.WeakSet()
+        #: Told in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
+        self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = threading.Event()
         self.thread = threading.Thread(
@@ -191,8 +191,8 @@ class Runtime:
         self.loop.run_forever()
 
     def _forked(self) -> None:
-        for member in self.members:
-            member.attention = True
+        for application in self.applications:
+            application.attention = True
 
     def check_process(self) -> None:
         """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""

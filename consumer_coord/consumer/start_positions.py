@@ -15,7 +15,9 @@ from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leader_epochs import epoch_ends
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
+from consumer_coord.list_offsets import list_offsets
 from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
@@ -128,7 +130,9 @@ class ResetPolicy:
     async def _listed(
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        rows = await coordinator.list_offsets(wanted, timeout_ms, read_committed=self.read_committed)
+        rows = await list_offsets(
+            coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed
+        )
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in rows.items()}
 
 

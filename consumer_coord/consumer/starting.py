@@ -66,7 +66,7 @@ class Starting:
     def choose(self, positions: Positions) -> None:
         """The application wants to begin there."""
         self._chosen.update(positions)
-        self._core.rouse()
+        self._core.application.rouse()
 
     def lapsed(self, partition: TopicPartition, why: str) -> None:
         """The data plane reads this one no more: its offset is not in the log."""
@@ -86,7 +86,7 @@ class Starting:
         if self.unknown:
             unknown, self.unknown = self.unknown, {}
             self._retry_at = self._home.now() + self._core.config.retry_backoff_ms / 1000
-            self._core.rouse()
+            self._core.application.rouse()
             raise no_offset(unknown)
 
     async def go_on(self, told: Collection[TopicPartition]) -> None:
@@ -117,7 +117,7 @@ class Starting:
     def _begin(self, wanted: frozenset[TopicPartition]) -> None:
         left_s = self._retry_at - self._home.now()
         if left_s > 0:
-            self._home.later(left_s, self._core.rouse)
+            self._home.later(left_s, self._core.application.rouse)
             return
         core, policy, lapsed = self._core, self._policy, wanted & self._lapsed.keys()
         limit_ms = core.config.default_api_timeout_ms
@@ -129,7 +129,7 @@ class Starting:
 
         pending = self._home.start(look_up)
         self._look_up = _LookUp(pending, core.assignment.ownerships(wanted))
-        pending.add_done_callback(lambda _: core.rouse())
+        pending.add_done_callback(lambda _: core.application.rouse())
 
     async def _take(self, look_up: _LookUp) -> None:
         """Start what was found; a partition that was given up meanwhile and came back is looked up again."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -32,9 +32,6 @@ from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
-
-if TYPE_CHECKING:
-    from consumer_coord.group.process_mates.peers import Peers
 
 logger = get_logger(__name__)
 
@@ -89,8 +86,6 @@ class ClusterClient:
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
-        #: group id -> its members in this process, which wake each other; a dict for its order.
-        self.groups: dict[str, Peers] = {}
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(

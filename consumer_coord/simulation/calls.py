@@ -16,6 +16,7 @@ from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.membership import MemberState
 from consumer_coord.simulation.checkers import Stint, Violation
@@ -154,7 +155,9 @@ class Calls:
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
         """Look at why the member takes its application for one that does not poll."""
-        exceeded = core.poll_interval_exceeded
+        assert isinstance(core.protocol, ClassicProtocol)
+        session = core.protocol.session
+        exceeded = session.poll_interval_exceeded
         self._inside_at = self._process.time()
 
         async def checked() -> None:
@@ -167,15 +170,15 @@ class Calls:
                 )
             await exceeded()
 
-        core.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+        session.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
 
     # -- what is raised -------------------------------------------------------------------------------------------------
 
     def note_proof(self, core: ConsumerCoordinator) -> None:
         """Remember when the coordinator last counted this member."""
         if core.generation >= 0:
-            self._proved_at = max(self._proved_at, self._process.time() - core._lease.proven_s)
-        if core.state is MemberState.STABLE:
+            self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
+        if core.protocol.state is MemberState.STABLE:
             self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
@@ -219,7 +222,7 @@ class Calls:
     def look_for_stranded(self, engine: Engine, plane: SimulatedPlane) -> None:
         """Between two polls: every held partition is read, paused, or waits for its position."""
         self.note_proof(engine.core)
-        if engine.core.attention or engine.reader.unsure:
+        if engine.core.application.attention or engine.reader.unsure:
             return
         moment = self._process.time()
         odd = {}

@@ -187,8 +187,8 @@ class _Host:
             for turn in turns:
                 for number in turn:
                     coordinator = self.coordinators[number]
-                    coordinator.polls += 1
-                    if coordinator.attention or self._ends(number):
+                    coordinator.application.polls += 1
+                    if coordinator.application.attention or self._ends(number):
                         waiting = self._waiting.pop(number, None)
                         if waiting is not None:
                             waiting.set_result(None)
@@ -205,7 +205,7 @@ class _Host:
         coordinator = self.coordinators[number]
         while not self._ends(number):
             try:
-                coordinator.polled()
+                coordinator.application.polled()
             except CoordinatorError as error:
                 group.fail(number, error)
                 return

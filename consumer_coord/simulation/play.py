@@ -156,8 +156,8 @@ class _Course:
             assert coordinator is not None
             if coordinator.generation != group.generation_id:
                 return f"{member.name} is in generation {coordinator.generation}, the group in {group.generation_id}"
-            if coordinator.is_leader != (group.leader_id == coordinator.member_id):
-                return f"{member.name} takes itself for the leader: {coordinator.is_leader}"
+            if coordinator.protocol.is_leader != (group.leader_id == coordinator.member_id):
+                return f"{member.name} takes itself for the leader: {coordinator.protocol.is_leader}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
             if coordinator.assignment.target.partitions != assigned or held != assigned:

@@ -23,7 +23,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.background import Background, View
 from consumer_coord.spark.checkpoint import Offsets, check_cluster
 from consumer_coord.spark.errors import CheckpointError, DataLossError
-from consumer_coord.spark.hooks import load_assignors, with_callbacks
+from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.identity import TopicIdentity, TopicIds, is_other, topic_ids
 from consumer_coord.spark.notes import position
 from consumer_coord.spark.options import Options
@@ -94,7 +94,7 @@ class Membership:
         if self._coordinator is not None and not self._left:
             return self._coordinator
         options = self._options
-        assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+        assignors = options.assignors()
         with self._gate:
             if self._left:
                 raise FatalError("this query has left its group")
@@ -136,7 +136,7 @@ class Membership:
                 if left_ms <= JOIN_WAIT_MS:
                     raise type(error)(f"{error}. {self._where()}", code=error.code) from error
                 self._tell(f"{error}. {self._where()}")
-                if coordinator.core.obstacle:
+                if coordinator.core.application.failures.obstacle:
                     return False
             else:
                 self._joined = True

@@ -19,7 +19,7 @@ from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import leader
-from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.simulation.play import play
@@ -83,14 +83,14 @@ def _leave_the_sync_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
-    owned = ConsumerCoordinator._owned
+    owned = ClassicProtocol._owned
 
-    def forgetful(self: ConsumerCoordinator) -> Mapping[str, Sequence[int]]:
+    def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
         named = owned(self)
         self._named = frozenset()
         return named
 
-    patch.setattr(ConsumerCoordinator, "_owned", forgetful)
+    patch.setattr(ClassicProtocol, "_owned", forgetful)
 
 
 def _believe_all_was_assigned(patch: pytest.MonkeyPatch) -> None:
@@ -111,14 +111,14 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
 
 
 def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
-    async def stop_driver(self: ConsumerCoordinator) -> None:
+    async def stop_driver(self: ClassicProtocol) -> None:
         await self._member_id_promised()
         former, self._driver = self._driver, None
         if former is not None:
             former.cancel()
             await asyncio.wait({former})
 
-    patch.setattr(ConsumerCoordinator, "_stop_driver", stop_driver)
+    patch.setattr(ClassicProtocol, "_stop_driver", stop_driver)
 
 
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {

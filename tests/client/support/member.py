@@ -18,7 +18,6 @@ from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.membership import MemberState
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.consumer import Inline
@@ -93,11 +92,11 @@ class TestMember:
     def stable(self) -> bool:
         """In the group, with nothing left to do for anybody."""
         coordinator = self.coordinator
-        return coordinator.state is MemberState.STABLE and not coordinator.rebalancing and coordinator.assignment.settled
+        return coordinator.protocol.joined and coordinator.assignment.settled
 
     async def poll(self) -> None:
         """One poll of the application: raises what the background noted, carries out what the group wants."""
-        self.coordinator.polled()
+        self.coordinator.application.polled()
         change = self.coordinator.assignment.change()
         if change.lost:
             self.told.append(("lost", change.lost))
