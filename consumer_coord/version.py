@@ -1,5 +1,3 @@
-"""The version of this package, as ApiVersions tells it to brokers (KIP-511)."""
-
-from __future__ import annotations
+"""The version of this package; what asks for it need not import the package's public names."""
 
 __version__ = "0.1.0"
