@@ -14,7 +14,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from consumer_coord import __version__
 from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
 from consumer_coord.admin.properties import from_java, load_properties, parse_setting
@@ -25,6 +24,7 @@ from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.version import __version__
 
 _COMPLETION = (
     "Print a script that completes commands and flags. bash: add eval \"$(consumer-coord completion bash)\" to ~/.bashrc;"

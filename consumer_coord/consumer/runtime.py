@@ -22,7 +22,6 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from consumer_coord import __version__
 from consumer_coord.config import ClientConfig
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
@@ -31,6 +30,7 @@ from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient, ClusterConfig
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.printable import get_logger
+from consumer_coord.version import __version__
 
 logger = get_logger(__name__)
 
