@@ -131,7 +131,8 @@ def test_the_wheel_installs_into_a_blank_environment_and_reads(wheel: Path, tmp_
     assert told.stdout == f"consumer-coord {version}\n"
     instead = {
         "opentelemetry": "import consumer_coord.monitoring.opentelemetry",
-        "web": "from consumer_coord.cli import main; raise SystemExit(main(['watch', '--bootstrap-server', '127.0.0.1:1']) and 1)",
+        "web": "from consumer_coord.cli import main;"
+        " raise SystemExit(main(['watch', '--bootstrap-server', '127.0.0.1:1']) and 1)",
     }
     for extra, message in MISSING.items():
         ran = run(python, instead.get(extra, USES[extra]), tmp_path)
