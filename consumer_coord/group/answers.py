@@ -110,7 +110,8 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         GroupMaxSizeReachedError,
     ),
     codes.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members of a group need one assignor in common, and all must be consumers",
+        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol takes"
+        " classic members only if the brokers' group.consumer.migration.policy allows it (downgrade or bidirectional)",
         InconsistentGroupProtocolError,
     ),
     codes.INVALID_SESSION_TIMEOUT: (

@@ -29,6 +29,7 @@ from consumer_coord.errors import (
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
 from consumer_coord.group.assigning import Assigning
+from consumer_coord.group.broker_assigns import BrokerAssigns
 from consumer_coord.group.committed_offsets import Offsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
@@ -96,6 +97,7 @@ class ClassicProtocol:
         self._joined_topics: tuple[str, ...] = ()
         #: The version of metadata that the leader was ahead of, -1 if it was not.
         self._metadata_older_than_leader = -1
+        self._broker_assigns = BrokerAssigns(context.log, self.session)
         #: How many assignments in a row had topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
@@ -423,7 +425,7 @@ class ClassicProtocol:
             if step is Step.GO_ON:
                 break
             standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
-        check_protocol("JoinGroup", config.group_id, answer, self._names())
+        check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self.assignors])
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(
             Generation(answer.generation_id, answer.member_id, answer.protocol_name),
@@ -434,6 +436,7 @@ class ClassicProtocol:
             # The join took long: its end proves less than a heartbeat does.
             self.session.beat_early((0,))
         self._joined_topics = topics
+        self._broker_assigns.joined(answer)
         context.peers.joined(answer.generation_id, started)
         self.session.heartbeat.session_starts()
         return answer
@@ -532,6 +535,7 @@ class ClassicProtocol:
                 # way.  The group has to hear that it is free.
                 self.rejoin("partitions were given up during the rebalance")
             context.peers.synced(self.session)
+        self._broker_assigns.synced()
         if context.watch.topics() != topics:
             self.rejoin("the subscription changed during the rebalance")
         if not self.is_leader:
@@ -584,14 +588,11 @@ class ClassicProtocol:
                 lambda: self.generation_state.has_member_id or not standing.joining, Deadline.after(MEMBER_ID_MS)
             )
 
-    def _names(self) -> list[str]:
-        return [assignor.name for assignor in self.assignors]
-
     def _detail(self, code: int) -> str:
         """The value of ours that a refusal is about."""
         config = self._context.config
         if code == codes.INCONSISTENT_GROUP_PROTOCOL:
-            return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
+            return f"this member offers {', '.join(one.name for one in self.assignors)} (partition.assignment.strategy)"
         if code == codes.INVALID_SESSION_TIMEOUT:
             return f"session.timeout.ms={config.session_timeout_ms} here"
         if code == codes.FENCED_INSTANCE_ID:
