@@ -57,8 +57,8 @@ class ClassicProtocol:
     def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
         """``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support."""
         config = context.config
-        self.assignors = tuple(assignors)
-        self.rebalance_protocol = common_protocol(self.assignors)
+        self._assignors = tuple(assignors)
+        self.rebalance_protocol = common_protocol(self._assignors)
         self.lease = context.make_lease(
             session_timeout_ms=config.session_timeout_ms, rebalance_timeout_ms=config.rebalance_timeout_ms
         )
@@ -251,7 +251,7 @@ class ClassicProtocol:
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
-    async def ensure_coordinator_ready(self) -> Broker:
+    async def _ensure_coordinator_ready(self) -> Broker:
         """Find the coordinator if it is not known (``ensureCoordinatorReady``)."""
         context = self._context
         return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
@@ -299,7 +299,7 @@ class ClassicProtocol:
         if before.generation_id < 0:
             peers.gathering.arrives(self.session)
         try:
-            await self.ensure_coordinator_ready()
+            await self._ensure_coordinator_ready()
             standing.check_not_superseded(before)
             topics = await self.on_join_prepare()
             joined = await self._join_group(topics, reason)
@@ -399,7 +399,7 @@ class ClassicProtocol:
             if before.has_member_id or config.group_instance_id is not None:
                 await context.peers.gathering.pass_gate(self.session)
                 standing.check_not_superseded(before)
-            broker = await self.ensure_coordinator_ready()
+            broker = await self._ensure_coordinator_ready()
             await self._join_pace.turn()
             standing.check_not_superseded(before)
             started = now()
@@ -408,7 +408,7 @@ class ClassicProtocol:
             if before.has_member_id:
                 context.peers.joins(self.session, owns_less=before.generation_id >= 0 and bool(named - self._named))
             answer: JoinGroupResponse = await self.session.ask_and_wait(
-                broker, requests.join_group(config, before, self.assignors, topics, owned, reason)
+                broker, requests.join_group(config, before, self._assignors, topics, owned, reason)
             )
             standing.check_not_superseded(before)
             step = step_for(JOIN_GROUP, answer.error_code)
@@ -444,12 +444,12 @@ class ClassicProtocol:
         The assignor runs in a worker thread, at most ``assignor.timeout.ms``.  Raises
         :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
         """
-        assignor = next(each for each in self.assignors if each.name == joined.protocol_name)
+        assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
         """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
-        broker = await self.ensure_coordinator_ready()
+        broker = await self._ensure_coordinator_ready()
         config = self._context.config
         return await self._context.link.ask(
             broker, message, timeout_ms=config.request_timeout_ms, patience_ms=config.session_timeout_ms / 2
@@ -461,7 +461,7 @@ class ClassicProtocol:
         """Send SyncGroup, the leader's with every member's assignment, and wait for our own (SyncGroupResponseHandler)."""
         context, standing = self._context, self.standing
         current = self.generation_state
-        broker = await self.ensure_coordinator_ready()
+        broker = await self._ensure_coordinator_ready()
         standing.check_not_superseded(current)
         if self.is_leader:
             context.peers.leader_first.leader_syncs(current.generation_id)
@@ -514,7 +514,7 @@ class ClassicProtocol:
         context.signal.fire()
 
     def _tell_assignor(self, generation: int, assignment: Mapping[str, Sequence[int]]) -> None:
-        for assignor in self.assignors:
+        for assignor in self._assignors:
             if assignor.name == self.generation_state.protocol_name:
                 try:
                     assignor.on_assignment(assignment, generation)
@@ -585,7 +585,7 @@ class ClassicProtocol:
             )
 
     def _names(self) -> list[str]:
-        return [assignor.name for assignor in self.assignors]
+        return [assignor.name for assignor in self._assignors]
 
     def _detail(self, code: int) -> str:
         """The value of ours that a refusal is about."""
