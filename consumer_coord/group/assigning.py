@@ -15,7 +15,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import leader
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.figures import Figures
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
@@ -47,7 +47,7 @@ class Assigning:
         config: CoordinatorConfig,
         cluster: ClusterClient,
         watch: MetadataWatch,
-        offsets: Offsets,
+        offsets: CommittedOffsets,
         metrics: Metrics,
         log: logging.LoggerAdapter[logging.Logger],
         ask: Callable[[Any], Awaitable[Any]],

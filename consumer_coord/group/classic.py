@@ -29,11 +29,11 @@ from consumer_coord.errors import (
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
 from consumer_coord.group.assigning import Assigning
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.protocol import MemberContext
-from consumer_coord.group.session import Session
+from consumer_coord.group.session import ClassicSession
 from consumer_coord.group.standing import Standing, Superseded
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.group.waiting import WaitingRequest
@@ -67,8 +67,8 @@ class ClassicProtocol:
         #: The membership, and what follows when it changes.
         self.standing = Standing(context, self.lease, self._waiting)
         #: Heartbeats.
-        self.session = Session(context, self.standing, self.lease, self._waiting)
-        self.offsets = Offsets(
+        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.offsets = CommittedOffsets(
             config,
             context.link,
             self.standing,
