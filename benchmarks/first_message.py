@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
@@ -53,9 +53,10 @@ class Place:
     settings: Mapping[str, str]
 
 
-def _consumer(client: str, place: Place, group: str) -> Any:
+def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True) -> Any:
     config = {
         **place.settings,
+        "enable.auto.commit": auto_commit,
         "group.id": group,
         "auto.offset.reset": "earliest",
         "partition.assignment.strategy": "cooperative-sticky",
@@ -98,14 +99,17 @@ def _starts(client: str, place: Place, group: str) -> float:
 
 def _committed(client: str, place: Place) -> float:
     group = f"first-{next(_groups)}-{time.time_ns()}"
-    consumer = _consumer(client, place, group)
+    consumer = _consumer(client, place, group, auto_commit=False)
     consumer.subscribe(list(place.topics))
     seen: set[int] = set()
     while len(seen) < PARTITIONS:
         message = consumer.poll(0.1)
         if message is not None and message.error() is None and message.partition() not in seen:
             seen.add(message.partition())
-            consumer.commit(message=message, asynchronous=False)
+            here = TopicPartition(
+                message.topic(), message.partition(), message.offset(), leader_epoch=message.leader_epoch()
+            )
+            consumer.commit(offsets=[here], asynchronous=False)
     consumer.close()
     return _starts(client, place, group)
 

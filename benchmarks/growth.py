@@ -144,20 +144,19 @@ def _bytes() -> int:
 
 
 def count_bytes() -> None:
-    """Count every frame that goes out or comes in."""
-    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.receive
+    """Count everything that goes out or comes in."""
+    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.data_received
 
     def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:
         _counted[0] += len(frame) + 4
         send(self, frame)
 
-    async def counting_receive(self: tcp.TcpTransport) -> bytes:
-        frame = await receive(self)
-        _counted[0] += len(frame) + 4
-        return frame
+    def counting_receive(self: tcp.TcpTransport, data: bytes) -> None:
+        _counted[0] += len(data)
+        receive(self, data)
 
     setattr(tcp.TcpTransport, "send", counting_send)  # noqa: B010 - this process measures, nothing else
-    setattr(tcp.TcpTransport, "receive", counting_receive)  # noqa: B010
+    setattr(tcp.TcpTransport, "data_received", counting_receive)  # noqa: B010
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:

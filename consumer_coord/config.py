@@ -342,6 +342,8 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False
     passed.setdefault("client.id", "consumer-coord")
+    # As the control plane's connections: a firewall that forgot one is noticed on both.
+    passed.setdefault("socket.keepalive.enable", True)
     # librdkafka checks these two against each other although it does not use them here.
     passed.pop("session.timeout.ms", None)
     passed.pop("heartbeat.interval.ms", None)

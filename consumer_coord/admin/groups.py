@@ -22,6 +22,7 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.membership import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup, ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
@@ -175,7 +176,7 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
 
 
 def _read_consumer_group(answer: Any, coordinator: Broker) -> GroupDescription:
-    group: ConsumerGroupDescribeGroup = answer.groups[0]
+    group: ConsumerGroupDescribeGroup = first_row(answer.groups, "ConsumerGroupDescribe")
     check(group.error_code, group.group_id, "ConsumerGroupDescribe")
     members = tuple(
         MemberDescription(
@@ -211,7 +212,7 @@ def _by_name(assignment: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> GroupDescription:
-    group: DescribedGroup = answer.groups[0]
+    group: DescribedGroup = first_row(answer.groups, "DescribeGroups")
     check(group.error_code, group.group_id, "DescribeGroups")
     if group.group_state == "Dead" and not group.members:
         # Up to v5 that is how a broker says that it does not know the group.
@@ -273,7 +274,7 @@ async def delete_groups(
                 group_id,
                 request,
                 deadline,
-                lambda answer, _: check(answer.results[0].error_code, group_id, "DeleteGroups"),
+                lambda answer, _: check(first_row(answer.results, "DeleteGroups").error_code, group_id, "DeleteGroups"),
             )
         except CoordinatorError as error:
             return error

@@ -235,10 +235,13 @@ class BlockingCoordinator:
     ) -> Mapping[TopicPartition, ListedOffset]:
         """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``list_offsets.py``."""
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        return self.call(
-            lambda: list_offsets(self._coordinator.cluster, wanted, Deadline.after(limit), read_committed=read_committed),
-            timeout_ms,
-        )
+
+        async def look_up() -> Mapping[TopicPartition, ListedOffset]:
+            # On the loop, whose time a deadline is of.
+            deadline = Deadline.after(limit)
+            return await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)
+
+        return self.call(look_up, timeout_ms)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 

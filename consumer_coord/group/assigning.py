@@ -22,6 +22,7 @@ from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.messages.group import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -149,7 +150,7 @@ class Assigning:
         """
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
-            group = answer.groups[0]
+            group = first_row(answer.groups, "DescribeGroups")
             if codes.is_retriable(group.error_code):
                 raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
         except RetriableError as error:
@@ -171,3 +172,15 @@ class Assigning:
         if not work.cancelled():
             self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
         self._on_return()
+
+
+def tell_assignor(
+    assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
+) -> None:
+    """Call ``on_assignment`` of the assignor that the group agreed on; raises :class:`AssignorError` when it raises."""
+    for assignor in assignors:
+        if assignor.name == name:
+            try:
+                assignor.on_assignment(assignment, generation)
+            except Exception as error:
+                raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error

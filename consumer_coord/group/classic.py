@@ -21,15 +21,15 @@ from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.config import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import (
-    AssignorError,
     CoordinatorError,
     MalformedMessageError,
     RetriableError,
 )
 from consumer_coord.group import requests
-from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
-from consumer_coord.group.assigning import Assigning
+from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
+from consumer_coord.group.assigning import Assigning, tell_assignor
 from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.consumer_protocol.schedule import EARLY_MS
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.protocol import MemberContext
@@ -40,12 +40,14 @@ from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
-from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import (
     JoinGroupResponse,
     SyncGroupRequestAssignment,
 )
+
+#: Assignors of Kafka's own, in place of which a broker's does as well.
+_OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 #: Limit for waiting for the first JoinGroup's answer when leaving.
 MEMBER_ID_MS = 200
@@ -96,6 +98,8 @@ class ClassicProtocol:
         self._joined_topics: tuple[str, ...] = ()
         #: The version of metadata that the leader was ahead of, -1 if it was not.
         self._metadata_older_than_leader = -1
+        #: True in a group that has members of the consumer protocol; whether the log tells that an assignor is not used.
+        self._broker_assigns = self._told_of_broker = False
         #: How many assignments in a row had topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
@@ -434,9 +438,22 @@ class ClassicProtocol:
             # The join took long: its end proves less than a heartbeat does.
             self.session.beat_early((0,))
         self._joined_topics = topics
+        self._note_who_assigns(answer)
         context.peers.joined(answer.generation_id, started)
         self.session.heartbeat.session_starts()
         return answer
+
+    def _note_who_assigns(self, joined: JoinGroupResponse) -> None:
+        """A group that has members of the consumer protocol has no leader (KIP-848): the broker assigns there."""
+        self._broker_assigns = not joined.leader
+        name = joined.protocol_name or ""
+        if self._broker_assigns and name not in _OF_KAFKA and not self._told_of_broker:
+            self._told_of_broker = True
+            self._context.log.warning(
+                "the group has members of the consumer protocol, so the broker assigns, by one of its"
+                " group.consumer.assignors: assignor %r is not used as long as they are there",
+                name,
+            )
 
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """The leader's part (``onJoinLeader``, ``performAssignment``): every member's assignment, encoded.
@@ -501,7 +518,7 @@ class ClassicProtocol:
         if unwanted:
             context.log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
             assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
-        self._tell_assignor(generation, assignment)
+        tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
         context.application.failures.went_on()
@@ -512,14 +529,6 @@ class ClassicProtocol:
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()
-
-    def _tell_assignor(self, generation: int, assignment: Mapping[str, Sequence[int]]) -> None:
-        for assignor in self._assignors:
-            if assignor.name == self.generation_state.protocol_name:
-                try:
-                    assignor.on_assignment(assignment, generation)
-                except Exception as error:
-                    raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
 
     def _look_for_another_round(self, topics: tuple[str, ...], *, unwanted: bool) -> None:
         """Whatever changed while the rebalance went on is a reason for the next one."""
@@ -532,6 +541,9 @@ class ClassicProtocol:
                 # way.  The group has to hear that it is free.
                 self.rejoin("partitions were given up during the rebalance")
             context.peers.synced(self.session)
+        if self._broker_assigns:
+            # What others give up for this member the coordinator tells at a heartbeat, by a rebalance in the same generation.
+            self.session.beat_early(EARLY_MS)
         if context.watch.topics() != topics:
             self.rejoin("the subscription changed during the rebalance")
         if not self.is_leader:
@@ -588,12 +600,4 @@ class ClassicProtocol:
         return [assignor.name for assignor in self._assignors]
 
     def _detail(self, code: int) -> str:
-        """The value of ours that a refusal is about."""
-        config = self._context.config
-        if code == codes.INCONSISTENT_GROUP_PROTOCOL:
-            return f"this member offers {', '.join(self._names())} (partition.assignment.strategy)"
-        if code == codes.INVALID_SESSION_TIMEOUT:
-            return f"session.timeout.ms={config.session_timeout_ms} here"
-        if code == codes.FENCED_INSTANCE_ID:
-            return f"group.instance.id={config.group_instance_id} here"
-        return ""
+        return refused_value(code, self._context.config, self._names())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consumer_coord.errors import FatalError, MalformedMessageError, RetriableError
+from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
 from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.generation import Generation
@@ -161,8 +161,10 @@ class ClassicSession:
         except MalformedMessageError as error:
             context.link.forget(broker, str(error))
             raise RetriableError(str(error)) from error
-        except FatalError as error:
-            # Refused on the way: the right to use the group was taken away, a certificate ran out.
+        except RetriableError:
+            raise
+        except CoordinatorError as error:
+            # Refused on the way: the right to use the group was taken away, a certificate ran out, or any other code.
             if standing.membership.generation is used:
                 await standing.fail(error)
             return

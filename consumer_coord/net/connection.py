@@ -101,7 +101,9 @@ class Connection:
         self._authenticator: Authenticator | None = None
         self._session_ends_at = float("inf")
         self._gate = asyncio.Lock()
-        self._reader = asyncio.get_running_loop().create_task(self._read(), name=f"read {address}")
+        #: Large answers, decoded off the loop.
+        self._decoding: set[asyncio.Task[None]] = set()
+        transport.listen(self)
 
     @classmethod
     async def open(
@@ -212,8 +214,8 @@ class Connection:
         self._close(DisconnectedError(f"the connection to {self.address} was closed by this client"))
 
     async def wait_closed(self) -> None:
-        """Wait until the reading task has ended, after :meth:`close`."""
-        await asyncio.gather(self._reader, return_exceptions=True)
+        """Wait until nothing is decoded any more, after :meth:`close`."""
+        await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
         """One request of an :class:`Authenticator`; whoever opens or renews the connection bounds its time."""
@@ -266,36 +268,56 @@ class Connection:
         self.requests_sent += 1
         return future
 
-    async def _read(self) -> None:
+    def frame_received(self, frame: bytes) -> None:
+        """An answer arrived: its waiter goes on in the loop's next turn."""
+        if self._closed_by is not None:
+            return
+        self.heard_at = asyncio.get_running_loop().time()
         try:
-            while True:
-                await self._answer(await self._transport.receive())
+            self._answer(frame)
         except CoordinatorError as error:
             self._close(error)
         except BaseException as error:
             self._close(DisconnectedError(f"reading from {self.address} ended: {error!r}"))
             raise
 
-    async def _answer(self, frame: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+    def connection_lost(self, reason: CoordinatorError) -> None:
+        """Nothing comes any more."""
+        self._close(reason)
+
+    def _answer(self, frame: bytes) -> None:
         correlation_id = peek_correlation_id(frame)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:
             raise MalformedMessageError(f"{self.address} answered a request that was never sent")
-        try:
-            if waiting.future.done():
-                return
-            if len(frame) < LARGE_FRAME_BYTES:
+        if waiting.future.done():
+            del self._in_flight[correlation_id]
+        elif len(frame) < LARGE_FRAME_BYTES:
+            del self._in_flight[correlation_id]
+            try:
                 response = waiting.decode(frame)
-            else:
-                # The metadata of a million partitions takes seconds: the loop has heartbeats to send meanwhile.
-                response = await self._run_blocking(lambda: waiting.decode(frame))
+            except BaseException as error:
+                waiting.future.set_exception(_told(error, self.address))
+                raise
+            waiting.future.set_result(response)
+        else:
+            # The metadata of a million partitions takes seconds: the loop has heartbeats to send meanwhile.
+            task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, frame))
+            self._decoding.add(task)
+            task.add_done_callback(self._decoding.discard)
+
+    async def _decode(self, correlation_id: int, waiting: _InFlight, frame: bytes) -> None:
+        try:
+            response = await self._run_blocking(lambda: waiting.decode(frame))
+        except BaseException as error:
+            if not waiting.future.done():
+                waiting.future.set_exception(_told(error, self.address))
+            self._close(_told(error, self.address))
+            if not isinstance(error, CoordinatorError):
+                raise
+        else:
             if not waiting.future.done():
                 waiting.future.set_result(response)
-        except MalformedMessageError as error:
-            if not waiting.future.done():
-                waiting.future.set_exception(error)
-            raise
         finally:
             self._in_flight.pop(correlation_id, None)
 
@@ -304,8 +326,9 @@ class Connection:
             return
         self._closed_by = reason
         self._transport.close()
-        if asyncio.current_task() is not self._reader:
-            self._reader.cancel()
+        for task in self._decoding:
+            if task is not asyncio.current_task():
+                task.cancel()
         for waiting in self._in_flight.values():
             if not waiting.future.done():
                 # What trying again cannot help is raised as it is: a certificate that the broker refused, say.
@@ -350,3 +373,8 @@ class Connection:
                 return await future
         except TimeoutError as error:
             raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
+
+
+def _told(error: BaseException, address: str) -> CoordinatorError:
+    """What a waiter hears of an error in decoding its answer."""
+    return error if isinstance(error, CoordinatorError) else DisconnectedError(f"reading from {address} ended: {error!r}")

@@ -54,6 +54,11 @@ class TopicIds:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
+        if "security.protocol" in kept:
+            # Not imported by every process: it takes a while.
+            from consumer_coord.consumer.librdkafka.security import with_tls_floor
+
+            kept = with_tls_floor(kept)
         self._admin = AdminClient(kept, logger=logger)
         self.asked = False
 

@@ -26,6 +26,8 @@ PARTITIONS = 24
 ORDERS = 300_000
 PER_SECOND = 12_000
 PATIENCE_S = 55.0
+#: For ``--protocol=consumer``: what members of the classic protocol set for themselves.
+BROKERS = {"group.consumer.session.timeout.ms": 6_000, "group.consumer.heartbeat.interval.ms": 1_000}
 
 
 def main() -> int:
@@ -33,12 +35,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--kafka", help="host:port of a Kafka to use instead of the embedded one")
     parser.add_argument("--orders", type=int, default=ORDERS, help="how many orders (default %(default)s)")
+    parser.add_argument(
+        "--protocol",
+        choices=("classic", "consumer"),
+        default="classic",
+        help="who assigns: a member (classic), or the broker (consumer, KIP-848)",
+    )
     add_argument(parser)
     arguments = parser.parse_args()
     name = f"demo-{os.getpid()}"
     page = Path(tempfile.gettempdir()) / "consumer-coord-demo.html"
     with cluster(arguments.kafka) as (servers, topic), watched(arguments.web, servers, name, page):
-        return run(servers, name, topic, arguments.orders)
+        return run(servers, name, topic, arguments.orders, arguments.protocol)
 
 
 @contextlib.contextmanager
@@ -47,7 +55,7 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
     topic = f"demo-orders-{os.getpid()}"
     if address is None:
         print("an embedded Kafka of three brokers, in this process; KAFKA=host:port takes a real one")
-        with EmbeddedKafka(topics={topic: PARTITIONS}, brokers=3) as kafka:
+        with EmbeddedKafka(topics={topic: PARTITIONS}, brokers=3, config=BROKERS) as kafka:
             yield kafka.bootstrap_servers, topic
         return
     admin = AdminClient({"bootstrap.servers": address})
@@ -61,15 +69,16 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
         admin.delete_topics([topic])[topic].result(30)
 
 
-def run(servers: str, name: str, topic: str, orders: int) -> int:
+def run(servers: str, name: str, topic: str, orders: int, protocol: str = "classic") -> int:
     """The story, and its end."""
     show, ledger = screen(), Ledger(PARTITIONS)
-    group = Group(servers, name, topic)
+    group = Group(servers, name, topic, protocol)
     stream = OrderStream(servers, topic, orders, PER_SECOND)
     started = time.monotonic()
     try:
         ann, bob, _, _ = (group.start(name, capacity) for name, capacity in CAST)
-        show.event("four members start; ann can take twice as much as the others")
+        shares = "ann can take twice as much as the others" if protocol == "classic" else "the broker shares out evenly"
+        show.event(f"four members start; {shares}")
         stream.start()
         story: list[tuple[float, str, Callable[[], object]]] = [
             (3.0, "eve joins: only the partitions that move pause", lambda: group.start("eve")),

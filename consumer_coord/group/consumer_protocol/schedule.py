@@ -11,7 +11,7 @@ DEFAULT_INTERVAL_MS = 5_000
 
 #: After an answer that leads to expect more, in milliseconds: the group's other members give up what this one is to have,
 #: and the coordinator computes a target at most once a second (KIP-1263).
-EARLY_MS = (10, 25, 50, 100, 200, 400, 700, 1_050)
+EARLY_MS: tuple[int, ...] = (10, 25, 50, 100, 200, 400, 700, 1_050)
 
 
 class Schedule:

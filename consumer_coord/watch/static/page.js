@@ -234,7 +234,7 @@
     }
     if (found.rebalance) {
       const one = found.rebalance;
-      lines.push(["b", `Rebalance ${one.ended === null ? "under way" : "of " + seconds(one.ended - one.began)}`]);
+      lines.push(["b", "Rebalance" + (one.ended === null ? " under way" : one.ended > one.began ? ` of ${seconds(one.ended - one.began)}` : "")]);
       lines.push(["", one.reasons.map(text => shown(text)).join("; ") || "reason not told"]);
       if (one.moved) lines.push(["muted", `${figure(one.moved)} partitions moved`]);
     }
@@ -267,8 +267,8 @@
     picture.listKey = view.sharesKey = "";
     ended = lost = false;
     for (const message of messages) model.apply(message);
-    write(by("title"), shown(meta.title));
-    write(by("subtitle"), shown(meta.subtitle, 600));
+    write(by("title"), meta.table ? "" : shown(meta.title));
+    write(by("subtitle"), meta.table ? "" : shown(meta.subtitle, 600));
     document.title = `${shown(meta.title, 80)} – consumer-coord watch`;
     view.report(meta.table);
     if (chosen !== undefined && model.groups.has(chosen)) choose(chosen);
@@ -292,4 +292,6 @@
     connect();
   }
   spanShown();
+  /* For tests and for the curious at the console. */
+  window.watched = {picture, get model() { return model; }};
 })();

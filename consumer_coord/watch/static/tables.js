@@ -94,7 +94,9 @@ class GroupView {
 
   head(group, model) {
     const info = group.info, state = document.getElementById("state"), error = document.getElementById("error");
-    write(document.getElementById("group"), shown(group.id) || "(a group without a name)");
+    /* A report is about its run; its one group has no name of interest. */
+    const report = Boolean(model.meta.table);
+    write(document.getElementById("group"), report ? shown(model.meta.title) : shown(group.id) || "(a group without a name)");
     write(state, group.gone ? "Gone" : shown(info.state) || "Unknown");
     state.dataset.kind = group.kind;
     const facts = [
@@ -103,7 +105,7 @@ class GroupView {
       info.epoch === null || info.epoch === undefined ? "" : `epoch ${info.epoch}`,
       info.coordinator ? `coordinator ${shown(info.coordinator)}` : "",
     ];
-    write(document.getElementById("facts"), facts.filter(Boolean).join(" · "));
+    write(document.getElementById("facts"), report ? shown(model.meta.subtitle, 600) : facts.filter(Boolean).join(" · "));
     error.hidden = !info.error;
     write(error, shown(info.error, 600));
     const unowned = group.unowned.last ?? 0, measured = group.lag.at.length > 0;
@@ -160,7 +162,7 @@ class GroupView {
       const why = one.reasons.map(text => shown(text)).join("; ") || "not told";
       return [String(one.id), [
         [this.picture.clock(one.began, true), "time"],
-        [one.ended === null ? "under way" : seconds(one.ended - one.began), "n"],
+        [one.ended === null ? "under way" : one.ended === one.began ? "–" : seconds(one.ended - one.began), "n"],
         [figure(one.moved), "n"],
         [why, "wrap", why],
       ]];
