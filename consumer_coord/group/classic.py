@@ -28,8 +28,8 @@ from consumer_coord.errors import (
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.assigning import Assigning, tell_assignor
+from consumer_coord.group.broker_assigns import BrokerAssigns
 from consumer_coord.group.committed_offsets import CommittedOffsets
-from consumer_coord.group.consumer_protocol.schedule import EARLY_MS
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.protocol import MemberContext
@@ -45,9 +45,6 @@ from consumer_coord.wire.messages.group import (
     JoinGroupResponse,
     SyncGroupRequestAssignment,
 )
-
-#: Assignors of Kafka's own, in place of which a broker's does as well.
-_OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 #: Limit for waiting for the first JoinGroup's answer when leaving.
 MEMBER_ID_MS = 200
@@ -98,8 +95,7 @@ class ClassicProtocol:
         self._joined_topics: tuple[str, ...] = ()
         #: The version of metadata that the leader was ahead of, -1 if it was not.
         self._metadata_older_than_leader = -1
-        #: True in a group that has members of the consumer protocol; whether the log tells that an assignor is not used.
-        self._broker_assigns = self._told_of_broker = False
+        self._broker_assigns = BrokerAssigns(context.log, self.session)
         #: How many assignments in a row had topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
@@ -427,7 +423,7 @@ class ClassicProtocol:
             if step is Step.GO_ON:
                 break
             standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
-        check_protocol("JoinGroup", config.group_id, answer, self._names())
+        check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(
             Generation(answer.generation_id, answer.member_id, answer.protocol_name),
@@ -438,22 +434,10 @@ class ClassicProtocol:
             # The join took long: its end proves less than a heartbeat does.
             self.session.beat_early((0,))
         self._joined_topics = topics
-        self._note_who_assigns(answer)
+        self._broker_assigns.joined(answer)
         context.peers.joined(answer.generation_id, started)
         self.session.heartbeat.session_starts()
         return answer
-
-    def _note_who_assigns(self, joined: JoinGroupResponse) -> None:
-        """A group that has members of the consumer protocol has no leader (KIP-848): the broker assigns there."""
-        self._broker_assigns = not joined.leader
-        name = joined.protocol_name or ""
-        if self._broker_assigns and name not in _OF_KAFKA and not self._told_of_broker:
-            self._told_of_broker = True
-            self._context.log.warning(
-                "the group has members of the consumer protocol, so the broker assigns, by one of its"
-                " group.consumer.assignors: assignor %r is not used as long as they are there",
-                name,
-            )
 
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """The leader's part (``onJoinLeader``, ``performAssignment``): every member's assignment, encoded.
@@ -541,9 +525,7 @@ class ClassicProtocol:
                 # way.  The group has to hear that it is free.
                 self.rejoin("partitions were given up during the rebalance")
             context.peers.synced(self.session)
-        if self._broker_assigns:
-            # What others give up for this member the coordinator tells at a heartbeat, by a rebalance in the same generation.
-            self.session.beat_early(EARLY_MS)
+        self._broker_assigns.synced()
         if context.watch.topics() != topics:
             self.rejoin("the subscription changed during the rebalance")
         if not self.is_leader:
