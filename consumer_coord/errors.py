@@ -1,9 +1,10 @@
-"""Every error this package raises, in one hierarchy.
+"""Every error this package raises, in one hierarchy::
 
-``CoordinatorError``
-    ``RetriableError``        trying again may help, and the library does so inside the caller's time limit
-    ``FatalError``            trying again cannot help before somebody changes something
-        ``FencedError``       somebody else has taken this member's place
+    CoordinatorError
+        RetriableError        trying again may help, and the library does so inside the caller's time limit
+        FatalError            trying again cannot help before somebody changes something
+            FencedError       another member has taken this member's place
+
 Errors that come from a broker carry Kafka's numeric ``code``; 0 means that the error is the client's own.
 """
 
