@@ -95,7 +95,7 @@ class _Course:
     @property
     def bound_s(self) -> float:
         """Within this many seconds after the last fault the group must be quiet: what is in the way may be one session,
-        one rebalance of stragglers, a request that is given up, and an application that polls late, each twice."""
+        one rebalance of stragglers, a request that is abandoned, and an application that polls late, each twice."""
         specs = [member.spec for member in self.world.lives]
         return (
             2 * max(spec.session_timeout_ms for spec in specs)

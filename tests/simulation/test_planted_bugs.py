@@ -91,7 +91,7 @@ def _forget_to_reload(patch: Patch) -> None:
 
 
 def _forget_what_was_let_go(patch: Patch) -> None:
-    """What this simulation once found: a partition let go of while a join is under way is offered to nobody."""
+    """What this simulation once found: a partition revoked while a join is under way is never assigned again."""
     owned = ClassicProtocol._owned
 
     def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
