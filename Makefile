@@ -1,13 +1,15 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.  All make .venv by themselves.
 # make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
 # make quick                       the tests that need no JVM and are not slow, in a minute
+# make browser-test                the page of consumer-coord watch in a headless Chromium, which must be there
+# make demo ARGS=--web             the demo, and a page that shows its group live
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
 # make demo KAFKA=host:port        the demo on a Kafka of yours
 # make PYTHON=/path/to/python ...  with that Python >= 3.11
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test quick hunt demo demo-spark soak bench docs clean
+.PHONY: help env lint test quick browser-test hunt demo demo-spark soak bench docs clean
 
 # A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -20,7 +22,7 @@ IN_ENV := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make demo | test | quick | env | lint | hunt | demo-spark | soak | bench | docs | clean"
+	@echo "make demo | test | quick | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -41,6 +43,10 @@ test: lint
 
 quick: env
 	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow" $(ARGS)
+
+# In make test these are skipped where there is no Chromium.
+browser-test: env
+	@BROWSER=required $(IN_ENV) -m pytest -m browser $(ARGS)
 
 # The command prints its first seed; what fails is shrunk, printed, and kept for --replay.
 hunt: env

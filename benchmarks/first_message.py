@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.first_message [--rounds 7] [--only start ...]``
 
-* *start*: from ``subscribe()`` to the first message, of one topic, and of a hundred;
+* *start*: from ``subscribe()`` to the first message, of one topic, and of a hundred, in plain text and over TLS;
+* *committed*: the same for a group that has commits, with the leader epochs of their records;
 * *appears*: the same for a topic that is created while the consumer runs, from its first record;
 * *leave*, *join*: two members, one of which closes or begins while records come every few milliseconds; from the last record
   that the former owner of a partition read to the first one that the next owner did, the longest of all partitions that moved.
@@ -13,32 +14,49 @@ Each measurement is a process of its own; the clients take turns within each rou
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+import attrs
+from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
-from tests.support.real_kafka import RealKafka
+from tests.support.real_kafka import Listener, RealKafka
+from tests.support.secured import Authority
 
 CLIENTS = ("confluent-kafka", "ours")
-CASES = ("start", "start-100-topics", "appears", "leave", "join")
+CASES = ("start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
 GOAL = 0.8
 PARTITIONS = 4
 _DEADLINE_S = 60.0
 _groups = itertools.count(1)
 
 
-def _consumer(client: str, bootstrap_servers: str, group: str) -> Any:
+@attrs.frozen
+class Place:
+    """The broker and the topics of a measurement."""
+
+    #: Of the plain listener.
+    bootstrap_servers: str
+    topics: Sequence[str]
+    #: What a consumer needs to connect.
+    settings: Mapping[str, str]
+
+
+def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True) -> Any:
     config = {
-        "bootstrap.servers": bootstrap_servers,
+        **place.settings,
+        "enable.auto.commit": auto_commit,
         "group.id": group,
         "auto.offset.reset": "earliest",
         "partition.assignment.strategy": "cooperative-sticky",
@@ -66,30 +84,52 @@ def _first(consumer: Any, until: Callable[[Any], bool] = lambda message: True) -
     raise TimeoutError("no message came")
 
 
-def _start(client: str, bootstrap_servers: str, topics: Sequence[str]) -> float:
-    consumer = _consumer(client, bootstrap_servers, f"first-{next(_groups)}-{time.time_ns()}")
+def _start(client: str, place: Place) -> float:
+    return _starts(client, place, f"first-{next(_groups)}-{time.time_ns()}")
+
+
+def _starts(client: str, place: Place, group: str) -> float:
+    consumer = _consumer(client, place, group)
     began = time.monotonic()
-    consumer.subscribe(list(topics))
+    consumer.subscribe(list(place.topics))
     took = _first(consumer) - began
     consumer.close()
     return took
 
 
-def _appears(client: str, bootstrap_servers: str, topics: Sequence[str]) -> float:
+def _committed(client: str, place: Place) -> float:
+    group = f"first-{next(_groups)}-{time.time_ns()}"
+    consumer = _consumer(client, place, group, auto_commit=False)
+    consumer.subscribe(list(place.topics))
+    seen: set[int] = set()
+    while len(seen) < PARTITIONS:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None and message.partition() not in seen:
+            seen.add(message.partition())
+            here = TopicPartition(
+                message.topic(), message.partition(), message.offset(), leader_epoch=message.leader_epoch()
+            )
+            consumer.commit(offsets=[here], asynchronous=False)
+    consumer.close()
+    return _starts(client, place, group)
+
+
+def _appears(client: str, place: Place) -> float:
     from confluent_kafka.admin import AdminClient, NewTopic
 
+    known = place.topics[0]
     prefix = f"later-{time.time_ns()}"
-    consumer = _consumer(client, bootstrap_servers, f"first-{prefix}")
-    consumer.subscribe([f"^{prefix}.*", topics[0]])
+    consumer = _consumer(client, place, f"first-{prefix}")
+    consumer.subscribe([f"^{prefix}.*", f"^{known}$"])
     _first(consumer)
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": place.bootstrap_servers})
     for future in admin.create_topics([NewTopic(f"{prefix}-topic", PARTITIONS, 1)]).values():
         future.result()
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer = Producer({"bootstrap.servers": place.bootstrap_servers})
     producer.produce(f"{prefix}-topic", b"first")
     producer.flush()
     began = time.monotonic()
-    took = _first(consumer, lambda message: message.topic() != topics[0]) - began
+    took = _first(consumer, lambda message: message.topic() != known) - began
     consumer.close()
     return took
 
@@ -97,12 +137,12 @@ def _appears(client: str, bootstrap_servers: str, topics: Sequence[str]) -> floa
 class _Reading:
     """One member on a thread: when it read each partition first and last."""
 
-    def __init__(self, client: str, bootstrap_servers: str, group: str, topic: str) -> None:
+    def __init__(self, client: str, place: Place, group: str) -> None:
         self.first: dict[int, float] = {}
         self.last: dict[int, float] = {}
         self.ending = False
-        self._consumer = _consumer(client, bootstrap_servers, group)
-        self._consumer.subscribe([topic])
+        self._consumer = _consumer(client, place, group)
+        self._consumer.subscribe(list(place.topics))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -128,25 +168,25 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def _moves(client: str, bootstrap_servers: str, topics: Sequence[str], *, joins: bool) -> float:
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0})
+def _moves(client: str, place: Place, *, joins: bool) -> float:
+    producer = Producer({"bootstrap.servers": place.bootstrap_servers, "linger.ms": 0})
     ended = threading.Event()
 
     def produce() -> None:
         for number_ in itertools.count():
             if ended.wait(0.002):
                 return
-            producer.produce(topics[0], b"x", partition=number_ % PARTITIONS)
+            producer.produce(place.topics[0], b"x", partition=number_ % PARTITIONS)
             producer.poll(0)
 
     writing = threading.Thread(target=produce)
     writing.start()
     group = f"moves-{time.time_ns()}"
-    one = _Reading(client, bootstrap_servers, group, topics[0])
+    one = _Reading(client, place, group)
     _wait(lambda: len(one.first) == PARTITIONS)
     two: _Reading | None = None
     try:
-        two = _Reading(client, bootstrap_servers, group, topics[0])
+        two = _Reading(client, place, group)
         _wait(lambda: two is not None and len(two.first) == PARTITIONS // 2)
         moved = set(two.first)
         if joins:
@@ -166,13 +206,33 @@ def _moves(client: str, bootstrap_servers: str, topics: Sequence[str], *, joins:
         producer.flush()
 
 
-MEASURES: Mapping[str, Callable[[str, str, Sequence[str]], float]] = {
+MEASURES: Mapping[str, Callable[[str, Place], float]] = {
     "start": _start,
-    "start-100-topics": _start,
+    "committed": _committed,
     "appears": _appears,
-    "leave": lambda client, servers, topics: _moves(client, servers, topics, joins=False),
-    "join": lambda client, servers, topics: _moves(client, servers, topics, joins=True),
+    "leave": lambda client, place: _moves(client, place, joins=False),
+    "join": lambda client, place: _moves(client, place, joins=True),
 }
+
+
+@contextlib.contextmanager
+def _broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
+    """A broker with a TLS listener, and what its clients need."""
+    authority = Authority(directory / "authority")
+    server = authority.issue("broker", host="127.0.0.1")
+    store = directory / "broker.pem"
+    store.write_bytes(server.key.read_bytes() + server.certificate.read_bytes())
+    properties = {
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(store),
+    }
+    listeners = [Listener("TLS", "SSL")]
+    with RealKafka(cluster.libs(), listeners=listeners, properties=properties, jvm_arguments=("-Xmx1g",)) as kafka:
+        yield kafka, {
+            "bootstrap.servers": kafka.bootstrap("TLS"),
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(authority.ca),
+        }
 
 
 def _fill(kafka: RealKafka, count: int) -> list[str]:
@@ -202,21 +262,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.first_message", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        case, client, bootstrap_servers, topics = options.child
-        print(json.dumps(MEASURES[case](client, bootstrap_servers, topics.split(","))))
+        case, client, place = options.child
+        print(json.dumps(MEASURES[case](client, Place(**json.loads(place)))))
         return
-    with cluster.broker() as kafka:
-        topics = _fill(kafka, 100 if "start-100-topics" in options.only else 1)
+    with tempfile.TemporaryDirectory() as directory, _broker(Path(directory)) as (kafka, tls):
+        many = any("100" in case for case in options.only)
+        topics = _fill(kafka, 100 if many else 1)
         results: dict[str, dict[str, list[float]]] = {case: {client: [] for client in CLIENTS} for case in options.only}
         for turn in range(options.rounds):
             for case in options.only:
+                place = Place(
+                    kafka.bootstrap_servers,
+                    topics if "100" in case else topics[:1],
+                    tls if case.endswith("-tls") else {"bootstrap.servers": kafka.bootstrap_servers},
+                )
+                measure = "start" if case.startswith("start") else case
                 for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
-                    wanted = topics if case == "start-100-topics" else topics[:1]
-                    child = [sys.executable, "-m", "benchmarks.first_message", "--child", case, client]
-                    child += [kafka.bootstrap_servers, ",".join(wanted)]
+                    child = [sys.executable, "-m", "benchmarks.first_message", "--child", measure, client]
+                    child.append(json.dumps(attrs.asdict(place)))
                     answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=180).stdout
                     results[case][client].append(float(json.loads(answer)))
         print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)

@@ -27,7 +27,6 @@ from benchmarks.table import markdown, number
 from consumer_coord.config import parse
 from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.membership import MemberState
 from consumer_coord.net import tcp
 from tests.support.admin import log_offsets
 from tests.support.processes import wait_until
@@ -66,12 +65,12 @@ class Application:
         """Until cancelled."""
         while True:
             for member in self.members:
-                if member.attention:
+                if member.application.attention:
                     self._attend(member)
             await asyncio.sleep(0.005)
 
     def _attend(self, member: ConsumerCoordinator) -> None:
-        member.polled()
+        member.application.polled()
         change = member.assignment.change()
         if change:
             self.moved_at = time.monotonic()
@@ -107,7 +106,7 @@ async def measure(kafka: RealKafka, topics: Sequence[str], members: int, partiti
         stable_at: float | None = None
         while time.monotonic() < ends:
             held = sum(len(member.assignment.held) for member in application.members)
-            stable = all(member.state is MemberState.STABLE and not member.rebalancing for member in application.members)
+            stable = all(member.protocol.joined for member in application.members)
             stable_at = (stable_at or time.monotonic()) if stable else None
             shares = [len(member.assignment.held) for member in application.members]
             quiet = time.monotonic() - application.moved_at > _QUIET_S
@@ -145,20 +144,19 @@ def _bytes() -> int:
 
 
 def count_bytes() -> None:
-    """Count every frame that goes out or comes in."""
-    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.receive
+    """Count everything that goes out or comes in."""
+    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.data_received
 
     def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:
         _counted[0] += len(frame) + 4
         send(self, frame)
 
-    async def counting_receive(self: tcp.TcpTransport) -> bytes:
-        frame = await receive(self)
-        _counted[0] += len(frame) + 4
-        return frame
+    def counting_receive(self: tcp.TcpTransport, data: bytes) -> None:
+        _counted[0] += len(data)
+        receive(self, data)
 
     setattr(tcp.TcpTransport, "send", counting_send)  # noqa: B010 - this process measures, nothing else
-    setattr(tcp.TcpTransport, "receive", counting_receive)  # noqa: B010
+    setattr(tcp.TcpTransport, "data_received", counting_receive)  # noqa: B010
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:

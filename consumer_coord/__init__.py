@@ -5,10 +5,10 @@ asyncio; :class:`BlockingCoordinator` and :class:`ConsumerCoordinator` are the g
 yours.
 """
 
-__version__ = "0.1.0"
-
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from consumer_coord.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from consumer_coord.consumer.async_consumer import AsyncGroupConsumer

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from consumer_coord import __version__
 from consumer_coord.admin import commands, completion
 from consumer_coord.admin.commands import ExitCode, exit_code, warn
 from consumer_coord.admin.properties import from_java, load_properties, parse_setting
@@ -22,8 +21,10 @@ from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
 from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.version import __version__
 
 _COMPLETION = (
     "Print a script that completes commands and flags. bash: add eval \"$(consumer-coord completion bash)\" to ~/.bashrc;"
@@ -32,6 +33,9 @@ _COMPLETION = (
 )
 
 Command = Callable[[ClusterClient, argparse.Namespace, Deadline], Awaitable[ExitCode]]
+
+#: A command ends when nothing listened at any address for so long.
+_UNREACHABLE_MS = 2_000
 
 #: Kafka's flag for an action -> our command.
 KAFKA_ACTIONS = {
@@ -43,6 +47,7 @@ KAFKA_ACTIONS = {
 }
 #: Commands that live elsewhere, imported when asked for: module, help.
 ELSEWHERE = {
+    "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
     "embedded-kafka": ("consumer_coord.broker.command", "run a Kafka of its own in memory, for demos and tests"),
     "simulate": ("consumer_coord.simulation.command", "run groups and brokers in virtual time, with faults"),
 }
@@ -63,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if parsed.command in ELSEWHERE:
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
         logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+        # What is tried, and what answers, when nothing came of it for a moment.
+        logging.getLogger(reach.__name__).setLevel(logging.WARNING)
         return int(asyncio.run(_run(parsed.run, parsed)))
     except CoordinatorError as error:
         warn(f"\nError: {error}")
@@ -81,7 +88,7 @@ async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:
     # Of Kafka's tool: the flag wins over the file.
     settings["bootstrap.servers"] = arguments.bootstrap_server
     settings.pop("metadata.broker.list", None)
-    cluster = cluster_client(parse(settings, needs_group=False).client)
+    cluster = cluster_client(parse(settings, needs_group=False).client, unreachable_timeout_ms=_UNREACHABLE_MS)
     try:
         return await command(cluster, arguments, Deadline.after(arguments.timeout))
     finally:

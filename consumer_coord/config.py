@@ -16,6 +16,7 @@ import attrs
 from assignors import BUILT_IN
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
 
 ENTRY_POINT_GROUP = "consumer_coord.assignors"
@@ -28,6 +29,20 @@ DEFAULT_STRATEGY = "range,cooperative-sticky"
 OWN = frozenset(
     {"rebalance.timeout.ms", "release.linger.ms", "assignor.timeout.ms", "exclude.internal.topics", "group.lease.enable"}
 )
+
+#: The group protocols.
+CLASSIC = "classic"
+CONSUMER = "consumer"
+
+#: What the consumer protocol leaves to the broker, and where it is set there.
+_CLASSIC_ONLY = {
+    "session.timeout.ms": "the brokers' group.consumer.session.timeout.ms holds for all members (for one group,"
+    " consumer.session.timeout.ms)",
+    "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms holds for all members (for one group,"
+    " consumer.heartbeat.interval.ms)",
+    "partition.assignment.strategy": "the broker assigns; group.remote.assignor chooses one of the brokers'"
+    " group.consumer.assignors",
+}
 
 #: Java's names and librdkafka's for the same thing, where they differ.
 ALIASES = {
@@ -71,6 +86,10 @@ class CoordinatorConfig:
     """
 
     group_id: str
+    #: ``classic`` or ``consumer`` (KIP-848).
+    group_protocol: str = "classic"
+    #: The broker's assignor, of ``group.consumer.assignors``; None leaves the choice to the broker.
+    group_remote_assignor: str | None = None
     group_instance_id: str | None = None
     client_rack: str | None = None
     session_timeout_ms: int = 45_000
@@ -107,31 +126,12 @@ def _check(config: CoordinatorConfig) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class ClientConfig:
-    """What connections need to know: addresses and security, equal for all members that may share a connection."""
-
-    bootstrap_servers: tuple[tuple[str, int], ...]
-    client_id: str = "consumer-coord"
-    request_timeout_ms: int = 30_000
-    connection_setup_timeout_ms: int = 30_000
-    reconnect_backoff_ms: int = 100
-    reconnect_backoff_max_ms: int = 10_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
-    connections_max_idle_ms: int = 540_000
-    allow_auto_create_topics: bool = False
-    #: security.protocol, ssl.*, sasl.*, as given: read by net/security.py.
-    security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-
-
-@attrs.frozen(kw_only=True)
 class Config:
     """A parsed dictionary: the control plane's parts, and what goes to librdkafka."""
 
     client: ClientConfig
     coordinator: CoordinatorConfig
-    #: The names in ``partition.assignment.strategy``, or None when assignors were handed over as objects.
+    #: The names in ``partition.assignment.strategy``; none in the consumer protocol, in which the broker assigns.
     strategy: tuple[str, ...]
     auto_offset_reset: str
     isolation_level: str
@@ -205,7 +205,12 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
         coordinator["exclude_internal_topics"] = _boolean("exclude.internal.topics", given["exclude.internal.topics"])
     if "group.lease.enable" in given:
         coordinator["group_lease_enable"] = _boolean("group.lease.enable", given["group.lease.enable"])
-    for key, field in (("group.instance.id", "group_instance_id"), ("client.rack", "client_rack")):
+    coordinator["group_protocol"] = _protocol(given)
+    for key, field in (
+        ("group.instance.id", "group_instance_id"),
+        ("client.rack", "client_rack"),
+        ("group.remote.assignor", "group_remote_assignor"),
+    ):
         value = given.get(key)
         if value is not None and (not isinstance(value, str) or not value):
             raise ConfigurationError(f"{key}={value!r} must be a non-empty text")
@@ -226,18 +231,32 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
         for key, value in given.items()
         if key.startswith(("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.")) or key == "oauth_cb"
     }
-    if given.get("group.protocol", "classic") != "classic":
-        raise ConfigurationError("group.protocol: this coordinator speaks the classic protocol; leave it out")
     coordinator_config = CoordinatorConfig(**coordinator)
     _check(coordinator_config)
     return Config(
         client=ClientConfig(**client),
         coordinator=coordinator_config,
-        strategy=_strategy(given),
+        strategy=_strategy(given) if coordinator_config.group_protocol == CLASSIC else (),
         auto_offset_reset=_reset(given),
         isolation_level=isolation,
         librdkafka=_for_librdkafka(given, group_id),
     )
+
+
+def _protocol(given: Mapping[str, Any]) -> str:
+    """``group.protocol``, with an error for settings that mean nothing in it (as in Java's ``ConsumerConfig``)."""
+    protocol = str(given.get("group.protocol", CLASSIC)).lower()
+    if protocol not in (CLASSIC, CONSUMER):
+        raise ConfigurationError(f"group.protocol={given['group.protocol']!r} must be classic or consumer")
+    if protocol == CLASSIC and given.get("group.remote.assignor") is not None:
+        raise ConfigurationError(
+            "group.remote.assignor cannot be set with group.protocol=classic, in which a member assigns:"
+            " set partition.assignment.strategy, or group.protocol=consumer"
+        )
+    for key, instead in _CLASSIC_ONLY.items():
+        if protocol == CONSUMER and given.get(key) is not None:
+            raise ConfigurationError(f"{key} cannot be set with group.protocol=consumer: {instead}")
+    return protocol
 
 
 def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,7 +306,13 @@ def _reset(given: Mapping[str, Any]) -> str:
 
 
 def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
-    ours = OWN | JAVA_ONLY | {"partition.assignment.strategy", "group.instance.id", "auto.commit.interval.ms"}
+    ours = OWN | JAVA_ONLY | {
+        "group.protocol",
+        "group.remote.assignor",
+        "partition.assignment.strategy",
+        "group.instance.id",
+        "auto.commit.interval.ms",
+    }
     passed = {key: value for key, value in given.items() if key not in ours}
     if str(passed.get("auto.offset.reset", "latest")) not in _RESETS:
         # librdkafka knows no durations: the consumer resolves those itself and lets librdkafka report the rest.
@@ -299,6 +324,8 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed["enable.auto.commit"] = False
     passed["enable.auto.offset.store"] = False
     passed.setdefault("client.id", "consumer-coord")
+    # As the control plane's connections: a firewall that forgot one is noticed on both.
+    passed.setdefault("socket.keepalive.enable", True)
     # librdkafka checks these two against each other although it does not use them here.
     passed.pop("session.timeout.ms", None)
     passed.pop("heartbeat.interval.ms", None)

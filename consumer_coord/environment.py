@@ -14,7 +14,19 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from consumer_coord.errors import CoordinatorError
+
 T = TypeVar("T")
+
+
+class Receiver(Protocol):
+    """Takes what arrives on a connection.  Nothing may be called any more after :meth:`connection_lost`."""
+
+    def frame_received(self, frame: bytes) -> None:
+        """One whole frame, without its length."""
+
+    def connection_lost(self, reason: CoordinatorError) -> None:
+        """Nothing comes any more: a :class:`~consumer_coord.errors.DisconnectedError` at the end, or what is wrong."""
 
 
 class Transport(Protocol):
@@ -26,8 +38,8 @@ class Transport(Protocol):
         Raises :class:`~consumer_coord.errors.DisconnectedError` when the connection is gone or does not drain.
         """
 
-    async def receive(self) -> bytes:
-        """The next frame; raises :class:`~consumer_coord.errors.DisconnectedError` at the end of the stream."""
+    def listen(self, receiver: Receiver) -> None:
+        """Hand every frame to ``receiver`` from now on, in the turn of the loop in which it arrives; called once."""
 
     def close(self) -> None:
         """End the connection at once; idempotent, and never waits."""
@@ -39,7 +51,7 @@ class Connector(Protocol):
     async def connect(self, host: str, port: int) -> Transport:
         """Open a connection.
 
-        Raises :class:`~consumer_coord.errors.DisconnectedError` when nobody answers, and
+        Raises :class:`~consumer_coord.errors.DisconnectedError` when no host answers, and
         :class:`~consumer_coord.errors.AuthenticationError` when TLS cannot be agreed on.
         """
 

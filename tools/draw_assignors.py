@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/assignors.md from the assignors themselves: ``python tools/draw_assignors.py``.
+"""Draws the pictures of docs/assignors.md from the assignors themselves: ``python -m tools.draw_assignors``.
 
 Each shows one small group before and after a member came; partitions that changed hands have a dark frame.
 """
@@ -22,6 +22,8 @@ from assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
+from examples.cooperative_assignor import CooperativeCapacity
+from examples.custom_assignor import CapacityAssignor
 
 TARGET = Path(__file__).parents[1] / "docs" / "img"
 TOPICS = ("orders", "payments", "clicks")
@@ -34,7 +36,7 @@ _CELL, _GAP, _ROW, _LABEL, _TOP = 26, 4, 40, 36, 56
 
 @attrs.frozen
 class Panel:
-    """A group at one moment: a title, what everybody holds, and what changed hands since the panel before."""
+    """A group at one moment: a title, what each member holds, and what changed hands since the panel before."""
 
     title: str
     held: Plan
@@ -64,12 +66,13 @@ def owning(members: Mapping[str, Member], plan: Plan) -> dict[str, Member]:
     return {name: attrs.evolve(member, owned=plan.get(name, {}), generation=1) for name, member in members.items()}
 
 
-def panels(assignor: Assignor, cluster: Cluster, rounds: int) -> list[Panel]:
-    """A, B and C; then D comes."""
-    members = {name: Member(TOPICS) for name in "ABC"}
+def panels(assignor: Assignor, cluster: Cluster, rounds: int, told: Mapping[str, bytes] | None = None) -> list[Panel]:
+    """A, B and C; then D comes.  ``told`` is their user data."""
+    members = {name: Member(TOPICS, user_data=(told or {}).get(name)) for name in "ABCD"}
+    newcomer = members.pop("D")
     first = assignor.assign(cluster, members)
     result = [Panel("A, B and C", first, frozenset(), "")]
-    group = owning({**members, "D": Member(TOPICS)}, first)
+    group = owning({**members, "D": newcomer}, first)
     before = first
     for number in range(rounds):
         plan = assignor.assign(cluster, group)
@@ -173,6 +176,12 @@ def main() -> None:
     )
     for assignor, cluster, rounds, description in pictures:
         draw(assignor.name, panels(assignor, cluster, rounds), cluster, description)
+    capacities = {"A": b"1", "B": b"2", "C": b"1", "D": b"2"}
+    for assignor, rounds, description in (
+        (CapacityAssignor(), 1, "By capacity, dealt anew each time: much moves when a member comes"),
+        (CooperativeCapacity(), 2, "By capacity, from what members own: the newcomer gets its share and nothing else moves"),
+    ):
+        draw(assignor.name, panels(assignor, CLUSTER, rounds, capacities), CLUSTER, description)
 
 
 if __name__ == "__main__":

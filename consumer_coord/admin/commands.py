@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.admin import text
-from consumer_coord.admin.groups import INACTIVE, delete_groups, describe_groups, list_groups
+from consumer_coord.admin.groups import INACTIVE, GroupDescription, delete_groups, describe_groups, list_groups
 from consumer_coord.admin.offset_access import commit_offsets, committed_offsets, delete_offsets
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
@@ -26,6 +26,7 @@ from consumer_coord.admin.reset import (
 from consumer_coord.errors import (
     AuthenticationError,
     AuthorizationError,
+    BrokerError,
     ConfigurationError,
     CoordinatorError,
     RetriableError,
@@ -118,6 +119,16 @@ def _split(
     return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
 
 
+def _tell_left_out(reports: Iterable[GroupReport]) -> ExitCode:
+    """Print what is not in the lags, and the code of the first: an incomplete answer is no good one."""
+    outcome = ExitCode.DONE
+    for report in reports:
+        for partition, error in report.left_out.items():
+            warn(f"\nWarning: {partition} of group '{report.group.group_id}' is left out: {error}")
+            outcome = outcome or exit_code(error)
+    return outcome
+
+
 # -- list, describe, lag --------------------------------------------------------------------------------------------
 
 
@@ -147,7 +158,8 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
     else:
         for report in reports:
             _print_report(report, arguments)
-    return _tell(failures)
+    left_out = _tell_left_out(reports)
+    return _tell(failures) or left_out
 
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
@@ -177,16 +189,18 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
                 "partitions": [
                     {"topic": row.partition.topic, "partition": row.partition.partition, "lag": row.lag} for row in report.rows
                 ],
+                "left_out": report.left_out_as_json(),
             }
             for report in reports
         ]
         print_json({"groups": rows, "errors": _failures_as_json(failures)})
     else:
         print(text.lag_table(reports))
+    left_out = _tell_left_out(reports)
     if failures:
         return _tell(failures)
-    if arguments.max_lag is None:
-        return ExitCode.DONE
+    if left_out or arguments.max_lag is None:
+        return left_out
     worst = max((row.lag for report in reports for row in report.rows if row.lag is not None), default=0)
     return ExitCode.BEHIND if worst > arguments.max_lag else ExitCode.DONE
 
@@ -213,7 +227,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
 
 
 def check_reset(arguments: argparse.Namespace) -> None:
-    """Refuse flags that contradict each other, before anybody is asked."""
+    """Refuse flags that contradict each other, before any broker is asked."""
     rule, value = chosen_rule(arguments)
     if arguments.execute and arguments.dry_run:
         raise ConfigurationError("--execute and --dry-run contradict each other")
@@ -237,34 +251,59 @@ async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, d
     plans: dict[str, Mapping[TopicPartition, int]] = {}
     before: dict[str, Mapping[TopicPartition, int]] = {}
     notes: list[str] = []
+    failures: dict[str, CoordinatorError] = {}
     outcome = ExitCode.DONE
     described = await describe_groups(cluster, groups, deadline)
     for group_id, found in described.items():
-        # A group that nobody knows may be given offsets to begin with.
-        if isinstance(found, CoordinatorError) and found.code != codes.GROUP_ID_NOT_FOUND:
-            outcome = outcome or _tell({group_id: found})
+        refused = _why_not_reset(arguments, group_id, found, resets)
+        if refused is None:
+            committed = await committed_offsets(cluster, group_id, deadline)
+            if arguments.all_topics and arguments.from_file is None and not committed:
+                refused = BrokerError(
+                    f"consumer group '{group_id}' has committed nothing that this principal may see; name topics with --topic",
+                    code=codes.GROUP_ID_NOT_FOUND,
+                )
+        if refused is not None:
+            failures[group_id] = refused
+            outcome = outcome or _tell({group_id: refused})
             continue
-        if not isinstance(found, CoordinatorError) and found.state not in INACTIVE:
-            warn(
-                f"\nError: Assignments can only be reset if the group '{group_id}' is inactive,"
-                f" but the current state is {found.state}."
-            )
-            outcome = outcome or ExitCode.IN_USE
-            continue
-        if group_id not in resets:
-            warn(f"\nError: No reset plan for group {group_id} found")
-            outcome = outcome or ExitCode.NOT_FOUND
-            continue
-        committed = await committed_offsets(cluster, group_id, deadline)
         before[group_id] = {partition: one.offset for partition, one in committed.items()}
         scope = frozenset(committed) if arguments.all_topics else await partitions_of(cluster, arguments.topic or (), deadline)
         plan = await plan_reset(cluster, group_id, resets[group_id], scope, deadline)
         notes += plan.warnings
-        if arguments.execute and plan.offsets:
-            await commit_offsets(cluster, group_id, plan.offsets, deadline)
         plans[group_id] = plan.offsets
-    _print_reset(arguments, plans, before, notes)
+        if arguments.execute and plan.offsets:
+            committing = await commit_offsets(cluster, group_id, plan.offsets, deadline)
+            plans[group_id] = {one: plan.offsets[one] for one, error in committing.items() if error is None}
+            for partition, error in committing.items():
+                if error is not None:
+                    failures[f"{group_id}: {partition}"] = error
+                    outcome = outcome or exit_code(error)
+                    warn(f"\nError: {partition} of group '{group_id}' was not reset: {error}")
+    _print_reset(arguments, plans, before, notes, failures)
     return outcome
+
+
+def _why_not_reset(
+    arguments: argparse.Namespace,
+    group_id: str,
+    found: GroupDescription | CoordinatorError,
+    resets: Mapping[str, Reset],
+) -> CoordinatorError | None:
+    """Why a group cannot be reset; None when it can."""
+    if isinstance(found, CoordinatorError):
+        # A group that does not exist may be given offsets to begin with, but it has no topics that could be all of them.
+        missing = found.code == codes.GROUP_ID_NOT_FOUND
+        if not missing or (arguments.all_topics and arguments.from_file is None):
+            return found
+    elif found.state not in INACTIVE:
+        return BrokerError(
+            f"Assignments can only be reset if the group '{group_id}' is inactive, but the current state is {found.state}.",
+            code=codes.NON_EMPTY_GROUP,
+        )
+    if group_id not in resets:
+        return BrokerError(f"No reset plan for group {group_id} found", code=codes.GROUP_ID_NOT_FOUND)
+    return None
 
 
 def _resets(cluster: ClusterClient, arguments: argparse.Namespace, groups: Sequence[str]) -> Mapping[str, Reset]:
@@ -291,6 +330,7 @@ def _print_reset(
     plans: Mapping[str, Mapping[TopicPartition, int]],
     before: Mapping[str, Mapping[TopicPartition, int]],
     notes: Iterable[str],
+    failures: Mapping[str, CoordinatorError],
 ) -> None:
     if arguments.json:
         rows = [
@@ -308,7 +348,12 @@ def _print_reset(
             }
             for group, offsets in plans.items()
         ]
-        print_json({"executed": arguments.execute, "groups": rows, "warnings": list(notes)})
+        print_json({
+            "executed": arguments.execute,
+            "groups": rows,
+            "warnings": list(notes),
+            "errors": _failures_as_json(failures),
+        })
         return
     for note in notes:
         warn(f"\nWarning: {note}")

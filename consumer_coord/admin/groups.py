@@ -9,13 +9,20 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin.ask import ask_coordinator, check, refused
-from consumer_coord.errors import BrokerError, CoordinatorError, MalformedMessageError, UnsupportedVersionError
+from consumer_coord.errors import (
+    AuthorizationError,
+    BrokerError,
+    CoordinatorError,
+    MalformedMessageError,
+    UnsupportedVersionError,
+)
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.membership import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup, ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
@@ -27,7 +34,7 @@ from consumer_coord.wire.messages.group import (
     ListGroupsRequest,
 )
 
-#: States in which nobody is a member, so that offsets may be changed.
+#: States without members, so that offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
 
 CLASSIC = "Classic"
@@ -141,12 +148,12 @@ async def _list_on(
 async def describe_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
 ) -> Mapping[str, GroupDescription | CoordinatorError]:
-    """For each group what it is, or why that cannot be told; a group that nobody knows is a :class:`BrokerError` 69."""
+    """For each group what it is, or why that cannot be told; a group that does not exist is a :class:`BrokerError` 69."""
 
     async def describe(group_id: str) -> GroupDescription | CoordinatorError:
         try:
             return await describe_group(cluster, group_id, deadline)
-        except BrokerError as error:
+        except (BrokerError, AuthorizationError) as error:
             return error
 
     wanted = sorted(set(group_ids))
@@ -159,16 +166,17 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
     try:
         return await ask_coordinator(cluster, group_id, request, deadline, _read_consumer_group)
     except UnsupportedVersionError:
+        # Not served; or listed and refused all the same, as 3.8 and 3.9 do.
         pass
     except BrokerError as error:
-        if error.code not in (codes.GROUP_ID_NOT_FOUND, codes.UNSUPPORTED_VERSION):
+        if error.code != codes.GROUP_ID_NOT_FOUND:
             raise
     request = DescribeGroupsRequest(groups=[group_id])
     return await ask_coordinator(cluster, group_id, request, deadline, _read_classic_group)
 
 
 def _read_consumer_group(answer: Any, coordinator: Broker) -> GroupDescription:
-    group: ConsumerGroupDescribeGroup = answer.groups[0]
+    group: ConsumerGroupDescribeGroup = first_row(answer.groups, "ConsumerGroupDescribe")
     check(group.error_code, group.group_id, "ConsumerGroupDescribe")
     members = tuple(
         MemberDescription(
@@ -204,7 +212,7 @@ def _by_name(assignment: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> GroupDescription:
-    group: DescribedGroup = answer.groups[0]
+    group: DescribedGroup = first_row(answer.groups, "DescribeGroups")
     check(group.error_code, group.group_id, "DescribeGroups")
     if group.group_state == "Dead" and not group.members:
         # Up to v5 that is how a broker says that it does not know the group.
@@ -266,7 +274,7 @@ async def delete_groups(
                 group_id,
                 request,
                 deadline,
-                lambda answer, _: check(answer.results[0].error_code, group_id, "DeleteGroups"),
+                lambda answer, _: check(first_row(answer.results, "DeleteGroups").error_code, group_id, "DeleteGroups"),
             )
         except CoordinatorError as error:
             return error

@@ -1,4 +1,4 @@
-"""Offsets of a group that we are no member of: fetched, committed without a generation, deleted, and held against the log."""
+"""Offsets of a group, from outside of it: fetched, committed without a generation, deleted, and held against the log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin.ask import ask_coordinator, check, refused
-from consumer_coord.errors import CoordinatorError, UnknownTopicError
+from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorError, FatalError, UnknownTopicError
 from consumer_coord.list_offsets import LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline
-from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
@@ -27,8 +27,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
 )
 
 
@@ -44,32 +42,28 @@ class Committed:
 async def committed_offsets(
     cluster: ClusterClient, group_id: str, deadline: Deadline
 ) -> Mapping[TopicPartition, Committed]:
-    """Everything that the group has committed, by partition; empty for a group that nobody knows."""
-
-    def build(version: int) -> OffsetFetchRequest:
-        if version < 8:
-            return OffsetFetchRequest(group_id=group_id, topics=None)
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+    """Everything that the group has committed, by partition; empty for a group that does not exist."""
 
     def read(answer: Any, _: Broker) -> dict[TopicPartition, Committed]:
-        group = answer.groups[0] if answer.groups else answer
-        check(group.error_code, group_id, "OffsetFetch")
+        code, offsets = offsets_in(answer)
+        check(code, group_id, "OffsetFetch")
         found = {}
-        for topic in group.topics:
-            for row in topic.partitions:
-                check(row.error_code, group_id, f"OffsetFetch of {topic.name}-{row.partition_index}")
-                if row.committed_offset >= 0:
-                    partition = TopicPartition(topic.name, row.partition_index)
-                    found[partition] = Committed(row.committed_offset, row.committed_leader_epoch, row.metadata or "")
+        for row in offsets:
+            check(row.error_code, group_id, f"OffsetFetch of {row.partition}")
+            if row.offset >= 0:
+                found[row.partition] = Committed(row.offset, row.leader_epoch, row.metadata)
         return dict(sorted(found.items()))
 
-    return await ask_coordinator(cluster, group_id, Versioned(OffsetFetchRequest, build), deadline, read)
+    return await ask_coordinator(cluster, group_id, offset_fetch(group_id, None), deadline, read)
 
 
 async def commit_offsets(
     cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
-) -> None:
-    """Set the group's offsets.  The commit carries no generation, so the broker refuses it while the group lives."""
+) -> Mapping[TopicPartition, CoordinatorError | None]:
+    """Set the group's offsets; for each None, or why not: the broker may take some and refuse others.
+
+    The commit carries no generation, so the broker refuses it while the group lives.
+    """
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for partition, offset in sorted(offsets.items()):
         row = OffsetCommitRequestPartition(
@@ -86,20 +80,30 @@ async def commit_offsets(
     # By name: an operator means the topic that has it now.
     by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
 
-    def read(answer: OffsetCommitResponse, _: Broker) -> None:
+    def read(answer: OffsetCommitResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
+        outcome: dict[TopicPartition, CoordinatorError | None] = {}
         for topic in answer.topics:
             for row in topic.partitions:
-                if row.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise UnknownTopicError(f"{topic.name}-{row.partition_index} does not exist", code=row.error_code)
-                check(row.error_code, group_id, f"OffsetCommit of {topic.name}-{row.partition_index}")
+                partition = TopicPartition(topic.name, row.partition_index)
+                try:
+                    if row.error_code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+                        raise UnknownTopicError(f"{partition} does not exist", code=row.error_code)
+                    check(row.error_code, group_id, f"OffsetCommit of {partition}")
+                    outcome[partition] = None
+                except (FatalError, BrokerError, UnknownTopicError) as error:
+                    outcome[partition] = error
+        return {
+            partition: outcome.get(partition, BrokerError(f"the broker said nothing about the commit of {partition}"))
+            for partition in sorted(offsets)
+        }
 
-    await ask_coordinator(cluster, group_id, by_name, deadline, read)
+    return await ask_coordinator(cluster, group_id, by_name, deadline, read)
 
 
 async def delete_offsets(
     cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
-    """Delete committed offsets of topics that nobody in the group consumes (KIP-496); for each None, or why not."""
+    """Delete committed offsets of topics that no member of the group consumes (KIP-496); for each None, or why not."""
     topics = [
         OffsetDeleteRequestTopic(
             name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
@@ -130,34 +134,63 @@ async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, 
 
 
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
-    """Every partition of these topics; raises :class:`UnknownTopicError` when one does not exist."""
+    """Every partition of these topics.
+
+    Raises :class:`UnknownTopicError` when one does not exist, :class:`AuthorizationError` when this principal may not see one.
+    """
     wanted = sorted(set(topics))
-    counts = (await topics_metadata(cluster, wanted, deadline)).partitions(wanted)
+    metadata = await topics_metadata(cluster, wanted, deadline)
+    counts = metadata.partitions(wanted)
     missing = [topic for topic in wanted if topic not in counts]
+    hidden = [topic for topic in missing if metadata.errors.get(topic) == codes.TOPIC_AUTHORIZATION_FAILED]
+    if hidden:
+        raise _not_allowed(hidden)
     if missing:
-        names = (await topics_metadata(cluster, None, deadline)).topics
-        told = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
-        raise UnknownTopicError(f"no such topic: {told}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+        raise UnknownTopicError(f"no such topic: {', '.join(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
 
 
-async def end_offsets(
-    cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline
-) -> Mapping[TopicPartition, int]:
-    """The end of each partition's log; without those that are gone or that have no leader just now."""
+def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
+    return AuthorizationError(
+        f"the principal may not see topic {', '.join(topics)}: it needs DESCRIBE on the topic to look at it, READ to reset it",
+        code=codes.TOPIC_AUTHORIZATION_FAILED,
+    )
+
+
+@attrs.frozen
+class Ends:
+    """Where the logs of partitions end, and why that is not known of the others."""
+
+    offsets: Mapping[TopicPartition, int]
+    unknown: Mapping[TopicPartition, CoordinatorError]
+
+
+async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline) -> Ends:
+    """The end of each partition's log; those that are gone, hidden or without a leader just now do not hold the others up."""
     wanted = frozenset(partitions)
+    if not wanted:
+        return Ends({}, {})
     metadata = await topics_metadata(cluster, {partition.topic for partition in wanted}, deadline)
-    readable = [
-        partition
-        for partition in wanted
-        if (topic := metadata.topics.get(partition.topic)) is not None
-        and partition.partition < topic.partition_count
-        and topic.leaders[partition.partition] in metadata.brokers
-    ]
+    unknown = {
+        partition: why for partition in sorted(wanted) if (why := _why_unreadable(metadata, partition)) is not None
+    }
+    readable = wanted - unknown.keys()
     if not readable:
-        return {}
+        return Ends({}, unknown)
     ends = await list_offsets(cluster, dict.fromkeys(readable, LATEST), deadline)
-    return {partition: end.offset for partition, end in ends.items()}
+    return Ends({partition: end.offset for partition, end in ends.items()}, unknown)
+
+
+def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
+    """Why the end of a partition cannot be asked for; None when it can."""
+    topic = metadata.topics.get(partition.topic)
+    if metadata.errors.get(partition.topic) == codes.TOPIC_AUTHORIZATION_FAILED:
+        return _not_allowed([partition.topic])
+    if topic is None or not 0 <= partition.partition < topic.partition_count:
+        return UnknownTopicError(f"{partition} does not exist", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.leaders[partition.partition] not in metadata.brokers:
+        return BrokerError(f"{partition} has no leader now", code=codes.LEADER_NOT_AVAILABLE)
+    return None
 
 
 def require_known(partitions: Iterable[TopicPartition], known: Iterable[TopicPartition]) -> None:

@@ -1,4 +1,4 @@
-"""A group beside its offsets and the log: who reads what, how far, and how far behind; as values and as JSON."""
+"""A group, its offsets and the log: which member reads what, how far, and how far behind; as values and as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin.groups import GroupDescription, MemberDescription, describe_groups
-from consumer_coord.admin.offset_access import Committed, committed_offsets, end_offsets
-from consumer_coord.errors import CoordinatorError
+from consumer_coord.admin.offset_access import Committed, Ends, committed_offsets, end_offsets
+from consumer_coord.errors import AuthorizationError, CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
@@ -18,7 +18,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class PartitionRow:
-    """One partition that somebody in the group is assigned or that the group has committed; None where unknown."""
+    """One partition that is assigned to a member or that the group has committed; None where unknown."""
 
     partition: TopicPartition
     committed: Committed | None
@@ -35,10 +35,14 @@ class PartitionRow:
 
 @attrs.frozen
 class GroupReport:
-    """A group and its partitions, those with a member first, in the order of Kafka's tool."""
+    """A group and its partitions, those with a member first, in the order of Kafka's tool.
+
+    ``left_out``: the partitions of ``rows`` whose end is not known, and why; they are not in the lag.
+    """
 
     group: GroupDescription
     rows: tuple[PartitionRow, ...]
+    left_out: Mapping[TopicPartition, CoordinatorError] = attrs.field(factory=dict)
 
     @property
     def lag(self) -> int:
@@ -60,7 +64,15 @@ class GroupReport:
             "members": [_member_as_json(member) for member in group.members],
             "lag": self.lag,
             "partitions": [_row_as_json(row) for row in self.rows],
+            "left_out": self.left_out_as_json(),
         }
+
+    def left_out_as_json(self) -> list[dict[str, Any]]:
+        """Which partitions are not in the lag, and why."""
+        return [
+            {"topic": partition.topic, "partition": partition.partition, "error": str(error), "code": error.code}
+            for partition, error in self.left_out.items()
+        ]
 
 
 def _member_as_json(member: MemberDescription) -> dict[str, Any]:
@@ -93,22 +105,41 @@ async def report_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline, *, offsets: bool = True
 ) -> Mapping[str, GroupReport | CoordinatorError]:
     """For each group its report, or why there is none; without ``offsets`` the rows stay empty."""
-    described = await describe_groups(cluster, group_ids, deadline)
+    described = dict(await describe_groups(cluster, group_ids, deadline))
     groups = [found for found in described.values() if isinstance(found, GroupDescription)]
-    committed: dict[str, Mapping[TopicPartition, Committed]] = {}
-    ends: Mapping[TopicPartition, int] = {}
-    if offsets:
-        fetched = await asyncio.gather(*(committed_offsets(cluster, group.group_id, deadline) for group in groups))
-        committed = {group.group_id: found for group, found in zip(groups, fetched, strict=True)}
-        wanted = {partition for found in fetched for partition in found}
-        wanted |= {partition for group in groups for member in group.members for partition in member.partitions}
-        ends = await end_offsets(cluster, wanted, deadline)
-    return {
-        group_id: GroupReport(found, _rows(found, committed[group_id], ends) if offsets else ())
-        if isinstance(found, GroupDescription)
-        else found
-        for group_id, found in described.items()
-    }
+    if not offsets:
+        return {
+            group_id: GroupReport(found, ()) if isinstance(found, GroupDescription) else found
+            for group_id, found in described.items()
+        }
+    fetched = await asyncio.gather(*(_committed(cluster, group.group_id, deadline) for group in groups))
+    committed = {group.group_id: found for group, found in zip(groups, fetched, strict=True)}
+    wanted = {partition for found in fetched if not isinstance(found, CoordinatorError) for partition in found}
+    wanted |= {partition for group in groups for member in group.members for partition in member.partitions}
+    ends = await end_offsets(cluster, wanted, deadline)
+    return {group_id: _report(found, committed.get(group_id, {}), ends) for group_id, found in described.items()}
+
+
+async def _committed(
+    cluster: ClusterClient, group_id: str, deadline: Deadline
+) -> Mapping[TopicPartition, Committed] | CoordinatorError:
+    """What a group committed, or why this principal may not know: the other groups are still told of."""
+    try:
+        return await committed_offsets(cluster, group_id, deadline)
+    except AuthorizationError as error:
+        return error
+
+
+def _report(
+    found: GroupDescription | CoordinatorError, committed: Mapping[TopicPartition, Committed] | CoordinatorError, ends: Ends
+) -> GroupReport | CoordinatorError:
+    if isinstance(found, CoordinatorError):
+        return found
+    if isinstance(committed, CoordinatorError):
+        return committed
+    rows = _rows(found, committed, ends.offsets)
+    mine = {row.partition for row in rows}
+    return GroupReport(found, rows, {partition: why for partition, why in ends.unknown.items() if partition in mine})
 
 
 def _rows(

@@ -22,7 +22,8 @@ from consumer_coord.consumer.librdkafka.plane import native, partition_of, rows
 from consumer_coord.consumer.librdkafka.security import message_failure
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.subscription import TopicSubscription
-from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 
 #: ``getmany`` returns so many messages at most when it is not told.
@@ -103,7 +104,7 @@ class AiokafkaMethods(abc.ABC):
         ends = now() + timeout_s
         while True:
             async with self._used(in_callback=False) as engine:
-                engine.core.polls += 1
+                engine.core.application.polls += 1
                 if await _gather_of(engine, wanted, max(0.0, ends - now())):
                     picked = _pick(engine, wanted, most)
                     if picked and picked[0].error() is not None:
@@ -153,8 +154,12 @@ class AiokafkaMethods(abc.ABC):
         return {key: found[partition].offset for partition, key in keys.items()}
 
     async def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        found = await self._start().core.list_offsets(
-            dict.fromkeys(partitions, timestamp), read_committed=self._settings.isolation_level == "read_committed"
+        core = self._start().core
+        found = await list_offsets(
+            core.cluster,
+            dict.fromkeys(partitions, timestamp),
+            Deadline.after(core.config.default_api_timeout_ms),
+            read_committed=self._settings.isolation_level == "read_committed",
         )
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
 
@@ -186,7 +191,7 @@ class AiokafkaMethods(abc.ABC):
         """The topics that this consumer subscribes to; with a pattern those that match."""
         engine = self._start()
         exclude = self._settings.coordinator.exclude_internal_topics
-        return frozenset(self._subscription.wanted(engine.core.metadata, exclude_internal=exclude))
+        return frozenset(self._subscription.wanted(engine.core.cluster.metadata, exclude_internal=exclude))
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:

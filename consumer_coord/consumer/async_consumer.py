@@ -149,7 +149,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 self._plane,
                 self._home,
                 EngineSettings(
-                    reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                    reset=ResetPolicy(
+                        self._settings.auto_offset_reset,
+                        self._settings.isolation_level == "read_committed",
+                        check_epochs=self._threaded is not None,
+                    ),
                     auto_store=self._auto_store,
                     resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                     is_lapsed=is_lapsed,
@@ -191,7 +195,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._tell_events()
         if await self._turns.pass_on():
             # Whatever the others did: look before anything is handed out.
-            self._core.attention = True
+            self._core.application.attention = True
 
     @property
     def executor(self) -> concurrent.futures.Executor:
@@ -223,7 +227,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             if engine is not None:
                 # A poll that waits ends at its next look.
                 engine.closing = True
-                engine.core.rouse()
+                engine.core.application.rouse()
                 call = object()
                 await self._turns.take(call)
                 try:
@@ -294,9 +298,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if engine is None or self._closing is not None or self._turns.taken:
             return None
         core, ahead = engine.core, engine.reader.ahead
-        if len(ahead) < count or core.attention or engine.suspended or self._in_callback:
+        if len(ahead) < count or core.application.attention or engine.suspended or self._in_callback:
             return None
-        core.polls += 1
+        core.application.polls += 1
         return ahead
 
     async def poll(self, timeout: float | None = None) -> Message | None:
@@ -333,7 +337,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def _take(self, least: int, most: int, timeout: float | None) -> list[Message]:
         async with self._used(in_callback=False) as engine:
-            engine.core.polls += 1
+            engine.core.application.polls += 1
             if await engine.gather(least, max(most, _BATCH), seconds(timeout, FOREVER_S)):
                 return engine.take(most)
             return []
@@ -527,7 +531,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """For ``Producer.send_offsets_to_transaction``; see :class:`~consumer_coord.consumer.group_consumer.GroupConsumer`."""
         with kafka_exceptions():
             core = self._core
-            return group_metadata.encode(core.group_id, await core.hold_joins(), core.group_instance_id)
+            return group_metadata.encode(core.config.group_id, await core.hold_joins(), core.config.group_instance_id)
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568)."""
@@ -536,7 +540,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
 
 def _must_not_be_subscribed(engine: Engine, what: str) -> None:
-    if engine.core.subscribed:
+    if engine.core.protocol.subscribed:
         raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
 
 

@@ -36,7 +36,7 @@ class AsyncHome:
     def __init__(self, core: ConsumerCoordinator) -> None:
         self._core = core
         self._bell = LoopBell()
-        core.ring = self._bell.set
+        core.application.ring = self._bell.set
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._work: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class AsyncHome:
 
     async def ring(self, timeout_s: float) -> None:
         """Suspends."""
-        if not self._core.attention:
+        if not self._core.application.attention:
             await self._bell.wait(timeout_s)
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:

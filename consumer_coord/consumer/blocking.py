@@ -28,14 +28,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import ClientConfig, Config, as_assignor, load_assignors, parse
+from consumer_coord.config import CONSUMER, Config, as_assignor, load_assignors, parse
 from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.generation import Generation
-from consumer_coord.list_offsets import ListedOffset
+from consumer_coord.list_offsets import ListedOffset, list_offsets
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.printable import get_logger
@@ -53,7 +54,15 @@ _DROPPED_TIMEOUT_MS = 5_000
 def choose_assignors(
     settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
 ) -> tuple[Assignor, ...]:
-    """Assignor objects handed over, or those that ``partition.assignment.strategy`` names; not both."""
+    """Assignor objects handed over, or those that ``partition.assignment.strategy`` names; not both.
+
+    None in the consumer protocol, in which the broker assigns.
+    """
+    if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
+        raise ConfigurationError(
+            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: group.remote.assignor"
+            " chooses one of the brokers' group.consumer.assignors; your own needs group.protocol=classic"
+        )
     if assignors is None:
         return load_assignors(parsed.strategy)
     if settings.get("partition.assignment.strategy") is not None:
@@ -81,9 +90,9 @@ class BlockingCoordinator:
         self._closing: asyncio.Task[None] | None = None
         self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
         #: At exit, and when this object is collected, the core alone is known: nothing keeps a dropped object alive.
-        self._leave_at_exit = functools.partial(self._coordinator.leave_at_exit, EXIT_TIMEOUT_S * 1000)
+        self._leave_at_exit = functools.partial(self._coordinator.close, EXIT_TIMEOUT_S * 1000, at_exit=True)
         self._runtime.on_exit(self._leave_at_exit)
-        self._runtime.members.add(self._coordinator)
+        self._runtime.applications.add(self._coordinator.application)
         self._finalizer = weakref.finalize(
             self, _dropped, self._runtime, self._coordinator, self.config.client, self._leave_at_exit
         )
@@ -165,7 +174,7 @@ class BlockingCoordinator:
 
     def polled(self) -> None:
         """The application polled; raises a failure of the background."""
-        self.core.polled()
+        self.core.application.polled()
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Rejoin although nothing demands it (KIP-568)."""
@@ -226,16 +235,21 @@ class BlockingCoordinator:
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
     ) -> Mapping[TopicPartition, ListedOffset]:
         """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``list_offsets.py``."""
-        return self.call(
-            lambda: self._coordinator.list_offsets(wanted, timeout_ms, read_committed=read_committed), timeout_ms
-        )
+        limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+        async def look_up() -> Mapping[TopicPartition, ListedOffset]:
+            # On the loop, whose time a deadline is of.
+            deadline = Deadline.after(limit)
+            return await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)
+
+        return self.call(look_up, timeout_ms)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     @property
     def metadata(self) -> Metadata:
         """The cluster's metadata as last seen."""
-        return self.core.metadata
+        return self.core.cluster.metadata
 
     def refresh_metadata(self, timeout_ms: float | None = None) -> Metadata:
         """Metadata that was asked for after this call began."""
@@ -249,7 +263,7 @@ class BlockingCoordinator:
     @property
     def generation_state(self) -> Generation:
         """Generation id, member id and agreed assignor, as one value."""
-        return self.core.generation_state
+        return self.core.protocol.generation_state
 
     @property
     def generation(self) -> int:
@@ -264,7 +278,7 @@ class BlockingCoordinator:
     @property
     def is_leader(self) -> bool:
         """True while this member leads the group."""
-        return self.core.is_leader
+        return self.core.protocol.is_leader
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -330,7 +344,7 @@ def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, 
         return
 
     async def leave() -> None:
-        logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.group_id)
+        logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.config.group_id)
         await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
 
     # This runs wherever a collection happens to run: all the rest is the loop's.

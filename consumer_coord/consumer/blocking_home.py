@@ -36,9 +36,9 @@ class BlockingHome:
 
     async def ring(self, timeout_s: float) -> None:
         """Blocks."""
-        bell = self._core.bell
+        bell = self._core.application.bell
         bell.clear()
-        if not self._core.attention:
+        if not self._core.application.attention:
             bell.wait(timeout_s)
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:

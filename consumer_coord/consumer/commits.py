@@ -52,7 +52,7 @@ class _Timer:
         """It is time."""
         if not self.stopped:
             self.due = True
-            self.core.rouse()
+            self.core.application.rouse()
 
 
 class AutoCommit:
@@ -155,7 +155,7 @@ class AsynchronousCommits:
         core = self._core
         pending = self._identity.commit(wanted, core.config.default_api_timeout_ms)
         self._flying.append((wanted, pending))
-        pending.add_done_callback(lambda _: core.rouse())
+        pending.add_done_callback(lambda _: core.application.rouse())
         return pending
 
     def tell(self) -> None:

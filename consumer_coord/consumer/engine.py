@@ -16,7 +16,6 @@ partitions are lost.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
@@ -34,9 +33,10 @@ from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: How long the data plane may wait before the group is looked at again.
 _SLICE_S = 0.1
@@ -105,7 +105,7 @@ class Engine:
     @property
     def suspended(self) -> bool:
         """True while records may be another member's: nothing is handed out."""
-        return not self.manual and self.core.lease_clock() >= self.core.lease_until
+        return not self.manual and self.core.lease.clock() >= self.core.lease.until
 
     @property
     def plain(self) -> bool:
@@ -113,7 +113,7 @@ class Engine:
         core = self.core
         return (
             self.reader.plain
-            and not core.attention
+            and not core.application.attention
             and not core.rebalancing
             and not self.starting.pending
             and not self._settings.resets_itself
@@ -129,7 +129,7 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            if core.attention:
+            if core.application.attention:
                 await self.attend()
             else:
                 await reader.ready()
@@ -138,15 +138,15 @@ class Engine:
                 break
             await self._wait(most - ready, max(0.0, ends - self._home.now()))
             # Waiting is polling: the application is here.
-            core.polls += 1
+            core.application.polls += 1
             if self._settings.resets_itself:
                 self._look_for_lapsed()
             await self._events()
             if self._home.now() >= ends:
-                if not core.attention:
+                if not core.application.attention:
                     break
                 late = True
-        core.poll_times.looked(began, len(reader.ahead))
+        core.application.poll_times.looked(began, len(reader.ahead))
         if not reader.ahead:
             self.starting.raise_unknown()
             return False
@@ -164,7 +164,7 @@ class Engine:
             await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
             return
         if not self.manual and (not reader.assigned or core.rebalancing or self.starting.pending):
-            if not core.attention:
+            if not core.application.attention:
                 await self._home.ring(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
             slice_s = 0.0
         await reader.fetch(most, slice_s)
@@ -176,7 +176,7 @@ class Engine:
             for message in lapsed:
                 self.starting.lapsed(partition_of_message(message), message.error().str())
             self.reader.ahead = deque(one for one in self.reader.ahead if one not in lapsed)
-            self.core.rouse()
+            self.core.application.rouse()
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
@@ -185,7 +185,7 @@ class Engine:
     def wakeup(self) -> None:
         """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""
         self._woken = True
-        self.core.rouse()
+        self.core.application.rouse()
 
     # -- what the group wants -------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Engine:
         try:
             await self._home.settled()
             await self.reader.ready()
-            core.polled(looks=True)
+            core.application.polled(looks=True)
             if self._woken:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
@@ -212,7 +212,7 @@ class Engine:
             if failure is not None:
                 raise failure
         except BaseException:
-            core.attention = True
+            core.application.attention = True
             raise
 
     async def _begin_recreated(self) -> None:
@@ -247,7 +247,7 @@ class Engine:
                 limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
                 pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
                 if pending is not None:
-                    pending.add_done_callback(lambda _: self.core.rouse())
+                    pending.add_done_callback(lambda _: self.core.application.rouse())
                     self._final.update(dict.fromkeys(finished, pending))
             if not self._hurry and not all(pending.done() for pending in self._final.values()):
                 return False
@@ -272,18 +272,18 @@ class Engine:
         core = self.core
         core.prepare_to_leave()
         try:
-            core.attention = False
+            core.application.attention = False
             while not await self.handover.carry_out(leaving=True):
                 left_s = ends - self._home.now()
                 # When the time is up, what is on its way is not waited for: callbacks run, and the partitions are given up.
                 self._hurry = left_s <= 0
                 if not self._hurry:
                     await self._home.ring(min(left_s, _SLICE_S))
-                    core.attention = False
+                    core.application.attention = False
         finally:
             self._hurry = False
             # Whatever came up meanwhile is for the next poll.
-            core.attention = True
+            core.application.attention = True
         return self.handover.take_failure()
 
     # -- offsets --------------------------------------------------------------------------------------------------------

@@ -94,7 +94,11 @@ class GroupConsumer:
             Inline(self._librdkafka),
             self._home,
             EngineSettings(
-                reset=ResetPolicy(self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed"),
+                reset=ResetPolicy(
+                    self._settings.auto_offset_reset,
+                    self._settings.isolation_level == "read_committed",
+                    check_epochs=True,
+                ),
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                 is_lapsed=is_lapsed,
@@ -104,7 +108,7 @@ class GroupConsumer:
             events=self._between_slices,
         )
         self._reader = self._engine.reader
-        self._lease_clock = self._core.lease_clock
+        self._lease_clock = self._core.lease.clock
         #: The thread whose turn it is, 0 for none; and how many wait for theirs.
         self._user = 0
         self._waiting = 0
@@ -154,7 +158,7 @@ class GroupConsumer:
         try:
             while self._user:
                 # A thread that polls without a pause passes its turn on when it looks.
-                self._core.attention = True
+                self._core.application.attention = True
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
@@ -199,7 +203,7 @@ class GroupConsumer:
             self._wait_for_turn(me)
         self._user = me
         # Whatever the other one did: look before anything is handed out.
-        self._core.attention = True
+        self._core.application.attention = True
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
         self._calling = get_ident()
@@ -219,14 +223,14 @@ class GroupConsumer:
             self._user = me
             mine = True
             core = self._core
-            core.polls += 1
+            core.application.polls += 1
             ahead = self._reader.ahead
             if not ahead and self._engine.plain:
                 # By far most often: messages wait in librdkafka, and nothing else is up.
                 self._reader.unsure = True
                 self._reader.arrived(self._fetch(MOST_AHEAD))
                 ahead = self._reader.ahead
-            if core.attention or not ahead or self._lease_clock() >= core.lease_until:
+            if core.application.attention or not ahead or self._lease_clock() >= core.lease.until:
                 if not self._gather(1, MOST_AHEAD, timeout):
                     self._user = 0
                     return None
@@ -248,11 +252,11 @@ class GroupConsumer:
             self._user = me
             mine = True
             core, reader = self._core, self._reader
-            core.polls += 1
+            core.application.polls += 1
             if not reader.ahead and self._engine.plain:
                 reader.unsure = True
                 messages = self._fetch(num_messages)
-                if len(messages) == num_messages and self._lease_clock() < core.lease_until:
+                if len(messages) == num_messages and self._lease_clock() < core.lease.until:
                     behind = reader.tracked(messages)
                     self._user = 0; reader.behind, reader.unsure = behind, False; return messages  # noqa: E702
                 reader.arrived(messages)
@@ -276,16 +280,16 @@ class GroupConsumer:
         began = self._home.now()
         messages: list[Message] = self._librdkafka.handle.consume(most, 0)
         if messages:
-            self._core.poll_times.looked(began, len(messages) - 1)
+            self._core.application.poll_times.looked(began, len(messages) - 1)
             if self._librdkafka.told:
-                self._core.attention = True
+                self._core.application.attention = True
         return messages
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         if self._closed:
             raise to_kafka_exception(ClosedError("Consumer closed"))
         with kafka_exceptions():
-            if self._core.attention:
+            if self._core.application.attention:
                 self._coordinator.check_process()
             return run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
 
@@ -368,7 +372,7 @@ class GroupConsumer:
         self._run(unassign)
 
     def _check_manual(self, what: str) -> None:
-        if self._core.subscribed:
+        if self._core.protocol.subscribed:
             raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
 
     # -- offsets ------------------------------------------------------------------------------------------------------
@@ -509,7 +513,7 @@ class GroupConsumer:
 
         async def encode() -> Any:
             state = self._coordinator.hold_joins()
-            return group_metadata.encode(self._core.group_id, state, self._core.group_instance_id)
+            return group_metadata.encode(self._core.config.group_id, state, self._core.config.group_instance_id)
 
         return self._run(encode)
 
@@ -547,7 +551,7 @@ class GroupConsumer:
         finally:
             # An interrupt may come anywhere: another close goes on from here.
             self._engine.closing = True
-            self._core.attention = True
+            self._core.application.attention = True
             try:
                 self._coordinator.close(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:

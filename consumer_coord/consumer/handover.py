@@ -87,7 +87,8 @@ class Handover:
         assignment = self._member.assignment
         if self._giving_up:
             # Interrupted: the coordinator may not have heard of what is held no more.
-            self._member.gave_up(self._giving_up - assignment.held)
+            member, released = self._member, self._giving_up - assignment.held
+            member.application.call(lambda: member.protocol.released(released))
             self._giving_up = frozenset()
         change = assignment.change()
         if change.lost:
@@ -135,7 +136,7 @@ class Handover:
             await self._holder.through(self._call(callback, partitions, kind))
 
     async def _call(self, callback: Callback, partitions: Partitions, kind: str) -> None:
-        began = self._member.clock()
+        began = self._member.application.clock()
         try:
             await self._holder.call(callback, partitions)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the protocol goes on first
@@ -144,7 +145,7 @@ class Handover:
             failure.__cause__ = error
             self.failures.append(failure)
         finally:
-            self._member.called_back(kind, began)
+            self._member.application.called_back(kind, began)
 
 
 class HoldsNothing:

@@ -22,15 +22,15 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from consumer_coord import __version__
-from consumer_coord.config import ClientConfig
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
-from consumer_coord.group.member import GroupMember
+from consumer_coord.group.application import Application
 from consumer_coord.net import security
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.printable import get_logger
+from consumer_coord.version import __version__
 
 logger = get_logger(__name__)
 
@@ -86,28 +86,16 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     return await outcome
 
 
-def cluster_client(config: ClientConfig) -> ClusterClient:
+def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None = None) -> ClusterClient:
     """A cluster client of its own for the running loop.
 
-    Raises :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
+    :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
     secured = security.load(config.security)
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return ClusterClient(
-        ClusterConfig(
-            bootstrap_servers=config.bootstrap_servers,
-            client_id=config.client_id,
-            software_version=__version__,
-            request_timeout_ms=config.request_timeout_ms,
-            connection_setup_timeout_ms=config.connection_setup_timeout_ms,
-            reconnect_backoff_ms=config.reconnect_backoff_ms,
-            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-            metadata_max_age_ms=config.metadata_max_age_ms,
-            connections_max_idle_ms=config.connections_max_idle_ms,
-            allow_auto_create_topics=config.allow_auto_create_topics,
-        ),
+        attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms),
         environment,
         secured.authenticator(environment),
     )
@@ -176,8 +164,8 @@ class Runtime:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.clusters = SharedClusters()
-        #: Roused in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
-        self.members: weakref.WeakSet[GroupMember] = weakref.WeakSet()
+        #: Told in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
+        self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = threading.Event()
         self.thread = threading.Thread(
@@ -203,8 +191,8 @@ class Runtime:
         self.loop.run_forever()
 
     def _forked(self) -> None:
-        for member in self.members:
-            member.attention = True
+        for application in self.applications:
+            application.attention = True
 
     def check_process(self) -> None:
         """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import re
 from collections.abc import Iterable, Mapping
@@ -12,10 +13,20 @@ from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.leader_epochs import epoch_ends
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
+from consumer_coord.list_offsets import list_offsets
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
+logger = get_logger(__name__)
+
 BY_DURATION = "by_duration:"
+#: ``auto.offset.reset=none``, in librdkafka's word.
+NONE = "error"
+#: How long the check of leader epochs may hold up the beginning; librdkafka would take up to a second.
+_CHECK_MS = 1_000
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
@@ -37,8 +48,8 @@ class Starts:
     committed: Positions = attrs.field(factory=dict)
     #: By ``auto.offset.reset``; the offset of the first record is not looked up (``EARLIEST``).
     reset: Positions = attrs.field(factory=dict)
-    #: Without a commit, and ``auto.offset.reset`` is ``none``.
-    unknown: frozenset[TopicPartition] = frozenset()
+    #: Without a position, and ``auto.offset.reset`` is ``none``: why.
+    unknown: Mapping[TopicPartition, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -47,6 +58,9 @@ class ResetPolicy:
 
     reset: str
     read_committed: bool
+    #: Check that the group's commits are still in the log (KIP-320), before the data plane begins there.  librdkafka would
+    #: check it, too, but begins only a second later.
+    check_epochs: bool = False
 
     async def starts(
         self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float
@@ -55,7 +69,40 @@ class ResetPolicy:
         wanted = frozenset(partitions)
         rows = await coordinator.committed(wanted, timeout_ms)
         committed = {partition: position for partition, position in rows.items() if position is not None}
-        return attrs.evolve(await self.resets(coordinator, wanted - committed.keys(), timeout_ms), committed=committed)
+        resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms)
+        if not self.check_epochs:
+            return attrs.evolve(await resets, committed=committed)
+        found, checked = await asyncio.gather(resets, self._checked(coordinator, committed, timeout_ms))
+        return attrs.evolve(
+            checked, reset={**found.reset, **checked.reset}, unknown={**found.unknown, **checked.unknown}
+        )
+
+    async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
+        """Commits that are behind the end of their epoch begin again at that end, or by the policy (KIP-320).
+
+        A position that was checked loses its epoch; one that could not be checked keeps it, and librdkafka checks it.
+        """
+        epochs = {partition: at.leader_epoch for partition, at in committed.items() if at.leader_epoch >= 0}
+        ends = await epoch_ends(coordinator.cluster, epochs, min(timeout_ms, _CHECK_MS)) if epochs else {}
+        good, reset = dict(committed), dict[TopicPartition, OffsetAndMetadata]()
+        lost: dict[TopicPartition, str] = {}
+        for partition, end in ends.items():
+            at = committed[partition]
+            if end.offset >= at.offset and end.leader_epoch >= 0:
+                good[partition] = attrs.evolve(at, leader_epoch=-1)
+                continue
+            del good[partition]
+            why = f"log truncation detected at offset {at.offset} of leader epoch {at.leader_epoch}, which ends at {end.offset}"
+            logger.warning("%s: %s", partition, why)
+            if self.reset != NONE and end.offset >= 0 and end.leader_epoch >= 0:
+                reset[partition] = OffsetAndMetadata(end.offset)
+            else:
+                lost[partition] = why
+        if lost and self.reset != NONE:
+            # Nothing is left of that epoch, nor of older ones.
+            again = await self.resets(coordinator, frozenset(lost), timeout_ms)
+            return Starts(good, {**reset, **again.reset}, again.unknown)
+        return Starts(good, reset, lost)
 
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
@@ -78,12 +125,14 @@ class ResetPolicy:
             none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
             ends = await self._listed(coordinator, none, timeout_ms) if none else {}
             return Starts(reset={**found, **ends})
-        return Starts(unknown=partitions)
+        return Starts(unknown=dict.fromkeys(partitions, "no committed offset"))
 
     async def _listed(
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        rows = await coordinator.list_offsets(wanted, timeout_ms, read_committed=self.read_committed)
+        rows = await list_offsets(
+            coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed
+        )
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in rows.items()}
 
 

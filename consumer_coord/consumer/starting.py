@@ -73,7 +73,7 @@ class Starting:
     def choose(self, positions: Positions) -> None:
         """The application wants to begin there."""
         self._chosen.update(positions)
-        self._core.rouse()
+        self._core.application.rouse()
 
     def lapsed(self, partition: TopicPartition, why: str) -> None:
         """The data plane reads this one no more: its offset is not in the log."""
@@ -93,7 +93,7 @@ class Starting:
         if self.unknown:
             unknown, self.unknown = self.unknown, {}
             self._retry_at = self._home.now() + self._core.config.retry_backoff_ms / 1000
-            self._core.rouse()
+            self._core.application.rouse()
             raise no_offset(unknown)
 
     async def go_on(self, told: Collection[TopicPartition]) -> None:
@@ -124,7 +124,7 @@ class Starting:
     def _begin(self, wanted: frozenset[TopicPartition]) -> None:
         left_s = self._retry_at - self._home.now()
         if left_s > 0:
-            self._home.later(left_s, self._core.rouse)
+            self._home.later(left_s, self._core.application.rouse)
             return
         core, policy, lapsed = self._core, self._policy, wanted & self._lapsed.keys()
         limit_ms = core.config.default_api_timeout_ms
@@ -132,12 +132,12 @@ class Starting:
         async def look_up() -> Starts:
             found = await policy.starts(core, wanted - lapsed, limit_ms)
             again = await policy.resets(core, lapsed, limit_ms)
-            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown=found.unknown | again.unknown)
+            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown={**found.unknown, **again.unknown})
 
         pending = self._home.start(look_up)
         topics = {partition: self._topic_id(partition) for partition in wanted}
         self._look_up = _LookUp(pending, core.assignment.ownerships(wanted), topics)
-        pending.add_done_callback(lambda _: core.rouse())
+        pending.add_done_callback(lambda _: core.application.rouse())
 
     async def _take(self, look_up: _LookUp) -> None:
         """Start what was found; a partition that was given up meanwhile and came back is looked up again."""
@@ -164,7 +164,7 @@ class Starting:
         committed = {partition: at for partition, at in found.committed.items() if partition in still}
         reset = {partition: at for partition, at in found.reset.items() if partition in still}
         self.unknown.update(
-            {partition: self._lapsed.get(partition, "no committed offset") for partition in found.unknown & still}
+            {partition: self._lapsed.get(partition, why) for partition, why in found.unknown.items() if partition in still}
         )
         self._on_committed(committed)
         self._on_reset(reset)

@@ -58,7 +58,7 @@ class TopicIdentity:
 
     def recreated(self, assigned: Set[TopicPartition]) -> frozenset[TopicPartition]:
         """Those of ``assigned`` whose topic has another id now; the same again until :meth:`begun_anew` is called for them."""
-        version = self._core.metadata.version
+        version = self._core.cluster.metadata.version
         if version == self._seen and len(self._ids) == len(assigned):
             return frozenset()
         self.started(assigned - self._ids.keys())
@@ -94,5 +94,5 @@ class TopicIdentity:
 
     def now(self, partition: TopicPartition) -> uuid.UUID | None:
         """The id of the topic that bears a partition's name now, None when it is not known."""
-        topic = self._core.metadata.topics.get(partition.topic)
+        topic = self._core.cluster.metadata.topics.get(partition.topic)
         return None if topic is None or topic.id == _UNKNOWN else topic.id

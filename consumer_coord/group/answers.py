@@ -18,6 +18,7 @@ from consumer_coord.errors import (
     FencedError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    UnsupportedVersionError,
 )
 from consumer_coord.group import requests
 from consumer_coord.wire import error_codes as codes
@@ -109,7 +110,8 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         GroupMaxSizeReachedError,
     ),
     codes.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members of a group need one assignor in common, and all must be consumers",
+        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol takes"
+        " classic members only if the brokers' group.consumer.migration.policy allows it (downgrade or bidirectional)",
         InconsistentGroupProtocolError,
     ),
     codes.INVALID_SESSION_TIMEOUT: (
@@ -117,6 +119,6 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         ConfigurationError,
     ),
     codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
-    codes.UNSUPPORTED_VERSION: ("the broker is too old for a setting in use", FatalError),
+    codes.UNSUPPORTED_VERSION: ("the broker is too old for it", UnsupportedVersionError),
     codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),
 }

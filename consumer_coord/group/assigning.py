@@ -22,6 +22,7 @@ from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import first_row
 from consumer_coord.wire.messages.group import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -149,7 +150,7 @@ class Assigning:
         """
         try:
             answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
-            group = answer.groups[0]
+            group = first_row(answer.groups, "DescribeGroups")
             if codes.is_retriable(group.error_code):
                 raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
         except RetriableError as error:

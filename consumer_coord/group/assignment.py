@@ -134,10 +134,11 @@ class AssignmentState:
                 if not holding.lost and (self._revoke_all or partition not in self._target.partitions)
             )
 
-    def given_up(self) -> None:
-        """The group is being told what is held: what was let go of before is anybody's from now on."""
+    def given_up(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """The group is being told what is held: what was let go of before (None: all of it) may be another member's now."""
         with self._lock:
-            self._let_go.clear()
+            for partition in tuple(self._let_go) if partitions is None else partitions:
+                self._let_go.pop(partition, None)
 
     @property
     def any_lost(self) -> bool:

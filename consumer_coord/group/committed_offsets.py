@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import (
     ClosedError,
@@ -34,13 +35,15 @@ from consumer_coord.errors import (
 from consumer_coord.group.answers import fatal
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.generation import NO_GENERATION, Generation
+from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.signals import Signal
-from consumer_coord.topic_partition import TopicPartition, by_topic, listed
+from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,
@@ -48,10 +51,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
 
@@ -79,8 +78,8 @@ class OffsetAndMetadata:
 CommitResult = Mapping[TopicPartition, CoordinatorError | None]
 
 
-class Membership(Protocol):
-    """What commits must know of the member; the coordinator is one."""
+class CommitMembership(Protocol):
+    """What commits must know of the membership, whichever group protocol it is of."""
 
     @property
     def generation_state(self) -> Generation: ...
@@ -88,16 +87,15 @@ class Membership(Protocol):
     def rebalancing(self) -> bool: ...
     @property
     def subscribed(self) -> bool: ...
-    @property
-    def group_instance_id(self) -> str | None: ...
 
-    async def find_coordinator(self, deadline: Deadline) -> Broker: ...
-    async def ask_coordinator(
-        self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None
-    ) -> Any: ...
-    def coordinator_gone(self, broker: Broker, why: str) -> None: ...
-    async def wait_for_sync(self, deadline: Deadline) -> None: ...
-    def membership_refused(self, used: Generation, code: int, request: str) -> None: ...
+    async def wait_for_sync(self, deadline: Deadline) -> None:
+        """Wait until a rebalance that is under way, or that the group demands, has ended; then the commit is sent again.
+
+        Raises :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, and at once when the member leaves.
+        """
+
+    def membership_refused(self, used: Generation, code: int, request: str) -> None:
+        """A commit was refused: do what that says about the membership, if ``used`` is still its generation."""
 
 
 @attrs.frozen
@@ -130,21 +128,23 @@ class Offsets:
 
     def __init__(
         self,
-        group_id: str,
-        membership: Membership,
+        config: CoordinatorConfig,
+        link: CoordinatorLink,
+        membership: CommitMembership,
         assignment: AssignmentState,
         backoff: Backoff,
         metrics: Metrics,
         *,
-        request_timeout_ms: int,
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     ) -> None:
-        self._group_id = group_id
+        self._group_id = config.group_id
+        self._group_instance_id = config.group_instance_id
+        self._link = link
         self._member = membership
         self._assignment = assignment
         self._backoff = backoff
         self._metrics = metrics
-        self._request_timeout_ms = request_timeout_ms
+        self._request_timeout_ms = config.request_timeout_ms
         self._spawn = spawn
         self._waiting: list[_Ticket] = []
         self._sending: list[_Ticket] = []
@@ -269,8 +269,8 @@ class Offsets:
             used = self._member.generation_state
             started = now()
             try:
-                broker = await self._member.find_coordinator(deadline)
-                answer: OffsetCommitResponse = await self._member.ask_coordinator(
+                broker = await self._link.find(deadline)
+                answer: OffsetCommitResponse = await self._link.ask(
                     broker,
                     _by_name_or_id(self._request(entries, used)),
                     timeout_ms=self._request_timeout_ms,
@@ -343,7 +343,7 @@ class Offsets:
             group_id=self._group_id,
             generation_id_or_member_epoch=generation.generation_id,
             member_id=generation.member_id,
-            group_instance_id=self._member.group_instance_id if generation != NO_GENERATION else None,
+            group_instance_id=self._group_instance_id if generation != NO_GENERATION else None,
             topics=[
                 OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=parts)
                 for (topic, topic_id), parts in topics.items()
@@ -371,7 +371,7 @@ class Offsets:
                     last = CommitFailedError(self._refusal(code), code=code)
                     continue
                 if code in _COORDINATOR_GONE:
-                    self._member.coordinator_gone(broker, codes.error_name(code))
+                    self._link.forget(broker, codes.error_name(code))
                     last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
                 elif code == codes.NONE:
                     del remaining[partition]
@@ -390,10 +390,10 @@ class Offsets:
         return remaining, last
 
     def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:
-        if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID):
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID, codes.GROUP_ID_NOT_FOUND):
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
-        if code == codes.UNKNOWN_MEMBER_ID:
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
             return CommitFailedError(self._refusal(code), code=code)
         if code == codes.UNKNOWN_TOPIC_ID:
             return CommitFailedError(
@@ -437,7 +437,7 @@ class Offsets:
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
         else:
-            if code == codes.REBALANCE_IN_PROGRESS:
+            if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
             # Nobody waits for the sync with what is not held: the join may be waiting for just this commit.
             entries = self._still_held(entries, tickets, code)
@@ -508,10 +508,10 @@ class Offsets:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
-                broker = await self._member.find_coordinator(deadline)
-                answer = await self._member.ask_coordinator(
+                broker = await self._link.find(deadline)
+                answer = await self._link.ask(
                     broker,
-                    _fetch_request(self._group_id, partitions),
+                    offset_fetch(self._group_id, partitions, require_stable=True),
                     timeout_ms=self._request_timeout_ms,
                     patience_ms=max(1.0, deadline.remaining_ms),
                 )
@@ -521,28 +521,22 @@ class Offsets:
     def _read_fetched(
         self, answer: OffsetFetchResponse, partitions: frozenset[TopicPartition], broker: Broker
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        # Up to v7 the message is about one group; from v8 on it has a list of them.
-        group: Any = answer.groups[0] if answer.groups else answer
-        code, topics = group.error_code, group.topics
+        code, offsets = offsets_in(answer)
         self._check_fetched(code, "all partitions", broker)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(sorted(partitions))
-        for topic in topics:
-            for row in topic.partitions:
-                partition = TopicPartition(topic.name, row.partition_index)
-                if partition not in found:
-                    continue
-                self._check_fetched(row.error_code, str(partition), broker)
-                if row.committed_offset >= 0:
-                    found[partition] = OffsetAndMetadata(
-                        row.committed_offset, row.committed_leader_epoch, row.metadata or ""
-                    )
+        for row in offsets:
+            if row.partition not in found:
+                continue
+            self._check_fetched(row.error_code, str(row.partition), broker)
+            if row.offset >= 0:
+                found[row.partition] = OffsetAndMetadata(row.offset, row.leader_epoch, row.metadata)
         return found
 
     def _check_fetched(self, code: int, what: str, broker: Broker) -> None:
         if code == codes.NONE or code == codes.UNKNOWN_TOPIC_OR_PARTITION:
             return
         if code in _COORDINATOR_GONE:
-            self._member.coordinator_gone(broker, codes.error_name(code))
+            self._link.forget(broker, codes.error_name(code))
         if codes.is_retriable(code) or code == codes.UNSTABLE_OFFSET_COMMIT:
             raise RetriableError(f"committed offset of {what}: {codes.error_name(code)}", code=code)
         raise fatal(code, group_id=self._group_id, request=f"OffsetFetch of {what}")
@@ -560,7 +554,7 @@ class Offsets:
             task.cancel()
 
 
-_REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
+_REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
 _COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
 
@@ -568,22 +562,3 @@ def _by_name_or_id(request: OffsetCommitRequest) -> Versioned:
     """In a version with ids only if every topic's id is known (KIP-848)."""
     by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
     return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)
-
-
-def _fetch_request(group_id: str, partitions: Iterable[TopicPartition]) -> Versioned:
-    """Up to v7 for one group, from v8 on for a list of them (KIP-709); v7 brought require-stable (KIP-447)."""
-    topics = by_topic(partitions)
-
-    def build(version: int) -> OffsetFetchRequest:
-        if version < 8:
-            return OffsetFetchRequest(
-                group_id=group_id,
-                topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=row) for topic, row in topics.items()],
-                require_stable=version >= 7,
-            )
-        rows = [OffsetFetchRequestTopics(name=topic, partition_indexes=row) for topic, row in topics.items()]
-        return OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=rows)], require_stable=True
-        )
-
-    return Versioned(OffsetFetchRequest, build)

@@ -1,7 +1,8 @@
 """The consumer coordinator: one member of one group, and what its application may ask of it.
 
-How it joins its group and what it holds then is :mod:`consumer_coord.group.classic`.  Everything here runs on one event loop,
-except what is marked as thread-safe.
+It is made of parts: :class:`~consumer_coord.group.protocol.MemberContext` holds those that any group protocol needs, and
+:class:`~consumer_coord.group.protocol.GroupProtocol` is how the member joins its group and what it holds then.  Everything here
+runs on one event loop, except what is marked as thread-safe.
 """
 
 from __future__ import annotations
@@ -9,31 +10,118 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from consumer_coord.environment import now
-from consumer_coord.errors import (
-    FatalError,
-    RequestTimedOutError,
-)
-from consumer_coord.group.assignment import Target
-from consumer_coord.group.classic import RebalancingMember
+from assignors.base import Assignor
+from consumer_coord.config import CONSUMER, CoordinatorConfig
+from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError
+from consumer_coord.group.application import Application
+from consumer_coord.group.assignment import AssignmentState, Target
+from consumer_coord.group.background import BackgroundTasks
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.generation import Generation
-from consumer_coord.group.membership import MemberState
-from consumer_coord.group.subscription import NOTHING, TopicSubscription, to_pattern, to_topics
-from consumer_coord.list_offsets import ListedOffset, list_offsets
+from consumer_coord.group.link import CoordinatorLink
+from consumer_coord.group.member_log import MemberLog
+from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.process_mates.registry import forget_peers, peers_of
+from consumer_coord.group.protocol import GroupProtocol, MemberContext
+from consumer_coord.group.session import answer_in_time_ms
+from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
 
-class ConsumerCoordinator(RebalancingMember):
+class ConsumerCoordinator:
     """One member of a consumer group.  Make it on the loop that it will live on.
 
     ``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support.
-    Errors of the background surface in :meth:`polled` and in whoever waits.
+    Errors of the background surface in ``application.polled`` and in the calls that wait.
     """
+
+    def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, assignors: Sequence[Assignor]) -> None:
+        self.config = config
+        self.cluster = cluster
+        #: What the group wants this member to hold, and what the application holds; thread-safe.
+        self.assignment = AssignmentState()
+        self._loop = asyncio.get_running_loop()
+        self._metrics = Metrics(self._loop.time)
+        self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
+        self._signal = Signal()
+        log = MemberLog(
+            get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
+        )
+        #: The application's polls, its failures, and how it is woken; thread-safe.
+        self.application = Application(
+            config.group_id,
+            self.assignment,
+            self._metrics,
+            self._signal,
+            patience_ms=config.default_api_timeout_ms,
+            on_poll=lambda polls: self.protocol.polled(polls),
+        )
+        self._peers = peers_of(
+            cluster, config.group_id, answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms)
+        )
+        self._link = CoordinatorLink(cluster, self._peers.lookup, self._metrics, self._note_obstacle)
+        self._watch = MetadataWatch(
+            cluster, config.group_id, exclude_internal=config.exclude_internal_topics, on_change=self._on_metadata
+        )
+        self._tasks = BackgroundTasks(config.group_id, log, self._on_crash)
+        context = MemberContext(
+            config=config,
+            cluster=cluster,
+            link=self._link,
+            assignment=self.assignment,
+            application=self.application,
+            watch=self._watch,
+            metrics=self._metrics,
+            log=log,
+            signal=self._signal,
+            tasks=self._tasks,
+            peers=self._peers,
+        )
+        #: How this member belongs to its group.
+        self.protocol: GroupProtocol = (
+            ConsumerMember(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
+        )
+        #: Until when records of held partitions may be handed out; thread-safe.
+        self.lease = self.protocol.lease
+        #: Commits and committed offsets.
+        self.offsets = self.protocol.offsets
+        self._recreations = cluster.metadata.recreations
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._peers.enter()
+
+    # -- what it is; thread-safe -------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The generation id, -1 outside the group."""
+        return self.protocol.generation_state.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """The member id, empty before there is one."""
+        return self.protocol.generation_state.member_id
+
+    @property
+    def rebalancing(self) -> bool:
+        """True from the moment a rebalance is known to be needed until this member has its new target."""
+        return self.protocol.rebalancing
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and timings under the Java client's names; see ``metrics.py``."""
+        return self._metrics.snapshot()
 
     # -- what the application says ---------------------------------------------------------------------------------------
 
@@ -47,126 +135,104 @@ class ConsumerCoordinator(RebalancingMember):
 
     def _subscribe(self, subscription: TopicSubscription) -> None:
         self._check_open()
-        self._leaving_at = None
-        if subscription == self._subscription:
-            self._signal.fire()
-            return
-        self._subscription = subscription
-        self._watch.subscribe(subscription)
-        self._failures.went_on()
-        self._heartbeat.poll_restarts()
-        self._start()
-        if not subscription.pattern or self._generation.has_member_id:
-            self.request_rejoin("the subscription changed")
-        else:
-            self.request_rejoin("subscribed to a pattern")
+        self.protocol.subscribe(subscription)
 
     async def unsubscribe(self, timeout_ms: float | None = None) -> None:
-        """End the subscription and leave the group; the application has let go of its partitions before.
+        """End the subscription and leave the group; the application has given its partitions up before.
 
         A cancelled call goes on in the background, as those of :meth:`leave_group` and :meth:`close` do.
         """
-        if self._subscription:
-            self._subscription = NOTHING
-            self._rejoin_reason = None
-            await self._to_the_end(self._unsubscribe(self._deadline(timeout_ms)), "unsubscribe")
-
-    async def _unsubscribe(self, deadline: Deadline) -> None:
-        # A commit that waits for a sync waits for nothing now.
-        self._ending = True
-        try:
-            await self._stop_driver()
-            self._signal.fire()
-            await self.offsets.drained(deadline)
-        finally:
-            self._ending = False
-        await self._leave("the consumer unsubscribed from all topics", deadline)
-        if not self._subscription:
-            # Else it subscribed again meanwhile.
-            self._lease.not_needed()
-            self._watch.subscribe(NOTHING)
+        if self.protocol.subscribed:
+            await self._to_the_end(self.protocol.unsubscribe(self._deadline(timeout_ms)), "unsubscribe")
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
         """The application gave these partitions up (revoked, or lost); thread-safe."""
-        self.gave_up(self.assignment.let_go(partitions))
-
-    def gave_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """These are held no more, and the group has to hear of it; thread-safe."""
-        self._call(lambda: self._on_released(partitions))
+        released = self.assignment.let_go(partitions)
+        self.application.call(lambda: self.protocol.released(released))
 
     def prepare_to_leave(self) -> None:
         """The application is about to give everything up and to close or unsubscribe: no join for that; thread-safe.
 
-        A static member's place is kept for its return with the partitions it had, so it must not join without them.  If it
-        polls or subscribes again, it does not leave after all.
+        If it polls or subscribes again, it does not leave after all.
         """
-        polls = self.polls
+        polls = self.application.polls
 
         def note() -> None:
-            self._leaving_at = polls
-            self.attention = True
+            self.protocol.prepare_to_leave(polls)
+            self.application.attention = True
 
-        self._call(note)
-
-    def _on_released(self, released: frozenset[TopicPartition]) -> None:
-        if released and self._leaving_at is None and self._state is MemberState.STABLE and self._rejoin_reason is None:
-            if not self._released:
-                self._released_at = now()
-            self._released |= released
-            self.request_rejoin("partitions were given up")
-        self._peers.released()
+        self.application.call(note)
 
     async def hold_joins(self) -> Generation:
-        """A transaction is about to send its offsets: send no JoinGroup until the next poll, at most half the rebalance
-        timeout, and return the generation that fences what the application holds (KIP-447).
-
-        A join that is already under way is waited for, unless the coordinator is away for so long that the lease passed:
-        whatever the group does meanwhile, the broker refuses a generation that ended.  When the partitions were lost since
-        the last poll the generation is the lost one, which the broker refuses: what was read under it is not this
-        member's to commit.
-        """
-        half = Deadline.after(self.config.rebalance_timeout_ms / 2)
-        self._held_at, self._held_until = self.polls, half.at
-        self.attention = True
-        await self._signal.until(lambda: not self._past_hold or self.lease_clock() >= self.lease_until, half)
-        return self._lost_generation if self.assignment.any_lost else self._generation
+        """A transaction is about to send its offsets: keep the generation until the next poll, at most half the rebalance
+        timeout, and return the generation that fences what the application holds (KIP-447)."""
+        self.application.attention = True
+        return await self.protocol.hold_joins(self.application.polls)
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Rejoin although nothing demands it (KIP-568), with a reason for the broker's log (KIP-800)."""
         self._check_open()
-        self.request_rejoin(reason or "rebalance enforced by user")
+        self.protocol.rejoin(reason or "rebalance enforced by user")
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
+    async def ensure_coordinator_ready(self, timeout_ms: float | None = None) -> Broker:
+        """Find the coordinator if it is not known (``ensureCoordinatorReady``, ``lookupCoordinator``).
+
+        Raises :class:`~consumer_coord.errors.CoordinatorNotAvailableError` after ``timeout_ms`` (by default
+        ``default.api.timeout.ms``), and authorisation or authentication errors at once.
+        """
+        return await self._link.find(self._deadline(timeout_ms))
+
     async def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
-        """Wait until this member is in the group with an assignment, or has something to let go of first.
+        """Wait until this member is in the group with an assignment, or has something to give up first.
 
         Returns the target.  Raises what failed in the background, or
         :class:`~consumer_coord.errors.RequestTimedOutError` with what stands in the way; then the join goes on, and
         another call waits for the same one.
         """
         self._check_open()
-        if not self._subscription:
+        if not self.protocol.subscribed:
             raise FatalError("subscribe first: without topics there is nothing to join for")
         deadline = self._deadline(timeout_ms)
-        self.polled()
+        application, failures = self.application, self.application.failures
+        application.polled()
 
         def done() -> bool:
             return (
-                self._failures.current is not None
-                or (self._state is MemberState.STABLE and self._rejoin_reason is None)
+                failures.current is not None
+                or self.protocol.joined
                 or bool(self.assignment.to_revoke)
                 or bool(self.assignment.change().lost)
             )
 
         if not await self._signal.until(done, deadline):
-            self.polled()
+            application.polled()
+            obstacle = f"; {failures.obstacle}" if failures.obstacle else ""
             raise RequestTimedOutError(
-                f"group {self.group_id!r} was not joined in time ({self._state.value}"
-                + (f"; {self._failures.obstacle})" if self._failures.obstacle else ")")
+                f"group {self.config.group_id!r} was not joined in time ({self.protocol.state.value}{obstacle})"
             )
-        self.polled()
+        application.polled()
         return self.assignment.target
+
+    async def on_join_prepare(self) -> tuple[str, ...]:
+        """The classic protocol's step before JoinGroup; see :meth:`ClassicProtocol.on_join_prepare`."""
+        return await self._classic().on_join_prepare()
+
+    async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
+        """The classic protocol's step of the leader; see :meth:`ClassicProtocol.perform_assignment`."""
+        return await self._classic().perform_assignment(joined)
+
+    def on_join_complete(
+        self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]
+    ) -> None:
+        """The classic protocol's step after SyncGroup; see :meth:`ClassicProtocol.on_join_complete`."""
+        self._classic().on_join_complete(generation, topics, assignment)
+
+    def _classic(self) -> ClassicProtocol:
+        if not isinstance(self.protocol, ClassicProtocol):
+            raise FatalError("only the classic protocol has this step")
+        return self.protocol
 
     # -- offsets ---------------------------------------------------------------------------------------------------------
 
@@ -178,7 +244,7 @@ class ConsumerCoordinator(RebalancingMember):
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
-        """Commit positions with our generation; for each partition None, or why not.  See ``offsets.py``."""
+        """Commit positions with our generation; for each partition None, or why not.  See ``committed_offsets.py``."""
         limit = self._timeout(timeout_ms)
         return await self.offsets.commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
@@ -188,12 +254,6 @@ class ConsumerCoordinator(RebalancingMember):
         """The group's committed offsets; None for a partition without one."""
         return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms))
 
-    async def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
-    ) -> Mapping[TopicPartition, ListedOffset]:
-        """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``list_offsets.py``."""
-        return await list_offsets(self.cluster, wanted, self._deadline(timeout_ms), read_committed=read_committed)
-
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     async def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
@@ -202,52 +262,68 @@ class ConsumerCoordinator(RebalancingMember):
         What the application still holds is lost.  Its next poll finds that, and the group is joined again only by
         :meth:`subscribe` or :meth:`enforce_rebalance`.
         """
-        await self._to_the_end(self._leave_group(reason, self._deadline(timeout_ms)), "leave")
+        leaving = self.protocol.leave(reason or "leave_group was called", self._deadline(timeout_ms))
+        await self._to_the_end(leaving, "leave")
 
-    async def _leave_group(self, reason: str, deadline: Deadline) -> None:
-        await self._stop_driver()
-        self._rejoin_reason = None
-        await self._leave(reason or "leave_group was called", deadline, rejoin=False)
-        self._start()
-
-    async def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
+    async def close(self, timeout_ms: float | None = None, *, leave: bool = True, at_exit: bool = False) -> None:
         """Finish commits, leave, and end every task; idempotent.  All of it within ``timeout_ms``.
 
-        The application lets go of its partitions before (and commits what it wants committed).
+        The application gives up its partitions before (and commits what it wants committed).  ``at_exit``: leave over a
+        connection that is open, or not at all, because at interpreter exit nothing may wait for a look-up.
         """
         if self._closed:
             return
+        coordinator = self._link.coordinator
+        if at_exit and (coordinator is None or self.cluster.open_connection(coordinator) is None):
+            return
         if self._closing is None or self._closing.done():
             work = self._close(self._deadline(timeout_ms), leave=leave)
-            self._closing = self._loop.create_task(work, name=f"close {self.group_id}")
+            self._closing = self._loop.create_task(work, name=f"close {self.config.group_id}")
         await asyncio.shield(self._closing)
 
     async def _close(self, deadline: Deadline, *, leave: bool) -> None:
-        self._rejoin_reason = None
-        self._ending = True
-        await self._stop_driver()
-        self._signal.fire()
-        await self.offsets.close(deadline)
-        if leave:
-            await self._leave("the consumer is being closed", deadline, rejoin=False)
+        await self.protocol.close(deadline, leave=leave)
         self._closed = True
-        self._lease.close()
-        if self._peers.remove(self) and self.cluster.groups.get(self.group_id) is self._peers:
-            del self.cluster.groups[self.group_id]
+        if self._peers.leave():
+            forget_peers(self.cluster, self.config.group_id, self._peers)
         self._watch.close()
-        tasks = [task for task in (*self._tasks, self._beating) if task is not None and not task.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
         self._signal.fire()
-
-    async def leave_at_exit(self, timeout_ms: float) -> None:
-        """Leave over a connection that is open, or not at all: at interpreter exit nothing may wait for a look-up."""
-        broker = self._lookup.coordinator
-        if self._closed or broker is None or self.cluster.open_connection(broker) is None:
-            return
-        await self.close(timeout_ms)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Wait for ``work``, which is not cancelled with its caller."""
-        await asyncio.shield(self._spawn(work, name))
+        await asyncio.shield(self._tasks.spawn(work, name))
+
+    # -- what its parts report -------------------------------------------------------------------------------------------
+
+    def _note_obstacle(self, what: str) -> None:
+        wanted = self.protocol.subscribed and not self.protocol.joined
+        self.application.failures.note_obstacle(what, wanted=wanted)
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        if metadata.recreations != self._recreations:
+            # What is read of a topic that was made again begins anew: the application has to look.
+            self._recreations = metadata.recreations
+            self.application.call_attention()
+        if not self.protocol.subscribed:
+            return
+        failures = self.application.failures
+        if failures.current is None:
+            missing = self._watch.missing(self.config.default_api_timeout_ms)
+            if missing is not None:
+                failures.set(missing)
+        self.protocol.metadata_changed()
+
+    def _on_crash(self, error: CoordinatorError) -> None:
+        self.application.failures.set(error, final=True)
+        self._tasks.spawn(self.protocol.crash(), "leave")
+
+    def _timeout(self, timeout_ms: float | None) -> float:
+        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
+        return Deadline.after(self._timeout(timeout_ms))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the coordinator is closed")

@@ -27,9 +27,9 @@ _DRIFT = 0.001
 class Lease:
     """The lease of one member; everything on its loop.
 
-    ``publish`` is given each new end of the lease, in seconds of ``clock``; never, unless ``enabled``.  ``on_suspended`` is
-    called when the lease passes while ``in_use()``; ``on_resumed`` when a request was answered after it had passed, with
-    the seconds of the suspension, None when it was not in use.
+    ``clock`` counts suspension of the machine, where it can; any thread may call it.  Unless ``enabled`` the lease never ends.
+    ``on_suspended`` is called when the lease passes while ``in_use()``; ``on_resumed`` when a request was answered after it had
+    passed, with the seconds of the suspension, None when it was not in use.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Lease:
         enabled: bool,
         session_timeout_ms: float,
         rebalance_timeout_ms: float,
-        publish: Callable[[float], None],
         in_use: Callable[[], bool],
         on_suspended: Callable[[], None],
         on_resumed: Callable[[float | None], None],
     ) -> None:
-        self._clock = clock
+        self.clock = clock
+        #: Records of held partitions may be handed out while ``clock()`` is below this, in seconds; any thread may read it.
+        self.until = math.inf
         self._enabled = enabled
         self._session_s = session_timeout_ms / 1000 * (1 - _DRIFT)
         self._rebalance_s = rebalance_timeout_ms / 1000 * (1 - _DRIFT)
-        self._publish = publish
         self._in_use = in_use
         self._on_suspended = on_suspended
         self._on_resumed = on_resumed
@@ -60,7 +60,6 @@ class Lease:
         self._join_from = math.inf
         #: Whether the present generation was synced.
         self._synced = False
-        self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._suspended_at: float | None = None
         self._suspended_s = 0.0
@@ -68,8 +67,14 @@ class Lease:
     @property
     def suspended_s(self) -> float:
         """Seconds of all suspensions, the present one included."""
-        now = 0.0 if self._suspended_at is None else self._clock() - self._suspended_at
+        now = 0.0 if self._suspended_at is None else self.clock() - self._suspended_at
         return self._suspended_s + now
+
+    def session_is(self, timeout_ms: float) -> None:
+        """The session timeout is known, or another one: what was proved before counts with it."""
+        self._session_s = timeout_ms / 1000 * (1 - _DRIFT)
+        if self._synced:
+            self._renew()
 
     def heartbeat_answered(self, sent: float, *, rebalancing: bool) -> None:
         """A Heartbeat of the present generation that was sent at ``sent`` was answered with 0, or with 27 (``rebalancing``)."""
@@ -80,7 +85,7 @@ class Lease:
 
     def joins(self) -> None:
         """JoinGroup is being sent."""
-        self._join_from = min(self._join_from, self._clock())
+        self._join_from = min(self._join_from, self.clock())
 
     def joined(self, *, anew: bool) -> None:
         """JoinGroup was answered well; ``anew`` with another generation than the one before, so that a join phase ended."""
@@ -101,7 +106,7 @@ class Lease:
     @property
     def proven_s(self) -> float:
         """Seconds since the sending of the last request that proves the session."""
-        return self._clock() - self._session_from
+        return self.clock() - self._session_from
 
     def lost(self) -> None:
         """The generation is gone: nothing that was held under it may be handed out."""
@@ -126,19 +131,18 @@ class Lease:
     def _renew(self) -> None:
         if not self._enabled:
             return
-        before, moment = self._until, self._clock()
+        before, moment = self.until, self.clock()
         self._set(min(self._session_from + self._session_s, self._stable_from + self._rebalance_s))
-        if moment >= self._until:
+        if moment >= self.until:
             return
         if before <= moment:
             self._on_resumed(self._end_suspension())
         if self._timer is None:
-            self._look_at(self._until - moment)
+            self._look_at(self.until - moment)
 
     def _set(self, until: float) -> None:
         if self._enabled:
-            self._until = until
-            self._publish(until)
+            self.until = until
 
     def _look_at(self, after_s: float) -> None:
         self._timer = self._loop.call_later(after_s, self._look)
@@ -146,17 +150,17 @@ class Lease:
     def _look(self) -> None:
         """The time of the lease that was is over; most often it was renewed meanwhile."""
         self._timer = None
-        left_s = self._until - self._clock()
+        left_s = self.until - self.clock()
         if left_s > 0:
             self._look_at(left_s)
         elif self._in_use() and self._suspended_at is None:
-            self._suspended_at = self._clock()
+            self._suspended_at = self.clock()
             self._on_suspended()
 
     def _end_suspension(self) -> float | None:
         if self._suspended_at is None:
             return None
-        lasted_s = self._clock() - self._suspended_at
+        lasted_s = self.clock() - self._suspended_at
         self._suspended_at = None
         self._suspended_s += lasted_s
         return lasted_s

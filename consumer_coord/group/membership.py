@@ -271,9 +271,9 @@ class Membership:
         """The member leaves, and joins again only for a new reason."""
         return self._without_generation(Event.LEAVE, None)
 
-    def subscribe(self, reason: str) -> Membership:
-        """A new subscription."""
-        return self._after(Event.SUBSCRIBE).rejoin(reason)
+    def subscribe(self) -> Membership:
+        """A new subscription; without effect on a member that closes."""
+        return self._after(Event.SUBSCRIBE)
 
     def resubscribe(self) -> Membership:
         """The same subscription again: the application does not leave after all."""

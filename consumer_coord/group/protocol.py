@@ -23,7 +23,8 @@ which protocol it is.  Methods run on the loop, except what is marked as thread-
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 import attrs
 
@@ -38,6 +39,7 @@ from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.process_mates.peers import Peers
 from consumer_coord.group.subscription import TopicSubscription
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
@@ -64,6 +66,38 @@ class MemberContext:
     #: Fires whenever something changed that a coroutine of this member may wait for.
     signal: Signal
     tasks: BackgroundTasks
+    #: The members of this group in this process.
+    peers: Peers
+
+    def make_lease(self, *, session_timeout_ms: float, rebalance_timeout_ms: float) -> Lease:
+        """A lease by the environment's clock, which the log, the metrics and the application hear of."""
+        clock = self.cluster.environment.lease_clock or self.application.clock
+
+        def suspended() -> None:
+            self.metrics.record("lease-suspended")
+            self.log.warning(
+                "the coordinator may count this member no more: records are handed out again when it answers a heartbeat"
+            )
+            self.signal.fire()
+
+        def resumed(suspended_s: float | None) -> None:
+            if suspended_s is not None:
+                self.log.info(
+                    "the coordinator still counts this member: records are handed out again, after %.1f s", suspended_s
+                )
+            self.application.rouse()
+
+        lease = Lease(
+            clock,
+            enabled=self.config.group_lease_enable,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            in_use=lambda: bool(self.assignment.held),
+            on_suspended=suspended,
+            on_resumed=resumed,
+        )
+        self.metrics.gauge("lease-suspended-seconds-total", lambda: lease.suspended_s)
+        return lease
 
 
 class GroupProtocol(Protocol):
@@ -108,8 +142,11 @@ class GroupProtocol(Protocol):
     def subscribe(self, subscription: TopicSubscription) -> None:
         """A subscription that is new, changed or said again; joins in the background."""
 
-    async def unsubscribe(self, deadline: Deadline) -> None:
-        """End the subscription: finish commits, leave the group.  The application gave its partitions up before."""
+    def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
+        """End the subscription now; the coroutine finishes commits and leaves the group.
+
+        The application gave its partitions up before.
+        """
 
     def rejoin(self, reason: str) -> None:
         """Rejoin although nothing demands it (KIP-568); the consumer protocol sends a full heartbeat."""
@@ -142,5 +179,8 @@ class GroupProtocol(Protocol):
     async def close(self, deadline: Deadline, *, leave: bool) -> None:
         """Finish commits, leave (unless told not to), and do nothing more; called once."""
 
-    async def crash(self) -> None:
-        """A background task crashed: give up the subscription and leave.  The failure is final and is noted already."""
+    def crash(self) -> Coroutine[Any, Any, None]:
+        """A background task crashed: give up the subscription now; the coroutine leaves the group.
+
+        The failure is final and is noted already.
+        """

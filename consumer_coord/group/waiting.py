@@ -32,6 +32,11 @@ class WaitingRequest:
         self._scope: asyncio.Timeout | None = None
         self._senseless = ""
 
+    @property
+    def active(self) -> bool:
+        """True while a request waits."""
+        return self.broker is not None
+
     async def ask(
         self, broker: Broker, send: Callable[[float], Awaitable[T]], deadline: Deadline, again_ms: float | None
     ) -> T:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -21,17 +21,17 @@ from consumer_coord.errors import (
     DisconnectedError,
     MalformedMessageError,
     RetriableError,
+    UnreachableError,
 )
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
+from consumer_coord.net.reach import Reach
 from consumer_coord.net.sasl import require_no_sasl
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
-
-if TYPE_CHECKING:
-    from consumer_coord.group.process_mates.peers import Peers
 
 logger = get_logger(__name__)
 
@@ -44,27 +44,9 @@ _KEPT_S = 3.0
 _MANY_ROWS = 10_000
 
 
-@attrs.frozen(kw_only=True)
-class ClusterConfig:
-    """What a cluster client must know; Kafka's names with ``_`` for ``.``."""
-
-    bootstrap_servers: tuple[tuple[str, int], ...]
-    client_id: str
-    software_version: str
-    request_timeout_ms: int = 30_000
-    connection_setup_timeout_ms: int = 30_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
-    connections_max_idle_ms: int = 540_000
-    allow_auto_create_topics: bool = False
-
-
 @attrs.define(eq=False)
 class Watch:
-    """Somebody's interest in topics (None: in all of them), told of each new metadata on the loop."""
+    """An interest in topics (None: in all of them); ``on_change`` gets each new metadata on the loop."""
 
     topics: frozenset[str] | None
     on_change: Callable[[Metadata], None]
@@ -85,6 +67,10 @@ class _Endpoint:
     ask_versions: bool = False
 
 
+class _AllUnreachable(Exception):
+    """Nothing listens at any address: trying on is no use to this caller."""
+
+
 class ClusterClient:
     """Connections and metadata of one cluster; all coroutines run on one loop.
 
@@ -93,24 +79,22 @@ class ClusterClient:
     """
 
     def __init__(
-        self, config: ClusterConfig, environment: Environment, authenticator: Authenticator | None = None
+        self, config: ClientConfig, environment: Environment, authenticator: Authenticator | None = None
     ) -> None:
         self.config = config
         self.metadata = Metadata()
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
-        #: group id -> its members in this process, which wake each other; a dict for its order.
-        self.groups: dict[str, Peers] = {}
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(
             Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers)
         )
+        self._reach = Reach()
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
         self._refresh_started = 0
-        self._refreshed_at = float("-inf")
         self._refresh_failures = 0
         self._refresh_at = float("inf")
         self._wake = asyncio.Event()
@@ -124,7 +108,7 @@ class ClusterClient:
     ) -> Any:
         """Ask one broker.  ``waits`` for what it answers late (JoinGroup, SyncGroup): then on a connection of its own.
 
-        A broker that does not answer for ``timeout_ms`` loses its connection, and with it everybody who shares that.  A
+        A broker that does not answer for ``timeout_ms`` loses its connection, and with it all members that share it.  A
         caller with less time says so by ``patience_ms``: then it alone goes away, and the late answer is dropped.
         """
         if waits:
@@ -176,6 +160,8 @@ class ClusterClient:
         name = _name(message)
         failed: dict[int, int] = {}
         last: CoordinatorError | None = None
+        began = now()
+        unreachable: set[int] = set()
         try:
             async for attempt in retrying(self.backoff, deadline, what=name, log=note):
                 with attempt:
@@ -186,6 +172,11 @@ class ClusterClient:
                         )
                     except (RetriableError, MalformedMessageError) as error:
                         failed[broker.id] = failed.get(broker.id, 0) + 1
+                        if isinstance(error, UnreachableError):
+                            unreachable.add(broker.id)
+                        else:
+                            unreachable.discard(broker.id)
+                        self._check_reachable(unreachable, began, error)
                         if last is None or not deadline.passed:
                             # An attempt that the deadline cut short says less than the one before.
                             last = error
@@ -193,7 +184,16 @@ class ClusterClient:
         except RetriableError as error:
             addresses = ", ".join(sorted({broker.address for broker in self._candidates()}))
             raise timed_out(f"{name} to any of {addresses}", limit_ms, last) from error
+        except _AllUnreachable as error:
+            raise UnreachableError(f"nothing listens at bootstrap.servers: {last}") from error.__cause__
         raise AssertionError("retrying ends by return or raise")
+
+    def _check_reachable(self, unreachable: set[int], began: float, error: CoordinatorError) -> None:
+        limit_ms = self.config.unreachable_timeout_ms
+        if limit_ms is None or now() - began < limit_ms / 1000:
+            return
+        if unreachable.issuperset(broker.id for broker in self._candidates()):
+            raise _AllUnreachable from error
 
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
         """The broker with the fewest failures just now, then with an open connection, then with the least in flight."""
@@ -271,7 +271,7 @@ class ClusterClient:
             endpoint.opening = asyncio.create_task(
                 self._open_shared(broker, endpoint, setup), name=f"connect {broker.address}"
             )
-            # Everybody who asked may have given up by the time it fails; that is no "exception never retrieved".
+            # All callers may have timed out by the time it fails; that is no "exception never retrieved".
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience_ms = deadline.remaining_ms
         try:
@@ -312,6 +312,8 @@ class ClusterClient:
         if wait_s > 0:
             await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
         timeout_ms = int(max(1, deadline.within(self.config.connection_setup_timeout_ms)))
+        if not any(one.shared is not None and not one.shared.closed for one in self._endpoints.values()):
+            self._reach.trying(broker.address)
         try:
             connection = await Connection.open(
                 self.environment,
@@ -326,11 +328,13 @@ class ClusterClient:
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request: a listener that expects SASL does that.
                 await self._check_no_sasl(connection, timeout_ms)
-        except CoordinatorError:
+        except CoordinatorError as error:
+            self._reach.failed(broker.address, error)
             endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             endpoint.ask_versions = True
             raise
+        self._reach.reached()
         endpoint.failures = 0
         if versions is None:
             endpoint.ask_versions = False
@@ -427,7 +431,6 @@ class ClusterClient:
         missing = interest is not None and not interest <= fresh.topics.keys()
         transient = any(error_codes.is_retriable(code) for code in fresh.errors.values())
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
-        self._refreshed_at = now()
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:
             # A topic that is not there yet is looked for again soon, then ever more rarely.
@@ -474,6 +477,7 @@ class ClusterClient:
     async def close(self) -> None:
         """End the background task and every connection; what is in flight fails."""
         self._closed = True
+        self._reach.close()
         tasks: list[asyncio.Task[Any]] = []
         if self._upkeep is not None:
             self._upkeep.cancel()

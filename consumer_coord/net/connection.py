@@ -21,6 +21,7 @@ from consumer_coord.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from consumer_coord.net.broker_versions import release_with, setting_too_new
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
@@ -86,7 +87,6 @@ class Connection:
     ) -> None:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
-        self.requests_sent = 0
         self.last_used = self.heard_at = asyncio.get_running_loop().time()
         #: True once the broker answered a request here, beyond those that open a connection.
         self.proven = False
@@ -100,7 +100,9 @@ class Connection:
         self._authenticator: Authenticator | None = None
         self._session_ends_at = float("inf")
         self._gate = asyncio.Lock()
-        self._reader = asyncio.get_running_loop().create_task(self._read(), name=f"read {address}")
+        #: Large answers, decoded off the loop.
+        self._decoding: set[asyncio.Task[None]] = set()
+        transport.listen(self)
 
     @classmethod
     async def open(
@@ -168,7 +170,9 @@ class Connection:
         """The version both sides know: min(broker's newest, ours); raises :class:`UnsupportedVersionError`."""
         api = api_for(request_class)
         if api.key not in self.versions:
-            raise UnsupportedVersionError(f"{self.address} does not serve {api.name}: is it Apache Kafka 2.1 or newer?")
+            raise UnsupportedVersionError(
+                f"{self.address} does not serve {api.name}, which Apache Kafka does since version {release_with(api.name)}"
+            )
         low, high = self.versions[api.key]
         ours = api.max_version if newest is None else min(newest, api.max_version)
         version = min(high, ours)
@@ -192,7 +196,7 @@ class Connection:
         api = api_for(request_class)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                # First come, first served: nobody's request overtakes another's because a session ends.
+                # First come, first served: no request overtakes another because a session ends.
                 async with self._gate:
                     await self._renew_session()
                     answer = self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -209,11 +213,11 @@ class Connection:
         self._close(DisconnectedError(f"the connection to {self.address} was closed by this client"))
 
     async def wait_closed(self) -> None:
-        """Wait until the reading task has ended, after :meth:`close`."""
-        await asyncio.gather(self._reader, return_exceptions=True)
+        """Wait until nothing is decoded any more, after :meth:`close`."""
+        await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
-        """One request of an :class:`Authenticator`; whoever opens or renews the connection bounds its time."""
+        """One request of an :class:`Authenticator`; the caller that opens or renews the connection bounds its time."""
         version = self.version_for(type(message))
         api = api_for(type(message))
         return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -247,7 +251,10 @@ class Connection:
         loop = asyncio.get_running_loop()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         correlation_id = self._correlation_id
-        frame = encode_request(message, version, correlation_id, self._client_id)
+        try:
+            frame = encode_request(message, version, correlation_id, self._client_id)
+        except UnsupportedVersionError as error:
+            raise UnsupportedVersionError(setting_too_new(self.address, str(error))) from error
         future: asyncio.Future[Any] = loop.create_future()
         try:
             self._transport.send(frame)
@@ -257,39 +264,58 @@ class Connection:
         # The entry stays when the caller is cancelled, so that the late answer is recognised and dropped.
         self.last_used = loop.time()
         self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used)
-        self.requests_sent += 1
         return future
 
-    async def _read(self) -> None:
+    def frame_received(self, frame: bytes) -> None:
+        """An answer arrived: its waiter goes on in the loop's next turn."""
+        if self._closed_by is not None:
+            return
+        self.heard_at = asyncio.get_running_loop().time()
         try:
-            while True:
-                await self._answer(await self._transport.receive())
+            self._answer(frame)
         except CoordinatorError as error:
             self._close(error)
         except BaseException as error:
             self._close(DisconnectedError(f"reading from {self.address} ended: {error!r}"))
             raise
 
-    async def _answer(self, frame: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+    def connection_lost(self, reason: CoordinatorError) -> None:
+        """Nothing comes any more."""
+        self._close(reason)
+
+    def _answer(self, frame: bytes) -> None:
         correlation_id = peek_correlation_id(frame)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:
             raise MalformedMessageError(f"{self.address} answered a request that was never sent")
-        try:
-            if waiting.future.done():
-                return
-            if len(frame) < LARGE_FRAME_BYTES:
+        if waiting.future.done():
+            del self._in_flight[correlation_id]
+        elif len(frame) < LARGE_FRAME_BYTES:
+            del self._in_flight[correlation_id]
+            try:
                 response = waiting.decode(frame)
-            else:
-                # The metadata of a million partitions takes seconds: the loop has heartbeats to send meanwhile.
-                response = await self._run_blocking(lambda: waiting.decode(frame))
+            except BaseException as error:
+                waiting.future.set_exception(_told(error, self.address))
+                raise
+            waiting.future.set_result(response)
+        else:
+            # The metadata of a million partitions takes seconds: the loop has heartbeats to send meanwhile.
+            task = asyncio.get_running_loop().create_task(self._decode(correlation_id, waiting, frame))
+            self._decoding.add(task)
+            task.add_done_callback(self._decoding.discard)
+
+    async def _decode(self, correlation_id: int, waiting: _InFlight, frame: bytes) -> None:
+        try:
+            response = await self._run_blocking(lambda: waiting.decode(frame))
+        except BaseException as error:
+            if not waiting.future.done():
+                waiting.future.set_exception(_told(error, self.address))
+            self._close(_told(error, self.address))
+            if not isinstance(error, CoordinatorError):
+                raise
+        else:
             if not waiting.future.done():
                 waiting.future.set_result(response)
-        except MalformedMessageError as error:
-            if not waiting.future.done():
-                waiting.future.set_exception(error)
-            raise
         finally:
             self._in_flight.pop(correlation_id, None)
 
@@ -298,15 +324,16 @@ class Connection:
             return
         self._closed_by = reason
         self._transport.close()
-        if asyncio.current_task() is not self._reader:
-            self._reader.cancel()
+        for task in self._decoding:
+            if task is not asyncio.current_task():
+                task.cancel()
         for waiting in self._in_flight.values():
             if not waiting.future.done():
                 # What trying again cannot help is raised as it is: a certificate that the broker refused, say.
                 error = type(reason)(str(reason)) if isinstance(reason, FatalError) else DisconnectedError(str(reason))
                 error.__cause__ = reason
                 waiting.future.set_exception(error)
-                # Nobody may be waiting any more (a cancelled caller); that is no "exception never retrieved".
+                # The caller may be cancelled; that is no "exception never retrieved".
                 waiting.future.exception()
         self._in_flight.clear()
         logger.debug("closed connection to %s: %s", self.address, reason)
@@ -344,3 +371,8 @@ class Connection:
                 return await future
         except TimeoutError as error:
             raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
+
+
+def _told(error: BaseException, address: str) -> CoordinatorError:
+    """What a waiter hears of an error in decoding its answer."""
+    return error if isinstance(error, CoordinatorError) else DisconnectedError(f"reading from {address} ended: {error!r}")

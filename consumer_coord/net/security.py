@@ -33,6 +33,13 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
+#: Ciphers that TLS before 1.2 knows, by the names of OpenSSL; without them no older version can be agreed on.
+_NO_OLD_CIPHERS = "!SSLv3:!TLSv1.0"
+#: What Python's ssl module takes when nothing is said.
+_CIPHERS = f"@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!AESCCM:{_NO_OLD_CIPHERS}"
+
+_warned: set[str] = set()
+
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -116,7 +123,28 @@ def load(settings: Mapping[str, Any]) -> Security:
             f"{_names(tls)} without TLS: set security.protocol to {'sasl_ssl' if sasl else 'ssl'}, or leave them out"
         )
     mechanism = _check_sasl(sasl) if protocol.startswith("sasl_") else ""
+    if mechanism == "PLAIN" and protocol == "sasl_plaintext":
+        _warn_once(
+            "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password as it is: everybody on the way can"
+            " read it; use SASL_SSL, or SCRAM-SHA-512"
+        )
     return Security(protocol, _ssl_context(tls) if protocol.endswith("ssl") else None, mechanism, sasl)
+
+
+def cipher_suites(settings: Mapping[str, Any]) -> str:
+    """OpenSSL's list of ciphers for both planes: what is given, or Python's choice, without those that predate TLS 1.2.
+
+    The list is the floor of the data plane: librdkafka has no setting for the oldest version of TLS.
+    """
+    given = settings.get("ssl.cipher.suites")
+    return _CIPHERS if not given else f"{str(given).replace(',', ':')}:{_NO_OLD_CIPHERS}"
+
+
+def _warn_once(warning: str) -> None:
+    """Once in a process: fifty members have the same settings."""
+    if warning not in _warned:
+        _warned.add(warning)
+        logger.warning("%s", warning)
 
 
 def _names(settings: Mapping[str, Any]) -> str:
@@ -195,7 +223,7 @@ def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
     _identity(context, tls)
     if "ssl.cipher.suites" in tls:
         try:
-            context.set_ciphers(str(tls["ssl.cipher.suites"]).replace(",", ":"))
+            context.set_ciphers(cipher_suites(tls))
         except ssl.SSLError:
             raise ConfigurationError(
                 "ssl.cipher.suites names no cipher that OpenSSL knows; it takes OpenSSL's names, and those of TLS 1.2 only"
@@ -218,7 +246,12 @@ def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     context.check_hostname = algorithm == "https" and verify in ("true", "1", "t")
     if verify in ("false", "0", "f"):
         context.verify_mode = ssl.CERT_NONE
-        logger.warning("enable.ssl.certificate.verification is off: anybody on the way can pose as the broker")
+        _warn_once("enable.ssl.certificate.verification is off: any host on the way can pose as the broker")
+    elif not context.check_hostname:
+        _warn_once(
+            "ssl.endpoint.identification.algorithm=none: the owner of any certificate that the authority signed can pose as"
+            " the broker"
+        )
 
 
 def _trust(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:

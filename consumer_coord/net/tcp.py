@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import socket
 import ssl
 import struct
 
 import attrs
 
-from consumer_coord.environment import Transport
-from consumer_coord.errors import AuthenticationError, DisconnectedError, MalformedMessageError
+from consumer_coord.environment import Receiver, Transport
+from consumer_coord.errors import (
+    AuthenticationError,
+    CoordinatorError,
+    DisconnectedError,
+    MalformedMessageError,
+    UnreachableError,
+)
 
 _LENGTH = struct.Struct(">i")
 #: SO_LINGER on, for no time: close() resets the connection.
@@ -26,50 +34,42 @@ _TLS_ALERT = b"\x15\x03"
 #: ApiVersions v0 as a frame: key 18, version 0, correlation id 7, an empty client id.
 _API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 7, 0)
 _PROBE_S = 5.0
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 #: A frame longer than this is no Kafka answer to us (an HTTP answer read as a length is 1.2 GB).
 MAX_FRAME_BYTES = 100_000_000
 
 
-class TcpTransport:
-    """One TCP or TLS connection that carries frames."""
+class TcpTransport(asyncio.Protocol):
+    """One TCP or TLS connection that carries frames; made by :class:`TcpConnector`.
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, max_frame_bytes: int
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
+    What arrives is cut into frames and handed on in the same turn of the loop.
+    """
+
+    def __init__(self, address: str, max_frame_bytes: int) -> None:
         self._address = address
         self._max_frame_bytes = max_frame_bytes
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        #: What arrived of a frame that is not whole yet.
+        self._begun = bytearray()
+        #: Why nothing comes any more.
+        self._ended: CoordinatorError | None = None
 
     def send(self, frame: bytes) -> None:
         """Send one frame; what the peer does not take is kept up to a bound."""
-        if self._writer.is_closing():
+        transport = self._transport
+        if transport is None or transport.is_closing():
             raise DisconnectedError(f"the connection to {self._address} is closed")
-        if self._writer.transport.get_write_buffer_size() > self._max_frame_bytes:
+        if transport.get_write_buffer_size() > self._max_frame_bytes:
             raise DisconnectedError(f"{self._address} does not take what it is sent")
-        self._writer.write(_LENGTH.pack(len(frame)) + frame)
+        transport.write(_LENGTH.pack(len(frame)) + frame)
 
-    async def receive(self) -> bytes:
-        """The next frame; a length beyond the bound is a :class:`MalformedMessageError`."""
-        try:
-            prefix = await self._reader.readexactly(4)
-            (length,) = _LENGTH.unpack(prefix)
-            if prefix[:2] == _TLS_ALERT:
-                raise AuthenticationError(
-                    f"control plane: {self._address} is a TLS listener; set security.protocol to SSL or SASL_SSL"
-                )
-            if not 0 < length <= self._max_frame_bytes:
-                raise MalformedMessageError(
-                    f"{self._address} announced a frame of {length} bytes (at most {self._max_frame_bytes} are read):"
-                    " is this the address of a Kafka listener, and is security.protocol the one of that listener?"
-                )
-            return await self._reader.readexactly(length)
-        except ssl.SSLError as error:
-            # With TLS 1.3 the broker judges the client's certificate only after the client's side of the handshake.
-            raise _refused_tls(self._address, error) from error
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise DisconnectedError(f"{self._address} closed the connection") from error
+    def listen(self, receiver: Receiver) -> None:
+        """See :class:`~consumer_coord.environment.Transport`; what came before is handed over soon."""
+        self._receiver = receiver
+        if self._begun or self._ended is not None:
+            asyncio.get_running_loop().call_soon(self._hand_over)
 
     def close(self) -> None:
         """Close without waiting for the peer, and take back what it was not sent yet.
@@ -77,10 +77,76 @@ class TcpTransport:
         A request that was given up must not arrive later: an old commit that the kernel sends again after a newer one was
         answered on another connection would move the committed offset back.  So the connection is reset.
         """
-        raw = self._writer.get_extra_info("socket")
+        self._receiver = None
+        self._begun.clear()
+        if self._transport is None:
+            return
+        raw = self._transport.get_extra_info("socket")
         if raw is not None and raw.fileno() >= 0:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        self._writer.transport.abort()
+        self._transport.abort()
+
+    # -- asyncio's side -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected, with TLS after its handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes, of any number of frames."""
+        receiver = self._receiver
+        if receiver is not None and not self._begun and len(data) >= 4:
+            (length,) = _LENGTH.unpack_from(data)
+            if len(data) == length + 4 and 0 < length <= self._max_frame_bytes:
+                # By far most often: one whole frame.
+                receiver.frame_received(data[4:])
+                return
+        self._begun += data
+        self._hand_over()
+
+    def eof_received(self) -> None:
+        """The peer sends nothing more; asyncio closes the connection."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Closed by the peer, broken, or closed by us."""
+        if self._ended is None:
+            if isinstance(error, ssl.SSLError):
+                # With TLS 1.3 the broker judges the client's certificate only after the client's side of the handshake.
+                self._ended = _refused_tls(self._address, error)
+            else:
+                self._ended = DisconnectedError(f"{self._address} closed the connection")
+            self._ended.__cause__ = error
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Every whole frame; then, if nothing comes any more, why."""
+        begun = self._begun
+        position = 0
+        while self._receiver is not None and len(begun) - position >= 4:
+            (length,) = _LENGTH.unpack_from(begun, position)
+            if not 0 < length <= self._max_frame_bytes:
+                self._ended = self._no_frame(bytes(begun[position : position + 2]), length)
+                break
+            if len(begun) - position < length + 4:
+                break
+            frame = bytes(begun[position + 4 : position + 4 + length])
+            position += length + 4
+            self._receiver.frame_received(frame)
+        del begun[:position]
+        if self._ended is not None and self._receiver is not None:
+            receiver, self._receiver = self._receiver, None
+            receiver.connection_lost(self._ended)
+
+    def _no_frame(self, prefix: bytes, length: int) -> CoordinatorError:
+        if prefix == _TLS_ALERT:
+            return AuthenticationError(
+                f"control plane: {self._address} is a TLS listener; set security.protocol to SSL or SASL_SSL"
+            )
+        return MalformedMessageError(
+            f"{self._address} announced a frame of {length} bytes (at most {self._max_frame_bytes} are read):"
+            " is this the address of a Kafka listener, and is security.protocol the one of that listener?"
+        )
 
 
 @attrs.frozen
@@ -99,7 +165,9 @@ class TcpConnector:
         address = f"{host}:{port}"
         try:
             async with asyncio.timeout(self.connect_timeout_ms / 1000):
-                reader, writer = await asyncio.open_connection(host, port, ssl=self.ssl_context, limit=1 << 20)
+                transport, protocol = await asyncio.get_running_loop().create_connection(
+                    lambda: TcpTransport(address, self.max_frame_bytes), host, port, ssl=self.ssl_context
+                )
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationError(
                 f"control plane: the certificate of {address} is not trusted: {error.verify_message or error};"
@@ -113,12 +181,16 @@ class TcpConnector:
         except OSError as error:
             if self.ssl_context is not None and isinstance(error, ConnectionResetError):
                 await self._refuse_plain_text(host, port)
-            raise DisconnectedError(f"cannot connect to {address}: {error or 'connection reset'}") from error
-        raw = writer.get_extra_info("socket")
+            kind = UnreachableError if _is_final(error) else DisconnectedError
+            raise kind(f"cannot connect to {address}: {error or 'connection reset'}") from error
+        except (ValueError, OverflowError) as error:
+            # A name that cannot be one, a port that does not exist: brokers may advertise anything.
+            raise UnreachableError(f"cannot connect to {address}: {error}") from error
+        raw = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_death(raw)
-        return TcpTransport(reader, writer, address, self.max_frame_bytes)
+        return protocol
 
     async def _refuse_plain_text(self, host: str, port: int) -> None:
         """Raise when a broker that hung up on a TLS handshake answers in plain text.
@@ -138,6 +210,15 @@ class TcpConnector:
             return
         if answer[4:] == _API_VERSIONS_V0[8:12]:
             raise AuthenticationError(f"control plane: {_no_tls(f'{host}:{port}')}")
+
+
+def _is_final(error: OSError) -> bool:
+    """Whether no address of the host listens, or the host has none: asking again in a moment would hear the same."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_NONAME
+    # For a host with several addresses asyncio puts the texts of all errors into one.
+    numbers: set[int | None] = {int(number) for number in _ERRNO.findall(str(error))} or {error.errno}
+    return numbers == {errno.ECONNREFUSED}
 
 
 def _notice_death(raw: socket.socket) -> None:

@@ -16,6 +16,7 @@ from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.membership import MemberState
 from consumer_coord.simulation.checkers import Stint, Violation
@@ -154,7 +155,9 @@ class Calls:
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
         """Look at why the member takes its application for one that does not poll."""
-        exceeded = core.poll_interval_exceeded
+        assert isinstance(core.protocol, ClassicProtocol)
+        session = core.protocol.session
+        exceeded = session.poll_interval_exceeded
         self._inside_at = self._process.time()
 
         async def checked() -> None:
@@ -167,15 +170,15 @@ class Calls:
                 )
             await exceeded()
 
-        core.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+        session.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
 
     # -- what is raised -------------------------------------------------------------------------------------------------
 
     def note_proof(self, core: ConsumerCoordinator) -> None:
         """Remember when the coordinator last counted this member."""
         if core.generation >= 0:
-            self._proved_at = max(self._proved_at, self._process.time() - core._lease.proven_s)
-        if core.state is MemberState.STABLE:
+            self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
+        if core.protocol.state is MemberState.STABLE:
             self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
@@ -219,7 +222,7 @@ class Calls:
     def look_for_stranded(self, engine: Engine, plane: SimulatedPlane) -> None:
         """Between two polls: every held partition is read, paused, or waits for its position."""
         self.note_proof(engine.core)
-        if engine.core.attention or engine.reader.unsure:
+        if engine.core.application.attention or engine.reader.unsure:
             return
         moment = self._process.time()
         odd = {}
@@ -234,7 +237,7 @@ class Calls:
     def _odd(self, engine: Engine, plane: SimulatedPlane, partition: TopicPartition) -> str | None:
         reader, starting = engine.reader, engine.starting
         if partition in starting.pending:
-            return None if partition in starting.unknown or starting.busy else "waits for a position that nobody looks up"
+            return None if partition in starting.unknown or starting.busy else "waits for a position that is not looked up"
         if partition not in reader.assigned:
             return "is neither read nor waits for its position"
         reading = plane.reading(partition)
@@ -243,7 +246,7 @@ class Calls:
         if reading is None:
             return "is taken for read, and the data plane does not know of it"
         if reading.stopped and not plane.tells_of(partition) and partition not in waiting_events:
-            return "is out of range, and nobody looks for its offset"
+            return "is out of range, and its offset is not looked up"
         if reading.paused != (partition in reader.paused or partition in reader.frozen):
             return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
         return None

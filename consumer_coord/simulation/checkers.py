@@ -7,7 +7,7 @@ who is in which generation), the JoinGroup answers that brokers send (who took p
 The rules, by the names under which they are reported:
 
 ``exclusive``     two live members that hold the group's current generation never both own a partition
-``handover``      a partition goes to its next owner only after the former one let go, was fenced, or lost its session
+``handover``      a partition goes to its next owner only after the former one revoked it, was fenced, or lost its session
 ``fencing``       a commit is accepted only while no later owner has the partition
 ``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
 ``durability``    what was told to be committed is in the log, and the next owner starts no earlier
@@ -119,14 +119,14 @@ class _PartitionTruth:
     #: The stint whose commit was the last one accepted.
     committed_by: Stint | None = None
     #: The last commit was an older one of the same owner, which a newer one had overtaken on another connection.  No
-    #: client can tell, so whoever comes next begins there.
+    #: client can tell, so the next owner begins there.
     went_back: bool = False
     #: Everything below was processed at least once.
     covered: int = 0
     #: Processed beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     stints: list[Stint] = attrs.field(factory=list)
-    #: Who handed out the last record, and who did before somebody else.
+    #: The member that handed out the last record, and the one before it.
     handing: Stint | None = None
     handed: list[Stint] = attrs.field(factory=list)
 
@@ -162,7 +162,7 @@ class Checkers:
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
-        #: The present virtual second, and who sent how many requests in it.
+        #: The present virtual second, and how many requests each client sent in it.
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests = 0
@@ -216,7 +216,7 @@ class Checkers:
         if offset >= truth.highest:
             truth.went_back = False
         if stint.start is None and stint.owner.reset != "earliest":
-            # Where it begins, committed before anything was read: nobody has promised to read what was there before.
+            # Where it begins, committed before anything was read: what was there before need not be read.
             truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = stint
@@ -319,7 +319,7 @@ class Checkers:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
         if stint.owner.reset != "earliest" and stint.committed_before < log_start:
-            # Nobody has promised to read what was there before.
+            # What was there before need not be read.
             truth.covered = max(truth.covered, offset)
         if offset < stint.committed_before and stint.ended is None:
             raise Violation(
@@ -353,7 +353,7 @@ class Checkers:
         truth = self._truth(stint.partition)
         name, partition = stint.owner.name, stint.partition
         if stint.ended is not None:
-            raise Violation("callbacks", f"{name} handed out {start} of {partition}, which it gave up ({stint.ended})")
+            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({stint.ended})")
         if truth.handing is not stint:
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
@@ -395,7 +395,7 @@ class Checkers:
             stint.start = stint.position = start
 
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
-        """Retention: what is before this offset nobody can read any more."""
+        """Retention: records before this offset are gone."""
         truth = self._truth(partition)
         truth.covered = max(truth.covered, log_start)
 
@@ -431,9 +431,9 @@ class Checkers:
             )
 
     def ends(self, stint: Stint, how: str) -> None:
-        """A member lets go: revoked, lost, closed, or it died (killed)."""
+        """A member stops holding a partition: revoked, lost, closed, or killed."""
         if stint.ended is not None:
-            raise Violation("callbacks", f"{stint.owner.name} gave up {stint.partition} twice: {stint.ended}, then {how}")
+            raise Violation("callbacks", f"{stint.owner.name} ended holding {stint.partition} twice: {stint.ended}, then {how}")
         stint.ended = how
         holders = self._holders.get(stint.partition, [])
         if stint in holders:
@@ -448,7 +448,7 @@ class Checkers:
     # -- when all is quiet ------------------------------------------------------------------------------------------
 
     def covered(self, partition: TopicPartition) -> int:
-        """So many records, from the first, were processed at least once."""
+        """How many records, from the first on, were processed at least once."""
         return self._truth(partition).covered
 
     def forget(self, partition: TopicPartition) -> None:
@@ -456,7 +456,7 @@ class Checkers:
         self._deleted.add(partition)
         truth = self._truths.pop(partition, None)
         if truth is not None:
-            # Who still holds it gives it up without anybody waiting for it.
+            # A member that still holds it revokes it, and no other member waits for that.
             truth.stints.clear()
 
     def recreated(self, partition: TopicPartition) -> None:
@@ -472,7 +472,7 @@ class Checkers:
         return self._truth(partition).went_back
 
     def holders(self, partition: TopicPartition) -> list[Stint]:
-        """Who holds it."""
+        """The stints of the members that hold it."""
         return list(self._holders.get(partition, ()))
 
     def _truth(self, partition: TopicPartition) -> _PartitionTruth:

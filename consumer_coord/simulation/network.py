@@ -23,7 +23,7 @@ from typing import Protocol
 import attrs
 
 from consumer_coord.broker.kafka_apis import ClientConnection
-from consumer_coord.environment import Transport
+from consumer_coord.environment import Receiver, Transport
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.process import Process
@@ -74,7 +74,7 @@ class SimulatedNetwork:
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
         self._connections: dict[_Connection, None] = {}
 
-    # -- who there is -----------------------------------------------------------------------------------------------
+    # -- hosts --------------------------------------------------------------------------------------------------
 
     def listen(self, host: str, port: int, server: Server, process: Process) -> None:
         """Let ``server`` answer at an address; its code runs in ``process``."""
@@ -105,7 +105,7 @@ class SimulatedNetwork:
                 resend()
 
     def slow(self, source: str, target: str, extra_ms: float) -> None:
-        """Let frames take so much longer from now on (0: as usual)."""
+        """Let frames take ``extra_ms`` longer from now on (0: as usual)."""
         self._link(source, target).extra_ms = extra_ms
 
     def disconnect(self, one: str, other: str | None = None) -> int:
@@ -257,7 +257,7 @@ class _Stream:
             on_stall()
 
     def lose_waiting(self) -> None:
-        """Whoever sent this gave up: what the link holds back is not sent again, only the end is."""
+        """The sender ended the connection: what the link holds back is not sent again, only the end is."""
         if self._waiting:
             self._waiting = deque([None])
 
@@ -405,7 +405,8 @@ class _ClientSide:
         self._process = process
         self._arrived: deque[bytes] = deque()
         self._over = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._receiver: Receiver | None = None
+        self._soon = False
 
     def deliver(self, frame: bytes | None) -> None:
         """A frame, or the end, got here."""
@@ -413,23 +414,30 @@ class _ClientSide:
             self._over = True
         else:
             self._arrived.append(frame)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if not self._soon:
+            self._soon = True
+            self._process.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._soon = False
+        while self._arrived and self._receiver is not None:
+            self._receiver.frame_received(self._arrived.popleft())
+        if self._over and self._receiver is not None:
+            receiver, self._receiver = self._receiver, None
+            receiver.connection_lost(DisconnectedError(f"{self._connection.server_host} closed the connection"))
 
     def send(self, frame: bytes) -> None:
         """See :class:`consumer_coord.environment.Transport`."""
         self._connection.send(frame)
 
-    async def receive(self) -> bytes:
+    def listen(self, receiver: Receiver) -> None:
         """See :class:`consumer_coord.environment.Transport`."""
-        while not self._arrived:
-            if self._over:
-                raise DisconnectedError(f"{self._connection.server_host} closed the connection")
-            self._waiter = self._process.create_future()
-            await self._waiter
-        return self._arrived.popleft()
+        self._receiver = receiver
+        if self._arrived or self._over:
+            self._process.call_soon(self._hand_over)
 
     def close(self) -> None:
         """See :class:`consumer_coord.environment.Transport`."""
+        self._receiver = None
         self._connection.close_client()
         self._over = True

@@ -23,7 +23,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.background import Background, View
 from consumer_coord.spark.checkpoint import Offsets, check_cluster
 from consumer_coord.spark.errors import CheckpointError, DataLossError
-from consumer_coord.spark.hooks import load_assignors, with_callbacks
+from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.identity import TopicIdentity, TopicIds, is_other, topic_ids
 from consumer_coord.spark.notes import position
 from consumer_coord.spark.options import Options
@@ -94,7 +94,7 @@ class Membership:
         if self._coordinator is not None and not self._left:
             return self._coordinator
         options = self._options
-        assignors = load_assignors(options.assignor, allow_eager=options.allow_eager)
+        assignors = options.assignors()
         with self._gate:
             if self._left:
                 raise FatalError("this query has left its group")
@@ -111,7 +111,7 @@ class Membership:
     def leave(self) -> None:
         """Leave the group, within a second or so; nothing more is committed.  From any thread.
 
-        It is one operation: everybody who asks waits for its end.
+        It is one operation: every caller waits for its end.
         """
         with self._gate:
             self._left = True
@@ -136,7 +136,7 @@ class Membership:
                 if left_ms <= JOIN_WAIT_MS:
                     raise type(error)(f"{error}. {self._where()}", code=error.code) from error
                 self._tell(f"{error}. {self._where()}")
-                if coordinator.core.obstacle:
+                if coordinator.core.application.failures.obstacle:
                     return False
             else:
                 self._joined = True
@@ -289,7 +289,7 @@ class Membership:
             self._background.forget_view()
 
     def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
-        """What is finished and can be committed no more will be read again by whoever has these partitions now."""
+        """Finished records that can no longer be committed will be read again by the new owner of their partitions."""
         waiting = self._planner.uncommitted()
         config = self._options.config().coordinator
         for partition in sorted(lost & waiting.keys()):
@@ -341,7 +341,7 @@ class Membership:
                 self._planner.take_up(partition, holding)
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
-        """Commit the starts that were resolved: whoever comes next must not resolve them again, later."""
+        """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
         commits = self._due(
             {
                 partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from assignors.base import Assignor
+from consumer_coord.config import CLASSIC, CONSUMER
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.hooks import OAUTH_CB, load_assignors, load_packer, with_callbacks
 from consumer_coord.spark.starting import Starting, parse_starting
@@ -55,7 +57,7 @@ _KNOWN = {name.lower(): name for name in _NAMES}
 
 #: Options of Spark's own source, and other likely ones, that have no place here, and why.
 _REFUSED = {
-    "assign": "the group decides who reads which partition; use subscribe, or Spark's own source (format 'kafka')",
+    "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
     "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read what is there now",
     "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
     "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
@@ -100,6 +102,10 @@ class Options:
     include_headers: bool
     poll_timeout_ms: int
     packer: str | None
+
+    def assignors(self) -> tuple[Assignor, ...] | None:
+        """Those that the option assignor names, None in the consumer protocol; raises ``ConfigurationError``."""
+        return None if modern(self.settings) else load_assignors(self.assignor, allow_eager=self.allow_eager)
 
     @property
     def group(self) -> str:
@@ -176,7 +182,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
     _check_starting(parsed)
     # Both raise for a hook that cannot be had, and for an assignor that would hold the group up.
-    load_assignors(parsed.assignor, allow_eager=parsed.allow_eager)
+    parsed.assignors()
     load_packer(parsed.packer)
     _check_security(parsed.config())
     return parsed
@@ -224,9 +230,23 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     if not settings.get("group.id"):
         raise ConfigurationError("group.id is missing: set it to the name of the consumer group that the query joins")
     settings.setdefault("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
-    settings.setdefault("rebalance.timeout.ms", REBALANCE_TIMEOUT_MS)
-    settings.setdefault("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)
+    if modern(settings):
+        # What the group wants back has to be given up within this time, and a batch that reads it ends before.
+        settings.setdefault("rebalance.timeout.ms", settings["max.poll.interval.ms"])
+        if options.get("assignor") is not None:
+            raise ConfigurationError(
+                f"assignor={options['assignor']!r} cannot be used with kafka.group.protocol=consumer, in which the broker"
+                " assigns: kafka.group.remote.assignor chooses one of the brokers' group.consumer.assignors"
+            )
+    else:
+        settings.setdefault("rebalance.timeout.ms", REBALANCE_TIMEOUT_MS)
+        settings.setdefault("heartbeat.interval.ms", HEARTBEAT_INTERVAL_MS)
     return settings
+
+
+def modern(settings: Mapping[str, Any]) -> bool:
+    """Whether a query's settings choose the consumer protocol (KIP-848)."""
+    return str(settings.get("group.protocol", CLASSIC)).lower() == CONSUMER
 
 
 def _subscription(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:

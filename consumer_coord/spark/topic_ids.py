@@ -19,7 +19,7 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
-#: A broker may be behind the others: what it says of another id is believed when it is said again so much later.
+#: A broker may be behind the others: what it says of another id is believed when it is said again after this time.
 _AGAIN_S = 0.5
 _REQUEST_TIMEOUT_S = 10.0
 
@@ -54,6 +54,11 @@ class TopicIds:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
+        if "security.protocol" in kept:
+            # Not imported by every process: it takes a while.
+            from consumer_coord.consumer.librdkafka.security import with_tls_floor
+
+            kept = with_tls_floor(kept)
         self._admin = AdminClient(kept, logger=logger)
         self.asked = False
 

@@ -8,6 +8,7 @@ a small multiple of it.  Bytes behind a body are ignored: brokers append them, a
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TypeVar
 
 import attrs
@@ -22,6 +23,7 @@ from consumer_coord.wire.schema import Struct, message_spec
 from consumer_coord.wire.varint import skip_tagged_fields
 
 M = TypeVar("M", bound=Struct)
+T = TypeVar("T")
 
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
@@ -142,7 +144,7 @@ def decode_request(frame: bytes) -> Request:
 
     Raises :class:`~consumer_coord.errors.MalformedMessageError`, or
     :class:`~consumer_coord.errors.UnsupportedVersionError` when API key or version are not known here: then
-    :func:`decode_request_header` still says who asked for what.
+    :func:`decode_request_header` still names the client and the request.
     """
     header, position = _request_header(frame)
     api = APIS.get(header.api_key)
@@ -183,6 +185,13 @@ def decode_response(message: type[M], version: int, frame: bytes) -> tuple[int, 
     if _response_header_has_tags(message, version):
         position = _skip_header_tags(frame, position)
     return correlation_id, decode_at(message, version, frame, position)[0]
+
+
+def first_row(rows: Sequence[T], what: str) -> T:
+    """The first row of an answer to a question about one thing; raises :class:`MalformedMessageError` when there is none."""
+    if not rows:
+        raise MalformedMessageError(f"the answer has no row: {what}")
+    return rows[0]
 
 
 def peek_correlation_id(frame: bytes) -> int:

@@ -7,8 +7,10 @@ import contextlib
 import os
 import queue
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,11 +20,14 @@ from examples.demo.group import Group, MemberProcess
 from examples.demo.ledger import Ledger
 from examples.demo.screen import Screen, screen
 from examples.demo.stream import OrderStream
+from examples.web_page import add_argument, watched
 
 PARTITIONS = 24
 ORDERS = 300_000
 PER_SECOND = 12_000
 PATIENCE_S = 55.0
+#: For ``--protocol=consumer``: what members of the classic protocol set for themselves.
+BROKERS = {"group.consumer.session.timeout.ms": 6_000, "group.consumer.heartbeat.interval.ms": 1_000}
 
 
 def main() -> int:
@@ -30,9 +35,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--kafka", help="host:port of a Kafka to use instead of the embedded one")
     parser.add_argument("--orders", type=int, default=ORDERS, help="how many orders (default %(default)s)")
+    parser.add_argument(
+        "--protocol",
+        choices=("classic", "consumer"),
+        default="classic",
+        help="who assigns: a member (classic), or the broker (consumer, KIP-848)",
+    )
+    add_argument(parser)
     arguments = parser.parse_args()
-    with cluster(arguments.kafka) as (servers, topic):
-        return run(servers, topic, arguments.orders)
+    name = f"demo-{os.getpid()}"
+    page = Path(tempfile.gettempdir()) / "consumer-coord-demo.html"
+    with cluster(arguments.kafka) as (servers, topic), watched(arguments.web, servers, name, page):
+        return run(servers, name, topic, arguments.orders, arguments.protocol)
 
 
 @contextlib.contextmanager
@@ -41,7 +55,7 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
     topic = f"demo-orders-{os.getpid()}"
     if address is None:
         print("an embedded Kafka of three brokers, in this process; KAFKA=host:port takes a real one")
-        with EmbeddedKafka(topics={topic: PARTITIONS}, brokers=3) as kafka:
+        with EmbeddedKafka(topics={topic: PARTITIONS}, brokers=3, config=BROKERS) as kafka:
             yield kafka.bootstrap_servers, topic
         return
     admin = AdminClient({"bootstrap.servers": address})
@@ -55,15 +69,16 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
         admin.delete_topics([topic])[topic].result(30)
 
 
-def run(servers: str, topic: str, orders: int) -> int:
+def run(servers: str, name: str, topic: str, orders: int, protocol: str = "classic") -> int:
     """The story, and its end."""
     show, ledger = screen(), Ledger(PARTITIONS)
-    group = Group(servers, f"demo-{os.getpid()}", topic)
+    group = Group(servers, name, topic, protocol)
     stream = OrderStream(servers, topic, orders, PER_SECOND)
     started = time.monotonic()
     try:
         ann, bob, _, _ = (group.start(name, capacity) for name, capacity in CAST)
-        show.event("four members start; ann can take twice as much as the others")
+        shares = "ann can take twice as much as the others" if protocol == "classic" else "the broker shares out evenly"
+        show.event(f"four members start; {shares}")
         stream.start()
         story: list[tuple[float, str, Callable[[], object]]] = [
             (3.0, "eve joins: only the partitions that move pause", lambda: group.start("eve")),
@@ -72,7 +87,7 @@ def run(servers: str, topic: str, orders: int) -> int:
         ]
         calm_since: float | None = None
         while time.monotonic() - started < PATIENCE_S:
-            # The next turn comes when everybody has had partitions for a while.
+            # The next turn comes when all members have had partitions for a while.
             if not shared(group, ledger):
                 calm_since = None
             elif calm_since is None:
@@ -102,7 +117,7 @@ CAST = (("ann", 2), ("bob", 1), ("cid", 1), ("dan", 1))
 
 
 def die(group: Group, member: MemberProcess, ledger: Ledger) -> None:
-    """Nobody tells of a kill, so the ledger has to know it."""
+    """A killed member tells nothing, so the ledger has to know of the kill."""
     group.kill(member)
     ledger.freed(member.name, ledger.owned_by(member.name), time.time())
 

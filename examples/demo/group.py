@@ -44,15 +44,16 @@ class MemberProcess:
 class Group:
     """Members as processes; their lines arrive in :attr:`lines` as (member, event)."""
 
-    def __init__(self, servers: str, group: str, topic: str) -> None:
+    def __init__(self, servers: str, group: str, topic: str, protocol: str = "classic") -> None:
         self.members: list[MemberProcess] = []
         self.lines: queue.Queue[tuple[MemberProcess, dict[str, Any]]] = queue.Queue(maxsize=10_000)
         self._arguments = [servers, group, topic]
+        self._protocol = protocol
 
     def start(self, name: str, capacity: int = 1) -> MemberProcess:
         """Start one more member."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo.member", *self._arguments, str(capacity)],
+            [sys.executable, "-m", "examples.demo.member", *self._arguments, name, str(capacity), self._protocol],
             cwd=_ROOT,
             env={**os.environ, "CAPACITY": str(capacity)},
             stdout=subprocess.PIPE,
@@ -74,7 +75,7 @@ class Group:
         member.process.send_signal(signal.SIGTERM)
 
     def kill(self, member: MemberProcess) -> None:
-        """SIGKILL: nobody is told, and the group finds out when the session ends."""
+        """SIGKILL: the group finds out when the session ends."""
         member.state = "killed"
         member.process.kill()
 

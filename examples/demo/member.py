@@ -16,6 +16,12 @@ from examples.demo.assignor import CapacityAssignor
 #: How fast a member works, in orders per second and unit of capacity.
 RATE = 6_000
 
+#: In the consumer protocol the broker says how often heartbeats come.
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "classic": {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000},
+    "consumer": {"group.protocol": "consumer"},
+}
+
 
 def tell(event: str, **details: Any) -> None:
     """One line for the one who started us."""
@@ -30,7 +36,7 @@ def numbers(partitions: Any) -> list[int]:
 
 def main() -> None:
     """Run until SIGTERM."""
-    servers, group, topic, capacity = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    servers, group, topic, name, capacity, protocol = *sys.argv[1:5], int(sys.argv[5]), sys.argv[6]
     ending = False
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -42,12 +48,13 @@ def main() -> None:
         {
             "bootstrap.servers": servers,
             "group.id": group,
+            "client.id": name,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 1000,
+            **PROTOCOLS[protocol],
         },
-        assignors=[CapacityAssignor()],
+        # In the consumer protocol the broker assigns, and shares out evenly.
+        assignors=[CapacityAssignor()] if protocol == "classic" else None,
     )
     consumer.subscribe(
         [topic],

@@ -31,6 +31,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from consumer_coord.spark.launcher import fast_python
 from examples.spark_orders.orders import TOPIC, Shop
 from examples.spark_orders.picture import Holding, Mark, draw
+from examples.web_page import add_argument, watched
 
 GROUP = "order-pipeline"
 PARTITIONS = 6
@@ -294,11 +295,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kafka", help="host:port of a Kafka to use, instead of the embedded one")
     parser.add_argument("--rate", type=int, default=300, help="orders a second")
     parser.add_argument("--output", type=Path, help="where the result, the checkpoints and the picture go")
+    add_argument(parser)
     given = parser.parse_args(arguments)
     directory: Path = given.output or Path(tempfile.gettempdir()) / "spark-orders"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    with broker(given.kafka) as kafka:
+    with broker(given.kafka) as kafka, watched(given.web, kafka, GROUP, directory / "spark-orders.html"):
         show = Show(kafka, directory)
         shop = Shop(kafka, PARTITIONS, given.rate)
         try:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from consumer_coord.broker.requests.served import SERVED
-from consumer_coord.broker.state_diagram import consumer_mermaid, mermaid
 from consumer_coord.wire.apis import APIS
 from tests.broker.client_versions import PAGE, documented
-
-
-def test_the_pictures_of_the_states_are_the_tables() -> None:
-    for picture in (mermaid(), consumer_mermaid()):
-        assert f"```mermaid\n{picture}\n```" in PAGE.read_text()
 
 
 def test_the_page_lists_what_is_served() -> None:

@@ -17,6 +17,7 @@ from consumer_coord.admin.top import COLUMNS, Row, Sample, _Live
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import main
 from consumer_coord.errors import BrokerError
+from consumer_coord.group.generation import Generation
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.printable import get_logger, printable, printable_json
 from consumer_coord.topic_partition import TopicPartition
@@ -68,15 +69,10 @@ def test_log_lines_escape_what_they_quote(caplog: pytest.LogCaptureFixture) -> N
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-class _Evil:
-    group_id = f"50%s off {EVIL}"
-    group_instance_id = None
-    member_id = EVIL
-    generation = 3
-
-
 def test_the_prefix_of_a_members_lines_is_escaped_and_may_hold_per_cent_signs(caplog: pytest.LogCaptureFixture) -> None:
-    log = MemberLog(get_logger("consumer_coord.group.member"), _Evil())
+    log = MemberLog(
+        get_logger("consumer_coord.group.coordinator"), f"50%s off {EVIL}", None, lambda: Generation(3, EVIL)
+    )
     log.warning("%d of %s", 1, "two")
     log.error("100% done")
     first, second = (record.getMessage() for record in caplog.records)

@@ -25,6 +25,7 @@ from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, Reply, asked_for, owned_in
 from tests.client.support.member import EAGER, at, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.support.classic import classic
 
 
 def _following(brokers: FakeBrokers, *numbers: int) -> None:
@@ -42,7 +43,7 @@ async def test_a_cooperative_rebalance_needs_the_application_only_for_what_moves
         await one.stop()  # the application is busy
         _following(brokers, 0, 1)
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.generation == 2 and one.coordinator.state is MemberState.STABLE, 100)
+        await until(lambda: one.coordinator.generation == 2 and one.coordinator.protocol.state is MemberState.STABLE, 100)
         assert one.held == parts("t", 0, 1, 2)
         await pause(5_000)
         assert one.coordinator.generation == 2, "it joined again before anything was given up"
@@ -155,7 +156,7 @@ async def test_a_partition_lost_and_won_again_between_two_polls_is_lost_and_assi
         await one.stop()
         before = one.coordinator.assignment.ownerships(parts("t", 0, 1, 2, 3))
         brokers.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
-        await until(lambda: one.coordinator.member_id == "member-2" and one.coordinator.state is MemberState.STABLE)
+        await until(lambda: one.coordinator.member_id == "member-2" and one.coordinator.protocol.state is MemberState.STABLE)
         change = one.coordinator.assignment.change()
         assert change.lost == change.added == parts("t", 0, 1, 2, 3)
         await one.poll()
@@ -171,7 +172,7 @@ async def test_what_was_never_taken_up_is_offered_to_the_group_again() -> None:
     _following(brokers, 0, 1)
     async with member(brokers) as one:
         one.coordinator.subscribe(["t"])
-        await until(lambda: one.coordinator.state is MemberState.STABLE)
+        await until(lambda: one.coordinator.protocol.state is MemberState.STABLE)
         _following(brokers, 0)
         one.coordinator.enforce_rebalance()
         await until(lambda: one.coordinator.generation == 3)
@@ -188,7 +189,7 @@ async def test_a_holding_that_is_lost_during_its_revocation_ends_quietly() -> No
         await one.join()
 
         async def loses(partitions: frozenset[TopicPartition]) -> None:
-            one.coordinator._lose("the test says so")
+            classic(one.coordinator).standing.lose("the test says so")
 
         _following(brokers, 0)
         one.on_revoke = loses
@@ -206,7 +207,7 @@ async def test_a_transaction_holds_the_next_join_until_the_next_poll() -> None:
         await one.stop()
         joins = len(brokers.all(JoinGroupRequest))
         state = await one.coordinator.hold_joins()
-        assert state == one.coordinator.generation_state
+        assert state == one.coordinator.protocol.generation_state
         one.coordinator.enforce_rebalance()
         await pause(20_000)
         assert len(brokers.all(JoinGroupRequest)) == joins
@@ -231,7 +232,7 @@ async def test_after_a_held_join_the_application_polls_as_cheaply_as_before() ->
         await one.coordinator.hold_joins()
         for _ in range(3):
             await one.poll()
-        assert not one.coordinator.attention, "every poll goes the slow way from now on"
+        assert not one.coordinator.application.attention, "every poll goes the slow way from now on"
 
 
 @pytest.mark.behaviour(72)
@@ -253,7 +254,7 @@ async def test_commit_heartbeat_and_leave_do_not_wait_behind_a_join() -> None:
     started = now_ms()
     await one.coordinator.commit(at("t", 0, 5))
     assert now_ms() - started < 100
-    await one.coordinator.send_heartbeat()
+    await classic(one.coordinator).session.send_heartbeat()
     assert now_ms() - started < 200
     await one.coordinator.leave_group("the test leaves")
     assert now_ms() - started < 300
@@ -398,12 +399,12 @@ async def test_a_membership_that_is_lost_while_the_coordinator_is_looked_up_is_j
         await pause(1_000)
         # A heartbeat is under way, and will be refused, when its coordinator is forgotten and a join is wanted.
         brokers.answer(HeartbeatRequest, late(50, codes.UNKNOWN_MEMBER_ID))
-        beating = asyncio.ensure_future(one.coordinator.send_heartbeat())
+        beating = asyncio.ensure_future(classic(one.coordinator).session.send_heartbeat())
         await pause(5)
         brokers.answer(FindCoordinatorRequest, late(200, PASS))
-        one.coordinator.coordinator_gone(await one.coordinator.ensure_coordinator_ready(), "the test says so")
+        one.coordinator._link.forget(await one.coordinator.ensure_coordinator_ready(), "the test says so")
         one.coordinator.enforce_rebalance()
         await beating
-        assert one.coordinator.state is MemberState.UNJOINED, "the member is out before the coordinator is found"
-        await until(lambda: one.coordinator.state is MemberState.STABLE)
+        assert one.coordinator.protocol.state is MemberState.UNJOINED, "the member is out before the coordinator is found"
+        await until(lambda: one.coordinator.protocol.state is MemberState.STABLE)
         assert brokers.last(JoinGroupRequest).member_id != "", "the second JoinGroup of a new member"

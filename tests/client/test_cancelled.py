@@ -19,6 +19,7 @@ from tests.client.support.fake import SILENCE, FakeBrokers
 from tests.client.support.member import COOPERATIVE, ScriptedAssignor, at, everything_to_first, member, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.client.test_interrupts import at_each_step
+from tests.support.classic import classic
 
 
 async def _cancel(task: asyncio.Task[Any]) -> bool:
@@ -113,9 +114,9 @@ async def test_a_loss_while_the_leader_assigns_sends_no_sync(monkeypatch: pytest
             return ()
 
         with monkeypatch.context() as patch:
-            patch.setattr(one.coordinator, "perform_assignment", slowly)
+            patch.setattr(one.coordinator.protocol, "perform_assignment", slowly)
             one.coordinator.enforce_rebalance()
-            await until(lambda: one.coordinator.syncing)
+            await until(lambda: classic(one.coordinator).session.syncing)
             brokers.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
             await until(lambda: one.coordinator.generation < 0)
         lost.set()

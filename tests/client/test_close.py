@@ -191,13 +191,13 @@ async def test_at_exit_a_member_leaves_over_an_open_connection_or_not_at_all() -
     for each in (one, two):
         await each.join()
         await each.stop()
-    await one.coordinator.leave_at_exit(1_000)
+    await one.coordinator.close(1_000, at_exit=True)
     assert len(brokers.all(LeaveGroupRequest)) == 1
     brokers.disconnect()
     brokers.down = {0}
     await pause(5)
     started, opened = now_ms(), len(brokers.opened)
-    await two.coordinator.leave_at_exit(1_000)
+    await two.coordinator.close(1_000, at_exit=True)
     assert now_ms() == started
     assert len(brokers.opened) == opened
     for each in (one, two):

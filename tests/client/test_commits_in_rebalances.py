@@ -27,6 +27,7 @@ from tests.client.support.fake import (
 )
 from tests.client.support.member import TestMember, at, member, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.support.classic import classic
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -39,7 +40,7 @@ async def _two(brokers: RealCoordinator) -> tuple[TestMember, TestMember]:
     two.coordinator.subscribe(["t"])
     two.start()
     await until(lambda: one.stable and two.stable and len(one.held) == 2 == len(two.held))
-    assert one.coordinator.is_leader
+    assert one.coordinator.protocol.is_leader
     return one, two
 
 
@@ -182,7 +183,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         assert await commit == {T1: None}
         await until(lambda: len(brokers.all(JoinGroupRequest)) == joins + 1)
         # A commit for what stays holds nothing up.
-        await until(lambda: one.coordinator.state.value == "stable")
+        await until(lambda: one.coordinator.protocol.state.value == "stable")
         hang = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(hang))
         commit = one.coordinator.offsets.start_commit(at("t", 0, 6), timeout_ms=20_000)
@@ -206,7 +207,7 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
         first = one.coordinator.offsets.start_commit(at("t", 1, 1), timeout_ms=20_000)
         await pause(5)
         queued = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=20_000)
-        one.coordinator._lose("the test says so")
+        classic(one.coordinator).standing.lose("the test says so")
         await until(lambda: one.stable and one.held)
         assert one.coordinator.assignment.ownerships([T0]) != before
         go.set()

@@ -54,7 +54,16 @@ def test_the_defaults_are_javas() -> None:
         ({"isolation.level": "serializable"}, r"isolation\.level='serializable' must be read_committed or"),
         ({"auto.offset.reset": "yesterday"}, r"auto\.offset\.reset='yesterday' must be earliest, latest, none, or by_dur"),
         ({"auto.offset.reset": "by_duration:1h"}, r"auto\.offset\.reset='by_duration:1h'"),
-        ({"group.protocol": "consumer"}, r"group\.protocol.*classic"),
+        ({"group.protocol": "share"}, r"group\.protocol='share' must be classic or consumer"),
+        ({"group.remote.assignor": "range"}, r"group\.remote\.assignor cannot be set with group\.protocol=classic"),
+        *(
+            ({"group.protocol": "consumer", name: value}, rf"{name} cannot be set with group\.protocol=consumer: .*{instead}")
+            for name, value, instead in [
+                ("session.timeout.ms", 6_000, r"group\.consumer\.session\.timeout\.ms"),
+                ("heartbeat.interval.ms", 500, r"group\.consumer\.heartbeat\.interval\.ms"),
+                ("partition.assignment.strategy", "range", r"group\.remote\.assignor"),
+            ]
+        ),
         ({"partition.assignment.strategy": ""}, r"partition\.assignment\.strategy=''"),
         ({"partition.assignment.strategy": "range,range"}, r"partition\.assignment\.strategy.*each assignor once"),
         ({7: "x"}, r"names like 'group\.id', not 7"),
@@ -123,6 +132,16 @@ def test_librdkafka_gets_a_data_plane_without_a_group() -> None:
     assert passed["fetch.min.bytes"] == 5
     assert passed["auto.offset.reset"] == "error", "librdkafka knows no durations"
     assert not {"partition.assignment.strategy", "release.linger.ms", "session.timeout.ms", "group.instance.id"} & passed.keys()
+
+
+def test_in_the_consumer_protocol_the_broker_assigns() -> None:
+    settings = {**GOOD, "group.protocol": "CONSUMER", "group.remote.assignor": "range", "group.instance.id": "i"}
+    parsed = parse(settings)
+    assert (parsed.coordinator.group_protocol, parsed.coordinator.group_remote_assignor) == ("consumer", "range")
+    assert parsed.strategy == ()
+    assert not {"group.protocol", "group.remote.assignor"} & parsed.librdkafka.keys()
+    with pytest.raises(ConfigurationError, match=r"assignors= cannot be used with group\.protocol=consumer"):
+        BlockingCoordinator(settings, assignors=[RangeAssignor()])
 
 
 def test_what_neither_plane_knows_is_named() -> None:

@@ -111,23 +111,23 @@ def test_all_callbacks_run_and_the_first_exception_wins() -> None:
     state = AssignmentState()
     ran: list[str] = []
 
-    class Member:
-        """What a handover asks of the coordinator."""
-
-        assignment = state
-        attention = False
-
-        def let_go(self, partitions: Any) -> None:
-            state.let_go(partitions)
-
-        def rouse(self) -> None:
-            ran.append("rouse")
+    class Timed:
+        """What a handover asks of the application's side."""
 
         def clock(self) -> float:
             return 0.0
 
         def called_back(self, kind: str, began: float) -> None:
             ran.append(f"timed {kind}")
+
+    class Member:
+        """What a handover asks of the coordinator."""
+
+        assignment = state
+        application = Timed()
+
+        def let_go(self, partitions: Any) -> None:
+            state.let_go(partitions)
 
     class Holder(HoldsNothing):
         """A consumer without a data plane."""
@@ -302,16 +302,17 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     looked_up: list[Any] = []
     started: dict[TopicPartition, Any] = {}
 
+    class Roused:
+        def rouse(self) -> None:
+            return None
+
     class Member:
         assignment = state
-        attention = False
+        application = Roused()
         config = CoordinatorConfig(group_id="g")
 
         def let_go(self, partitions: Any) -> None:
             state.let_go(partitions)
-
-        def rouse(self) -> None:
-            return None
 
     class LookUp:
         def __init__(self) -> None:

@@ -19,6 +19,7 @@ from consumer_coord.wire.messages.group import (
 from tests.client.support.fake import SILENCE, FakeBrokers
 from tests.client.support.member import TestMember, member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.support.classic import classic
 
 SESSION_MS = 10_000
 BEAT_MS = 3_000
@@ -106,7 +107,7 @@ async def test_a_sync_that_the_coordinator_has_not_got_is_given_up_when_it_rebal
         brokers.answer(SyncGroupRequest, SILENCE)
         brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.syncing)
+        await until(lambda: classic(one.coordinator).session.syncing)
         sent = now_ms()
         await until(lambda: len(brokers.all(JoinGroupRequest)) == 4)
         assert now_ms() - sent < 2 * BEAT_MS + 500
@@ -148,7 +149,8 @@ def test_the_kernel_notices_a_peer_that_acknowledges_nothing() -> None:
         port = server.sockets[0].getsockname()[1]
         transport = await TcpConnector().connect("127.0.0.1", port)
         assert isinstance(transport, TcpTransport)
-        raw = transport._writer.get_extra_info("socket")
+        assert transport._transport is not None
+        raw = transport._transport.get_extra_info("socket")
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         for option, at_most in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", 15_000)):
             if hasattr(socket, option):

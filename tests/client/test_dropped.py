@@ -13,6 +13,7 @@ import pytest
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.runtime import Runtime
+from consumer_coord.group.process_mates.registry import groups_of
 from tests.client.support.fake import GROUP, FakeBrokers
 from tests.client.support.member import new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time
@@ -50,8 +51,8 @@ def _poll_until_held(one: BlockingCoordinator, count: int) -> None:
         one.let_go(change.lost)
         one.let_go(change.revoked)
         one.take_up(change)
-        one.core.bell.wait(0.01)
-        one.core.bell.clear()
+        one.core.application.bell.wait(0.01)
+        one.core.application.bell.clear()
 
 
 def test_a_member_that_is_collected_without_close_leaves_its_group(
@@ -95,7 +96,7 @@ async def test_nothing_is_kept_of_groups_that_were_used() -> None:
         await one.stop()
         one.coordinator.let_go(one.held)
         await one.coordinator.close(1_000)
-        assert set(cluster.groups) == {f"group-{number}"}, "there is still a member"
+        assert groups_of(cluster) == {f"group-{number}"}, "there is still a member"
         await two.coordinator.close(1_000)
-    assert not cluster.groups
+    assert not groups_of(cluster)
     await cluster.close()

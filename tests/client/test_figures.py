@@ -83,14 +83,14 @@ async def test_later_assignments_measure_since_the_last_one_and_do_not_wait() ->
         await one.join()
         at_ms = now_ms()
         await pause(60_000)
-        one.coordinator.request_rejoin("the test wants it")
+        one.coordinator.protocol.rejoin("the test wants it")
         await until(lambda: len(assignor.clusters) == 2)
         assert assignor.clusters[1].weights["t"][0] == pytest.approx(100, rel=0.02)
         joins = [time for time in brokers.times(JoinGroupRequest) if time > at_ms]
         assert now_ms() - joins[0] < LEAST_APART_S * 1000
         # The second round of a cooperative rebalance follows at once: it weighs by the same rates.
         looks = len(brokers.all(ListOffsetsRequest))
-        one.coordinator.request_rejoin("the second round")
+        one.coordinator.protocol.rejoin("the second round")
         await until(lambda: len(assignor.clusters) == 3)
     assert assignor.clusters[2].weights == assignor.clusters[1].weights
     assert len(brokers.all(ListOffsetsRequest)) == looks
@@ -107,7 +107,7 @@ async def test_what_is_committed_counts_where_it_is_more_than_what_is_written() 
         await one.join()
         await pause(10_000)
         brokers.committed[T0] = 500
-        one.coordinator.request_rejoin("the test wants it")
+        one.coordinator.protocol.rejoin("the test wants it")
         await until(lambda: len(assignor.clusters) == 2)
     backlog, other = assignor.clusters[1].weights["t"]
     assert backlog == pytest.approx(50, rel=0.2)

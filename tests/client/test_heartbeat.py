@@ -21,6 +21,7 @@ from consumer_coord.wire.messages.group import (
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass
 from tests.client.support.member import EAGER, at, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.support.classic import classic
 
 
 @pytest.mark.behaviour(68)
@@ -190,9 +191,9 @@ def test_a_crash_in_the_background_surfaces_and_harms_no_other_member(where: str
 
         commit: asyncio.Future[Any] | None = None
         if where == "heartbeat":
-            monkeypatch.setattr(one.coordinator, "send_heartbeat", bug)
+            monkeypatch.setattr(classic(one.coordinator).session, "send_heartbeat", bug)
         elif where == "driver":
-            monkeypatch.setattr(one.coordinator, "on_join_complete", bug)
+            monkeypatch.setattr(one.coordinator.protocol, "on_join_complete", bug)
             one.coordinator.enforce_rebalance()
         else:
             monkeypatch.setattr(one.coordinator.offsets, "_request", bug)

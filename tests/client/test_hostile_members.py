@@ -48,7 +48,7 @@ async def test_a_member_whose_subscription_is_garbage_gets_nothing_and_is_named(
     async with member(brokers) as one:
         await one.join()
         assert one.held == parts("t", 0, 1, 2, 3)
-        one.coordinator.request_rejoin("once more")
+        one.coordinator.protocol.rejoin("once more")
         await until(lambda: one.coordinator.generation == 2 and one.stable)
     assert plan_in(brokers.last(SyncGroupRequest))["zoe-1"] == {}
     said = [record.getMessage() for record in caplog.records if "zoe-1" in record.getMessage()]
@@ -96,7 +96,7 @@ async def test_a_generation_that_the_group_has_not_had_is_not_believed(assignor:
         assert one.held == parts("t", 0, 1, 2, 3)
         brokers.leader = None
         brokers.others = {"liar": claims}
-        one.coordinator.request_rejoin("the liar joins")
+        one.coordinator.protocol.rejoin("the liar joins")
         await until(lambda: one.coordinator.generation >= 2 and one.stable)
         plan = plan_in(brokers.last(SyncGroupRequest))
         ours = plan["member-1"].get("t", [])

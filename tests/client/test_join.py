@@ -329,7 +329,7 @@ async def test_protocols_go_out_in_the_order_of_preference() -> None:
         one.coordinator.enforce_rebalance()
         await pause(100)
         assert one.stable
-        assert one.coordinator.generation_state.protocol_name == "range"
+        assert one.coordinator.protocol.generation_state.protocol_name == "range"
     for request in brokers.all(JoinGroupRequest):
         assert [each.name for each in request.protocols] == ["roundrobin", "cooperative-sticky", "range"]
         assert request.protocol_type == "consumer"

@@ -31,6 +31,7 @@ from consumer_coord.wire.messages.group import (
 from tests.client.support.fake import SILENCE, FakeBrokers, Reply, assignment_of, owned_in, plan_in
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, pause, until
+from tests.support.classic import classic
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ async def test_a_follower_sends_no_assignments() -> None:
     async with member(brokers, [assignor]) as one:
         await one.join()
         assert one.held == parts("t", 1, 2)
-        assert not one.coordinator.is_leader
+        assert not one.coordinator.protocol.is_leader
     request = brokers.last(SyncGroupRequest)
     assert list(request.assignments) == []
     assert (request.protocol_type, request.protocol_name, request.member_id) == ("consumer", "scripted", "member-1")
@@ -200,7 +201,7 @@ async def test_a_wrong_plan_is_not_sent_and_what_is_wrong_is_said(plan: Callable
         with pytest.raises(AssignorError, match=says) as raised:
             await one.coordinator.join_group_if_needed(5_000)
         assert "'scripted'" in str(raised.value)
-        assert one.coordinator.state.value == "unjoined"
+        assert one.coordinator.protocol.state.value == "unjoined"
     assert not brokers.all(SyncGroupRequest), "a wrong plan was sent"
     assert len(brokers.all(LeaveGroupRequest)) == 1
 
@@ -235,7 +236,7 @@ async def test_a_static_leader_that_comes_back_watches_over_the_assignment_it_fi
     async with member(brokers, [assignor], group_instance_id="till-1", client={"metadata_max_age_ms": 5_000}) as one:
         await one.join()
         assert one.held == parts("t", 0, 1)
-        assert one.coordinator.is_leader
+        assert one.coordinator.protocol.is_leader
         assert list(brokers.last(SyncGroupRequest).assignments) == []
         await pause(20_000)
         assert assignor.groups == [], "the group keeps its assignment"
@@ -287,7 +288,7 @@ async def test_an_eager_leader_may_wait_for_what_a_cooperative_member_holds(leav
     one_day = ScriptedAssignor(lambda cluster, members: plan)
     one_day.protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
     async with member(brokers, [one_day, RangeAssignor()]) as one:
-        assert one.coordinator.protocol is RebalanceProtocol.EAGER
+        assert classic(one.coordinator).rebalance_protocol is RebalanceProtocol.EAGER
         if leaves_out:
             await one.join()
             assert [each.member_id for each in brokers.last(SyncGroupRequest).assignments] == ["member-1", "zoe", "yan"]

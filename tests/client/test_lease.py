@@ -15,6 +15,7 @@ from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupReques
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, held_until
 from tests.client.support.member import COOPERATIVE, TestMember, at, member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.support.classic import classic
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -22,7 +23,7 @@ REBALANCE_MS = 60_000
 
 def left_ms(one: TestMember) -> float:
     """Milliseconds until the lease passes; negative when it has."""
-    return (one.coordinator.lease_until - one.coordinator.lease_clock()) * 1000
+    return (one.coordinator.lease.until - one.coordinator.lease.clock()) * 1000
 
 
 def suspended(one: TestMember) -> tuple[float, float]:
@@ -75,13 +76,13 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
         assert one.held == held
         assert [what for what, _ in one.told] == ["assigned"]
         assert not one.errors
-        one.coordinator.attention = False
-        one.coordinator.bell.clear()
+        one.coordinator.application.attention = False
+        one.coordinator.application.bell.clear()
         brokers.always(HeartbeatRequest, None)
         await one.stop()
         await until(lambda: left_ms(one) > 0, 30_000)
-        assert one.coordinator.attention, "the application was not roused"
-        assert one.coordinator.bell.is_set()
+        assert one.coordinator.application.attention, "the application was not roused"
+        assert one.coordinator.application.bell.is_set()
         lasted_s = suspended(one)[1]
         await pause(60_000)
         assert suspended(one) == (1, lasted_s)
@@ -102,9 +103,9 @@ async def test_an_answer_that_the_membership_is_gone_ends_the_lease() -> None:
         brokers.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
         brokers.always(JoinGroupRequest, SILENCE)
         await until(lambda: one.coordinator.assignment.any_lost)
-        assert one.coordinator.lease_until == -math.inf
+        assert one.coordinator.lease.until == -math.inf
         await pause(30_000)
-        assert one.coordinator.lease_until == -math.inf
+        assert one.coordinator.lease.until == -math.inf
         assert suspended(one)[0] == 0, "what is lost is not suspended"
 
 
@@ -145,10 +146,10 @@ async def test_heartbeats_of_a_member_that_has_not_synced_prove_no_more_than_its
         await pause(100)
         brokers.always(SyncGroupRequest, SILENCE)
         one.coordinator.enforce_rebalance()
-        await until(lambda: one.coordinator.syncing)
+        await until(lambda: classic(one.coordinator).session.syncing)
         joined = now_ms()
         await pause(15_000)
-        assert one.coordinator.syncing
+        assert classic(one.coordinator).session.syncing
         assert left_ms(one) == pytest.approx(joined + 20_000 - now_ms(), rel=0.02)
         beats = [moment for moment in brokers.times(HeartbeatRequest) if moment > joined]
         assert len(beats) >= 3
@@ -178,7 +179,7 @@ async def test_without_leases_nothing_is_ever_suspended() -> None:
         await one.join()
         brokers.always(HeartbeatRequest, SILENCE)
         await pause(60_000)
-        assert one.coordinator.lease_until == math.inf
+        assert one.coordinator.lease.until == math.inf
         assert suspended(one) == (0, 0)
 
 
@@ -202,7 +203,7 @@ async def test_who_unsubscribes_needs_no_lease() -> None:
         await one.stop()
         one.coordinator.let_go(one.held)
         await one.coordinator.unsubscribe()
-        assert one.coordinator.lease_until == math.inf, "assign() needs no group"
+        assert one.coordinator.lease.until == math.inf, "assign() needs no group"
 
 
 class _Ends:
@@ -210,7 +211,6 @@ class _Ends:
 
     def __init__(self, session_ms: float = 1_000, rebalance_ms: float = 5_000) -> None:
         self.now = 100.0
-        self.until = math.inf
         self.suspended = 0
         self.resumed: list[float | None] = []
         self.lease = Lease(
@@ -218,7 +218,6 @@ class _Ends:
             enabled=True,
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=rebalance_ms,
-            publish=lambda until: setattr(self, "until", until),
             in_use=lambda: True,
             on_suspended=self._suspended,
             on_resumed=self.resumed.append,
@@ -244,16 +243,16 @@ async def test_what_proves_how_much() -> None:
     ends = _Ends()
     ends.step("joined", 100, anew=True)
     ends.step("synced", 100.2)
-    assert ends.until == pytest.approx(101, abs=0.01)
+    assert ends.lease.until == pytest.approx(101, abs=0.01)
     ends.step("heartbeat_answered", 101, rebalancing=False)
-    assert ends.until == pytest.approx(102, abs=0.01)
+    assert ends.lease.until == pytest.approx(102, abs=0.01)
     ends.step("synced", 101.5)
-    assert ends.until == pytest.approx(102, abs=0.01), "a late SyncGroup renews no session (Kafka 4)"
+    assert ends.lease.until == pytest.approx(102, abs=0.01), "a late SyncGroup renews no session (Kafka 4)"
     ends.step("joined", 101.7, anew=False)
-    assert ends.until == pytest.approx(102, abs=0.01), "a join without a join phase renews nothing"
+    assert ends.lease.until == pytest.approx(102, abs=0.01), "a join without a join phase renews nothing"
     for second in range(102, 108):
         ends.step("heartbeat_answered", second, rebalancing=True)
-    assert ends.until == pytest.approx(106.5, abs=0.02), "the join phase began after the last sync at the earliest"
+    assert ends.lease.until == pytest.approx(106.5, abs=0.02), "the join phase began after the last sync at the earliest"
 
 
 @in_virtual_time
@@ -268,7 +267,7 @@ async def test_a_join_that_was_sent_twice_counts_from_the_first_sending() -> Non
     ends.lease.joins()
     ends.now = 104.1
     ends.lease.joined(anew=True)
-    assert ends.until == pytest.approx(105, abs=0.01)
+    assert ends.lease.until == pytest.approx(105, abs=0.01)
 
 
 @in_virtual_time
@@ -277,7 +276,7 @@ async def test_a_suspended_machine_lets_the_lease_pass_although_no_timer_ran() -
     ends.step("joined", 100, anew=True)
     ends.step("synced", 100.2)
     ends.now = 200.0
-    assert ends.now > ends.until
+    assert ends.now > ends.lease.until
     ends.step("heartbeat_answered", 200, rebalancing=False)
-    assert ends.now < ends.until
+    assert ends.now < ends.lease.until
     assert ends.resumed == [None], "the application has to look again"

@@ -48,6 +48,9 @@ def test_a_static_member_is_named_by_its_instance(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, logger="consumer_coord"):
         story()
     assert "[group=orders member=till-1 generation=1]" in caplog.text
+    # The same as attributes, for structured logs.
+    told = [vars(record) for record in caplog.records]
+    assert ("orders", "till-1", 1) in {(one.get("group"), one.get("member"), one.get("generation")) for one in told}
 
 
 @in_virtual_time

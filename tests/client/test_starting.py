@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import NoOffsetError
+from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, row, take
 
 
@@ -125,3 +128,53 @@ def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: Emb
         assert len(take(one, 5)) == 5
         one.seek(row(0, 1_000))
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
+
+
+def _commit_in_epoch(one: Any, offset: int) -> None:
+    one.commit(offsets=[TopicPartition("orders", 0, offset, leader_epoch=0), row(1, 0)], asynchronous=False)
+
+
+@pytest.mark.behaviour(57)
+def test_a_commit_behind_the_end_of_its_epoch_begins_again_at_that_end(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka, auto_offset_reset="earliest") as one:
+        _commit_in_epoch(one, 50)
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+        assert one.position([row(0)])[0].offset == 10
+        produce(kafka, "orders", {0: range(10, 13)})
+        assert [message.offset() for message in take(one, 3)] == [10, 11, 12]
+
+
+def test_a_commit_whose_epoch_was_checked_goes_to_librdkafka_without_it(kafka: EmbeddedKafka) -> None:
+    """With it librdkafka would check it a second time, and only when its timer of a second rings."""
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka) as one:
+        _commit_in_epoch(one, 7)
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+        began = one._reader.assigned[PartitionOf("orders", 0)]
+        assert (began.offset, began.leader_epoch) == (7, -1)
+        assert [message.offset() for message in take(one, 3)] == [7, 8, 9]
+        found = one.commit(asynchronous=False)
+        assert found is not None
+        assert [(each.offset, each.leader_epoch) for each in found if each.partition == 0] == [(10, 0)], "records have epochs"
+
+
+def test_a_commit_whose_epoch_cannot_be_checked_keeps_it(kafka: EmbeddedKafka) -> None:
+    """Then librdkafka checks it: the leader may be on its way to another broker just now."""
+    produce(kafka, "orders", {0: range(10)})
+    with consumer(kafka) as one:
+        one.commit(offsets=[TopicPartition("orders", 0, 7, leader_epoch=5), row(1, 0)], asynchronous=False)
+        asked: list[Any] = []
+
+        async def unanswered(cluster: Any, wanted: Any, timeout_ms: float) -> dict[Any, Any]:
+            asked.append(wanted)
+            return {}
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("consumer_coord.consumer.start_positions.epoch_ends", unanswered)
+            one.subscribe(["orders"])
+            poll_until(one, lambda: len(one._reader.assigned) == 2)
+        assert asked == [{PartitionOf("orders", 0): 5}]
+        assert one._reader.assigned[PartitionOf("orders", 0)].leader_epoch == 5

@@ -20,6 +20,7 @@ from consumer_coord.group.generation import Generation
 from consumer_coord.retry import Deadline
 from examples.exactly_once import Billing, behind
 from tests.support.admin import await_group
+from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.processes import end, spawn
 
@@ -110,7 +111,7 @@ def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFa
     generation = core.generation
 
     async def lose() -> None:
-        await core._leave("a test", Deadline.after(5000))
+        await classic(core).standing.leave("a test", Deadline.after(5000), rejoin=True)
 
     billing.consumer._coordinator.call(lose)
     deadline = time.monotonic() + 60

@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_every_order_is_processed_while_members_come_go_and_die() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_every_order_is_processed_while_members_come_go_and_die(protocol: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--orders", "100000"],
+        [sys.executable, "-m", "examples.demo", "--orders", "100000", "--protocol", protocol],
         cwd=ROOT,
         capture_output=True,
         text=True,

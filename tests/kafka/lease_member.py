@@ -42,8 +42,8 @@ def main() -> None:
     while True:
         # As a consumer does: what is held was read ahead, and the lease is looked at when a record is handed out.
         held = sorted(partition.partition for partition in core.assignment.held)
-        moment = core.lease_clock()
-        if moment < core.lease_until:
+        moment = core.lease.clock()
+        if moment < core.lease.until:
             print(f"{moment:.6f}", *held, flush=True)
         else:
             print(f"{moment:.6f}", flush=True)

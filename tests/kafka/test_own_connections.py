@@ -13,6 +13,7 @@ from assignors.base import Assignor
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.membership import MemberState
+from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 
@@ -57,8 +58,8 @@ def _until(condition: Callable[[], object], *polling: BlockingCoordinator, withi
         assert time.monotonic() < ends, "it did not happen in time"
         for each in polling:
             _poll(each)
-            each.core.bell.wait(0.01)
-            each.core.bell.clear()
+            each.core.application.bell.wait(0.01)
+            each.core.application.bell.clear()
         if not polling:
             time.sleep(0.005)
 
@@ -74,12 +75,12 @@ def test_commit_heartbeat_and_leave_return_while_a_join_waits(
     # An eager member would hold the group up; here the other's join is held back instead, as a transaction does it.
     two.hold_joins()
     one.enforce_rebalance("the test wants it")
-    _until(lambda: one.core._joining)
+    _until(lambda: classic(one.core).session.joining)
     # The broker answers the join when the other one joins too: what waited behind it would come back after that.
     assert one.commit({mine: OffsetAndMetadata(5)}) == {mine: None}
-    one.call(one.core.send_heartbeat)
+    one.call(classic(one.core).session.send_heartbeat)
     assert one.committed([mine]) == {mine: OffsetAndMetadata(5)}
-    assert one.core._joining, "the join was answered meanwhile: something waited for it"
+    assert classic(one.core).session.joining, "the join was answered meanwhile: something waited for it"
     assert one.generation == generation
     one.leave_group("the test leaves")
     assert two.generation == generation, "leaving waited for the other one's join"
@@ -107,7 +108,7 @@ def test_a_commit_while_the_rebalance_completes_is_sent_again_for_what_is_kept(
     generation = one.generation
     Slow.pauses = 1.0
     one.enforce_rebalance("the test wants it")
-    _until(lambda: all(each.core.state is MemberState.COMPLETING_REBALANCE for each in (one, two)))
+    _until(lambda: all(each.core.protocol.state is MemberState.COMPLETING_REBALANCE for each in (one, two)))
     commits = [
         (member, partition, member.submit(functools.partial(member.core.commit, {partition: OffsetAndMetadata(7)})))
         for member, partition in kept.items()
@@ -129,7 +130,7 @@ def test_an_eager_owner_that_works_on_commits_with_its_old_generation(
     _until(lambda: len(one.held) == len(two.held) == 2 and not one.core.rebalancing and not two.core.rebalancing, one, two)
     mine = next(iter(two.held))
     one.enforce_rebalance("the test wants it")
-    _until(lambda: one.core._joining, one)
+    _until(lambda: classic(one.core).session.joining, one)
     # The other one has not let go yet: the group waits for it, and takes its commits.
     _until(lambda: two.core.rebalancing)
     assert two.commit({mine: OffsetAndMetadata(9)}) == {mine: None}

@@ -12,6 +12,7 @@ from consumer_coord.group.membership import MemberState
 from consumer_coord.topic_partition import TopicPartition
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group
+from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
 from tests.support.processes import wait_until
@@ -46,7 +47,7 @@ def test_a_killed_members_partitions_go_to_the_others(
 def test_a_frozen_member_loses_its_partitions_and_goes_on(
     assignor: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
 ) -> None:
-    """Its commits are refused, it reports *lost*, rejoins, and sets nobody's progress back."""
+    """Its commits are refused, it reports *lost*, rejoins, and sets no other member's progress back."""
     name = topic(4)
     frozen = members.start("ours", group, [name], assignors=[assignor], config=SHORT_SESSION)
     await_shared([frozen], {name: 4})
@@ -121,11 +122,11 @@ def test_commit_heartbeat_and_leave_do_not_wait_for_a_join(
         result = ours.commit(dict.fromkeys(held, OffsetAndMetadata(0)))
         took_ms["commit"] = (time.monotonic() - began) * 1000
         assert all(error is None for error in result.values())
-        assert ours.core.state is MemberState.PREPARING_REBALANCE, "the join was answered: this shows nothing"
+        assert ours.core.protocol.state is MemberState.PREPARING_REBALANCE, "the join was answered: this shows nothing"
         began = time.monotonic()
-        ours.call(ours.core.send_heartbeat)
+        ours.call(classic(ours.core).session.send_heartbeat)
         took_ms["heartbeat"] = (time.monotonic() - began) * 1000
-        assert ours.core.state is MemberState.PREPARING_REBALANCE
+        assert ours.core.protocol.state is MemberState.PREPARING_REBALANCE
         assert describe_group(kafka.admin, group).state == "PREPARING_REBALANCING"
         began = time.monotonic()
         ours.leave_group("enough")

@@ -17,11 +17,11 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.reader import Reader
 from consumer_coord.group import answers, leader
 from consumer_coord.group.answers import Step
+from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import Offsets
-from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import Failures
-from consumer_coord.group.member import GroupMember
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.simulation.play import Outcome, play
@@ -91,15 +91,15 @@ def _forget_to_reload(patch: Patch) -> None:
 
 
 def _forget_what_was_let_go(patch: Patch) -> None:
-    """What this simulation once found: a partition let go of while a join is under way is offered to nobody."""
-    owned = ConsumerCoordinator._owned
+    """What this simulation once found: a partition revoked while a join is under way is never assigned again."""
+    owned = ClassicProtocol._owned
 
-    def forgetful(self: ConsumerCoordinator) -> Mapping[str, Sequence[int]]:
+    def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
         named = owned(self)
         self._named = frozenset()
         return named
 
-    patch.setattr(ConsumerCoordinator, "_owned", forgetful)
+    patch.setattr(ClassicProtocol, "_owned", forgetful)
 
 
 def _resend_as_a_new_member(patch: Patch) -> None:
@@ -170,7 +170,7 @@ def _do_not_count_waiting_as_polling(patch: Patch) -> None:
 
     async def uncounted(self: Engine, most: int, left_s: float) -> None:
         await wait(self, most, left_s)
-        self.core.polls -= 1
+        self.core.application.polls -= 1
 
     patch.setattr(Engine, "_wait", uncounted)
 
@@ -204,8 +204,8 @@ def _be_stuck_since_the_last_join(patch: Patch) -> None:
 def _spin_until_the_commit_is_answered(patch: Patch) -> None:
     """What this simulation once found: a poll span while the commit before a revoke was under way."""
     patch.setattr(loop, "MAX_STEPS_PER_MOMENT", 60_000)
-    polled = GroupMember.polled
-    patch.setattr(GroupMember, "polled", lambda self, **_: polled(self))
+    polled = Application.polled
+    patch.setattr(Application, "polled", lambda self, **_: polled(self))
 
 
 PLANTED = {

@@ -19,7 +19,7 @@ from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import leader
-from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.simulation.play import play
@@ -32,11 +32,11 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 WHAT_IT_WAS = {
     21: "a static member was replaced between join and sync; when the sync phase ended its former id was looked up: KeyError",
     59: "a member left while its SyncGroup waited at the broker, and that request was never answered",
-    61: "a partition was let go of while a join was under way, and belonged to nobody for ever",
+    61: "a partition was revoked while a join was under way, and had no owner for ever",
     1035: "what seed 59 found, with the application of today",
     1177: "what seed 61 found, with the application of today",
     132: "a request timed out on a young connection; asking whether the listener wants SASL then ended the heartbeat task",
-    202: "a connection failed that nobody waited for any more: 'Task exception was never retrieved'",
+    202: "a connection failed whose caller had been cancelled: 'Task exception was never retrieved'",
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
     500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
     700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",
@@ -83,14 +83,14 @@ def _leave_the_sync_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
-    owned = ConsumerCoordinator._owned
+    owned = ClassicProtocol._owned
 
-    def forgetful(self: ConsumerCoordinator) -> Mapping[str, Sequence[int]]:
+    def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
         named = owned(self)
         self._named = frozenset()
         return named
 
-    patch.setattr(ConsumerCoordinator, "_owned", forgetful)
+    patch.setattr(ClassicProtocol, "_owned", forgetful)
 
 
 def _believe_all_was_assigned(patch: pytest.MonkeyPatch) -> None:
@@ -111,14 +111,14 @@ def _judge_by_the_leaders_protocol(patch: pytest.MonkeyPatch) -> None:
 
 
 def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
-    async def stop_driver(self: ConsumerCoordinator) -> None:
+    async def stop_driver(self: ClassicProtocol) -> None:
         await self._member_id_promised()
         former, self._driver = self._driver, None
         if former is not None:
             former.cancel()
             await asyncio.wait({former})
 
-    patch.setattr(ConsumerCoordinator, "_stop_driver", stop_driver)
+    patch.setattr(ClassicProtocol, "_stop_driver", stop_driver)
 
 
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {

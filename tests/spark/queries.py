@@ -52,12 +52,12 @@ class Queries:
         reader = self.spark.readStream.format("kafka_group")
         settings = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
-            "kafka.session.timeout.ms": "6000",
-            "kafka.heartbeat.interval.ms": "300",
             "group.id": self.group,
             "subscribe": topic,
             "startingOffsets": "earliest",
         }
+        if (options or {}).get("kafka.group.protocol") != "consumer":
+            settings |= {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "300"}
         for key, value in {**settings, **(options or {})}.items():
             reader = reader.option(key, value)
         return reader.load()

@@ -68,3 +68,13 @@ def test_a_topic_grows_in_mid_query(embedded: EmbeddedKafka, queries: Queries) -
     embedded.grow_topic(TOPIC, PARTITIONS + 1)
     produce(embedded.bootstrap_servers, TOPIC, [{"partition": PARTITIONS, "value": b"v"} for _ in range(5)])
     until(lambda: rows.offsets(PARTITIONS) == list(range(5)), "the new partition's first records", [query])
+
+
+def test_a_query_of_the_consumer_protocol(embedded: EmbeddedKafka, queries: Queries) -> None:
+    write(embedded, 10)
+    query, rows = queries.start(TOPIC, {"kafka.group.protocol": "consumer"})
+    until(lambda: len(rows.seen) == 40, "the first records", [query])
+    write(embedded, 10)
+    until(lambda: len(rows.seen) == 80, "the second ones", [query])
+    assert [rows.offsets(partition) for partition in range(PARTITIONS)] == [list(range(20))] * PARTITIONS
+    until(lambda: queries.committed(TOPIC, PARTITIONS) == dict.fromkeys(range(PARTITIONS), 20), "their commits", [query])

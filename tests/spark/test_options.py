@@ -130,6 +130,18 @@ def test_a_mistake_is_named(changes: dict[str, str | None], message: str) -> Non
         parse_options(given)
 
 
+def test_in_the_consumer_protocol_the_broker_assigns_and_a_batch_may_take_as_long_as_between_two_polls() -> None:
+    parsed = parse_options({**BASE, "kafka.group.protocol": "consumer", "kafka.group.remote.assignor": "range"})
+    assert parsed.assignors() is None
+    config = parsed.config().coordinator
+    assert (config.group_protocol, config.group_remote_assignor) == ("consumer", "range")
+    assert config.rebalance_timeout_ms == config.max_poll_interval_ms
+    with pytest.raises(ConfigurationError, match=r"assignor='sticky' cannot be used with kafka\.group\.protocol=consumer"):
+        parse_options({**BASE, "kafka.group.protocol": "consumer", "assignor": "sticky"})
+    with pytest.raises(ConfigurationError, match=r"session\.timeout\.ms cannot be set with group\.protocol=consumer"):
+        parse_options({**BASE, "kafka.group.protocol": "consumer", "kafka.session.timeout.ms": "6000"})
+
+
 def test_an_unknown_kafka_setting_is_an_error_at_load() -> None:
     with pytest.raises(ConfigurationError, match=r"no\.such\.key"):
         KafkaGroupSource({**BASE, "kafka.no.such.key": "1"})

@@ -37,9 +37,15 @@ _BROKER_DEFAULT = -1
 #: Resource types and sources of DescribeConfigs.
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
+_GROUP_RESOURCE = 32
 _SOURCE_TOPIC = 1
 _SOURCE_STATIC_BROKER = 4
 _SOURCE_DEFAULT = 5
+#: What a group may be told for itself (``GroupConfig``), beside the brokers' setting that it has here.
+_GROUP_CONFIGS = {
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+}
 
 
 class _RefusedError(CoordinatorError):
@@ -228,7 +234,7 @@ def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
 async def describe_configs(
     node: BrokerNode, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """DescribeConfigs of topics and brokers."""
+    """DescribeConfigs of topics, brokers and groups."""
     return DescribeConfigsResponse(results=tuple(_describe(node, resource) for resource in request.resources))
 
 
@@ -262,6 +268,12 @@ def _describe(node: BrokerNode, resource: DescribeConfigsResource) -> DescribeCo
             for name, value in node.cluster.config.to_mapping().items()
         }
         return _described(resource, settings, read_only=True)
+    if resource.resource_type == _GROUP_RESOURCE:
+        if not resource.resource_name:
+            return _undescribed(resource, error_codes.INVALID_REQUEST, "no name of a group")
+        brokers = node.cluster.config.to_mapping()
+        of_group = {name: (brokers[broker_name], _SOURCE_DEFAULT) for name, broker_name in _GROUP_CONFIGS.items()}
+        return _described(resource, of_group, read_only=False)
     return _undescribed(resource, error_codes.INVALID_REQUEST, f"no configuration for type {resource.resource_type}")
 
 

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.net.sasl import parse_token
+from consumer_coord.net.security import cipher_suites
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
 
@@ -70,12 +71,12 @@ def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
 
 
 def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` for ``confluent_kafka.Consumer``, with an ``oauth_cb`` of ours around the application's.
+    """``settings`` for ``confluent_kafka.Consumer``: our floor for TLS, and an ``oauth_cb`` of ours around the application's.
 
     Raises :class:`AuthenticationError` at once when it has no token to give: the consumer's constructor would wait ten
     seconds for one.
     """
-    made = dict(settings)
+    made = with_tls_floor(settings)
     if callable(made.get("oauth_cb")):
         made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
     return made
@@ -95,6 +96,14 @@ def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
         raise_if_refused(error, settings)
 
     made["error_cb"] = on_error
+    return made
+
+
+def with_tls_floor(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` for any handle of librdkafka, so that it speaks no TLS before 1.2, as the control plane."""
+    made = dict(settings)
+    if str(made.get("security.protocol", "")).lower().endswith("ssl"):
+        made["ssl.cipher.suites"] = cipher_suites(made)
     return made
 
 

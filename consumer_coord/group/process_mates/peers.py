@@ -14,16 +14,14 @@ from consumer_coord.environment import now
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.discovery import CoordinatorLookup
 from consumer_coord.group.process_mates.gathering import Gathering, LeaderFirst
+from consumer_coord.group.process_mates.mates import Mates
+from consumer_coord.group.process_mates.moments import spread, together
 
 #: After a cooperative sync, in milliseconds: the second round begins when some other member has let go of its partitions,
 #: and every member that hears of it late holds up those that wait for them.  See docs/benchmarks.md.
 AFTER_SYNC_MS = (5, 15, 30, 60, 100, 150)
 #: After a member of this process sent JoinGroup: the coordinator has it within a moment.
 AFTER_JOIN_MS = (1, 4, 10, 25, 60)
-#: So many times in an interval some of them beat; more often would cost an idle process more than it gains a busy one.
-_BEATS_AN_INTERVAL = 16
-#: The fractional parts of its multiples are spread evenly, however many there are.
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 class Peer(Protocol):
@@ -54,9 +52,12 @@ class Peers:
         #: Those that could scout; who no longer can is left out when it is come across.
         self._settled: dict[Peer, None] = {}
         self._added = 0
+        self._users = 0
         #: Those that let go of partitions and wait for others to do so.
         self.lingering: set[Peer] = set()
         self.gathering = Gathering()
+        #: Those of the consumer protocol.
+        self.mates = Mates()
         self.leader_first = LeaderFirst(lambda member_id: any(peer.member_id == member_id for peer in self._members))
         #: The generation that is known to have ended, since when, and the one whose second round is being looked out for.
         self._ended = -1
@@ -73,23 +74,29 @@ class Peers:
         self._members[member] = None
         self.gathering.made(member)
         number, self._added = self._added, self._added + 1
-        return 1.0 - int(number * _GOLDEN_RATIO % 1.0 * _BEATS_AN_INTERVAL) / _BEATS_AN_INTERVAL
+        return spread(number)
 
     def beat_at(self, due: float, interval_s: float) -> float:
         """When a beat that is due at ``due`` is sent: a little earlier, with others, so that the loop wakes up once for all."""
-        if len(self._members) < 2:
-            return due
-        moment_s = interval_s / _BEATS_AN_INTERVAL
-        return due // moment_s * moment_s
+        return due if len(self._members) < 2 else together(due, interval_s)
 
-    def remove(self, member: Peer) -> bool:
-        """A member ends; True when it was the last one."""
+    def remove(self, member: Peer) -> None:
+        """A member ends."""
         self._members.pop(member, None)
         self._settled.pop(member, None)
+        self.lingering.discard(member)
         self.gathering.gone(member)
-        if not self._members:
+
+    def enter(self) -> None:
+        """A member uses the look-up, whatever its protocol."""
+        self._users += 1
+
+    def leave(self) -> bool:
+        """It ends; the last one's end closes the look-up, and is True."""
+        self._users -= 1
+        if not self._users:
             self.lookup.close()
-        return not self._members
+        return not self._users
 
     def more_to_let_go(self, generation: int) -> bool:
         """True while an application has partitions to let go of, or a member has not heard yet whether it has."""

@@ -20,6 +20,7 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.requests.served import error_response
+from consumer_coord.environment import Receiver
 from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -479,24 +480,28 @@ def fetch_answer(
     """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
     errors = errors or {}
     group = request.groups[0]
+    wanted = {topic.name: list(topic.partition_indexes) for topic in group.topics or ()}
+    if group.topics is None:
+        for partition in sorted(committed):
+            wanted.setdefault(partition.topic, []).append(partition.partition)
     return OffsetFetchResponse(
         groups=(
             OffsetFetchResponseGroup(
                 group_id=group.group_id,
                 topics=tuple(
                     OffsetFetchResponseTopics(
-                        topic.name,
+                        name,
                         tuple(
                             OffsetFetchResponsePartitions(
                                 partition_index=number,
-                                committed_offset=committed.get(TopicPartition(topic.name, number), -1),
+                                committed_offset=committed.get(TopicPartition(name, number), -1),
                                 metadata="",
-                                error_code=errors.get(TopicPartition(topic.name, number), codes.NONE),
+                                error_code=errors.get(TopicPartition(name, number), codes.NONE),
                             )
-                            for number in topic.partition_indexes
+                            for number in numbers
                         ),
                     )
-                    for topic in group.topics or ()
+                    for name, numbers in wanted.items()
                 ),
             ),
         )
@@ -534,7 +539,8 @@ class _Transport:
         self._brokers = brokers
         self._node = node
         self._number = number
-        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._answers: deque[bytes | None] = deque()
+        self._receiver: Receiver | None = None
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.over = False
         self._server = asyncio.get_running_loop().create_task(self._serve(), name=f"fake broker {node}")
@@ -545,12 +551,23 @@ class _Transport:
             raise DisconnectedError(f"broker-{self._node} closed the connection")
         self._requests.put_nowait(frame)
 
-    async def receive(self) -> bytes:
+    def listen(self, receiver: Receiver) -> None:
         """See :class:`consumer_coord.environment.Transport`."""
-        frame = await self._answers.get()
-        if frame is None:
-            raise DisconnectedError(f"broker-{self._node} closed the connection")
-        return frame
+        self._receiver = receiver
+        self._hand_over()
+
+    def _answer(self, frame: bytes | None) -> None:
+        self._answers.append(frame)
+        asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        while self._answers and self._receiver is not None:
+            frame = self._answers.popleft()
+            if frame is None:
+                self._receiver.connection_lost(DisconnectedError(f"broker-{self._node} closed the connection"))
+                self._receiver = None
+            else:
+                self._receiver.frame_received(frame)
 
     def close(self) -> None:
         """See :class:`consumer_coord.environment.Transport`.  What was sent before still arrives, as with TCP."""
@@ -561,7 +578,7 @@ class _Transport:
         """The broker ends the connection."""
         self.over = True
         self._server.cancel()
-        self._answers.put_nowait(None)
+        self._answer(None)
 
     async def _serve(self) -> None:
         while True:
@@ -579,10 +596,10 @@ class _Transport:
                 return
             if isinstance(answer, Drop):
                 self.over = True
-                self._answers.put_nowait(None)
+                self._answer(None)
                 return
             await asyncio.sleep(LATENCY_MS / 1000)
-            self._answers.put_nowait(answer)
+            self._answer(answer)
 
 
 async def _as_coroutine(awaitable: Awaitable[R]) -> R:

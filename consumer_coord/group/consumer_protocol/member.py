@@ -1,0 +1,587 @@
+"""A member of a group of the consumer protocol (KIP-848).
+
+One background task, :meth:`ConsumerMember._drive`, sends heartbeats: at the interval that the coordinator tells, and at once
+when there is something to say.  Their answers tell what to hold.  The application carries that out when it polls; it is never
+waited for.  What it has let go of is acknowledged as soon as the commits of it are answered, and then the group gives it to
+other members.
+
+The states are those of ``states.py``; ``reconciliation.py`` resolves topic ids.  Everything here runs on one event loop,
+except what is marked as thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from consumer_coord.environment import now
+from consumer_coord.errors import (
+    CoordinatorError,
+    FencedError,
+    MalformedMessageError,
+    RequestTimedOutError,
+    RetriableError,
+    UnsupportedVersionError,
+)
+from consumer_coord.group.answers import Step
+from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.consumer_protocol import answers, requests
+from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_up
+from consumer_coord.group.consumer_protocol.leaving import say_goodbye
+from consumer_coord.group.consumer_protocol.polls import PollWatch
+from consumer_coord.group.consumer_protocol.requests import Said
+from consumer_coord.group.consumer_protocol.schedule import EARLY_MS, Schedule
+from consumer_coord.group.consumer_protocol.session import Session
+from consumer_coord.group.consumer_protocol.speaking import Speaking
+from consumer_coord.group.consumer_protocol.states import Event, State, after
+from consumer_coord.group.generation import NO_GENERATION, Generation
+from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.subscription import NOTHING, TopicSubscription
+from consumer_coord.net.metadata import Broker
+from consumer_coord.retry import Deadline, Pace
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
+
+
+class ConsumerMember:
+    """A :class:`~consumer_coord.group.protocol.GroupProtocol`."""
+
+    is_leader = False
+
+    def __init__(self, context: MemberContext) -> None:
+        config, cluster = context.config, context.cluster
+        self._with = context
+        self._state = State.UNSUBSCRIBED
+        self._subscription: TopicSubscription = NOTHING
+        self._generation = NO_GENERATION
+        #: The last one that was lost.
+        self._lost_generation = NO_GENERATION
+        #: Counts memberships: an answer to a heartbeat of a former one is nothing to this one.
+        self._era = 0
+        #: True from the first heartbeat with epoch 0 until the goodbye: the coordinator may count this member.
+        self._asked = False
+        self._holdings = Holdings(context)
+        self._speaking = Speaking(config, cluster, context.watch)
+        self._asking = False
+        #: The epoch that a commit was refused with, until a heartbeat tells the present one.
+        self._doubted: Generation | None = None
+        #: The count of polls: when it was found not to poll, began to leave, or when a transaction began to hold the epoch.
+        self._parked_at: int | None = None
+        self._leaving_at: int | None = None
+        self._held_at: int | None = None
+        self._held_until = 0.0
+        #: True while it ends: no rebalance will complete any more.
+        self._ending = False
+        self._assigned_at = 0.0
+        self._polls = PollWatch(context.application, context.metrics, config.max_poll_interval_ms)
+        self._mates = context.peers.mates
+        self._schedule = Schedule(self._mates.add(self), self._mates.beat_at)
+        #: Whatever brokers answer, heartbeats that do not wait for the interval go out no more often.
+        self._pace = Pace(40, 20)
+        self._join_pace = Pace(10, 4)
+        self._driver: asyncio.Task[None] | None = None
+        self._former_driver: asyncio.Task[None] | None = None
+        self._acknowledging: asyncio.Task[None] | None = None
+        self._session = Session(context, self._schedule.interval_s * 1000)
+        self.lease = self._session.lease
+        self.offsets = Offsets(
+            config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
+        )
+
+    # -- read from any thread --------------------------------------------------------------------------------------------
+
+    @property
+    def generation_state(self) -> Generation:
+        """The member epoch, as generation, and the member id; -1 outside the group."""
+        return self._generation
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._state
+
+    @property
+    def subscribed(self) -> bool:
+        """True while there is a subscription."""
+        return bool(self._subscription)
+
+    @property
+    def joined(self) -> bool:
+        """True when the group knows that it holds what it is to hold."""
+        return self._state is State.STABLE
+
+    @property
+    def rebalancing(self) -> bool:
+        """True while what it holds is about to change."""
+        return self._state.rebalancing
+
+    # -- for its mates ---------------------------------------------------------------------------------------------------
+
+    @property
+    def member_epoch(self) -> int:
+        """The epoch, -1 outside the group."""
+        return self._generation.generation_id
+
+    @property
+    def expects_more(self) -> bool:
+        """True for a while after it joined, or was given partitions."""
+        return self._schedule.expecting
+
+    def beat_early(self, after_ms: Sequence[float]) -> None:
+        """There may be something to hear."""
+        if self._state.in_group:
+            self._schedule.early(after_ms)
+            self._with.signal.fire()
+
+    # -- what the application says ---------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: TopicSubscription) -> None:
+        """Subscribe; the next heartbeat, which goes out at once, says so."""
+        self._leaving_at = None
+        if subscription != self._subscription:
+            self._subscription = subscription
+            self._speaking.subscribe(subscription)
+            self._with.application.failures.went_on()
+            self._polls.restart()
+        self._join()
+
+    def _join(self) -> None:
+        if self._state is State.UNSUBSCRIBED and self._subscription:
+            self._go(Event.SUBSCRIBED)
+        self._start()
+        self._with.signal.fire()
+
+    def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
+        """End the subscription; the coroutine finishes commits, and leaves."""
+        self._subscription = NOTHING
+        # A commit that waits for an epoch waits for nothing now.
+        self._ending = True
+        return self._unsubscribe(deadline)
+
+    async def _unsubscribe(self, deadline: Deadline) -> None:
+        try:
+            await self._stop()
+            self._with.signal.fire()
+            await self.offsets.drained(deadline)
+        finally:
+            self._ending = False
+        await self._leave("the consumer unsubscribed from all topics", deadline)
+        if self._subscription:
+            # It subscribed again meanwhile.
+            self._join()
+        else:
+            self.lease.not_needed()
+            self._speaking.subscribe(NOTHING)
+
+    def rejoin(self, reason: str) -> None:
+        """Tell the coordinator everything at once; the assignment is the broker's, and no member can demand another one."""
+        self._with.log.info("rejoin: %s", reason)
+        self._speaking.everything = True
+        self.beat_early((0,))
+        self._join()
+
+    def released(self, partitions: frozenset[TopicPartition]) -> None:
+        """The application gave these up: acknowledge it when commits of them have been answered."""
+        if not partitions or self._leaving_at is not None or not self._state.in_group:
+            return
+        self._holdings.giving_up |= partitions
+        if self._acknowledging is None or self._acknowledging.done():
+            self._acknowledging = self._with.tasks.spawn(self._acknowledge(), "acknowledge")
+
+    def prepare_to_leave(self, polls: int) -> None:
+        """It gives up everything: nothing of that is acknowledged, and a static member's place keeps its partitions."""
+        self._leaving_at = polls
+        self._with.application.attention = True
+        if self._state.in_group and self._state is not State.PREPARE_LEAVING:
+            self._go(Event.LEAVE)
+
+    async def hold_joins(self, polls: int) -> Generation:
+        """Keep the epoch: no heartbeat is sent until the next poll, at most for half a session."""
+        half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
+        self._held_at = polls
+        self._held_until = now() + half.within(self._session.timeout_ms / 2) / 1000
+        self._with.application.attention = True
+        await self._with.signal.until(lambda: not self._asking or self.lease.clock() >= self.lease.until, half)
+        return self._lost_generation if self._with.assignment.any_lost else self._generation
+
+    def polled(self, polls: int) -> bool:
+        """End what waited for a poll; thread-safe."""
+        if (self._held_at is not None and self._held_at != polls) or (
+            self._leaving_at is not None and self._leaving_at != polls
+        ):
+            if self._held_at != polls:
+                self._held_at = None
+            if self._leaving_at != polls:
+                self._leaving_at = None
+            self._with.application.call(self._with.signal.fire)
+        return self._parked_at is not None or self._held_at is not None
+
+    def metadata_changed(self) -> None:
+        """Topics of the target may be known now, and others may match the pattern."""
+        if self._holdings.waits and self._state.in_group:
+            self._take_target(anew=False)
+        self._with.signal.fire()
+
+    # -- the heartbeats --------------------------------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        """The background: send heartbeats."""
+        retries = 0
+        if self._former_driver is not None:
+            await asyncio.wait({self._former_driver})
+        while True:
+            await self._with.signal.until(*self._next_look())
+            self._come_back()
+            if not self._state.heartbeats or (self._leaving_at is not None and not self._state.in_group):
+                continue
+            if self._polls.expired and self._state is not State.PREPARE_LEAVING:
+                await self._park()
+                continue
+            if self._send_at() > now():
+                continue
+            try:
+                await self._heartbeat()
+                retries = 0
+            except (RetriableError, MalformedMessageError) as error:
+                self._speaking.everything = True
+                self._note_obstacle(str(error))
+                self._schedule.failed(self._with.cluster.backoff.ms(retries))
+                retries += 1
+            except CoordinatorError as error:
+                await self._fail(error)
+                # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
+                self._schedule.failed(self._with.cluster.backoff.ms(retries))
+                retries += 1
+
+    def _next_look(self) -> tuple[Callable[[], bool], Deadline | None]:
+        changes = self._schedule.changes
+        due = self._send_at()
+        if self._state.heartbeats:
+            due = min(due, now() + self._polls.look_s)
+
+        def look() -> bool:
+            return self._schedule.changes != changes or self._comes_back() or now() >= self._send_at()
+
+        return look, None if math.isinf(due) else Deadline(due)
+
+    def _send_at(self) -> float:
+        """When the next heartbeat is to be sent, of the loop's clock."""
+        if not self._state.heartbeats or (self._leaving_at is not None and not self._state.in_group):
+            return math.inf
+        due = self._schedule.at(urgent=self._urgent())
+        if self._held_at is not None and self._held_at == self._with.application.polls:
+            due = max(due, self._held_until)
+        return due
+
+    def _urgent(self) -> bool:
+        """True when there is something to say that is not to wait for the interval."""
+        if self._state.urgent:
+            return True
+        if self._state is State.PREPARE_LEAVING:
+            return False
+        return self._speaking.has_news(self._holdings.owned)
+
+    async def _heartbeat(self) -> None:
+        """Send one, and take in what its answer says; raises a retriable error when it was not heard."""
+        context, era = self._with, self._era
+        joins = self._state is State.JOINING
+        broker = await context.link.find(Deadline.after(self._session.timeout_ms))
+        await (self._join_pace if joins else self._pace).turn()
+        if era != self._era or not self._state.heartbeats:
+            return
+        said: list[Said] = []
+        epoch = requests.JOIN_EPOCH if joins else self.member_epoch
+        request = self._speaking.heartbeat(epoch, self._holdings.owned, said)
+        started, sent = now(), self.lease.clock()
+        if joins:
+            self.lease.joins()
+            self._asked = True
+        self._schedule.sends()
+        self._asking = True
+        try:
+            answer = await context.link.ask(broker, request, timeout_ms=self._session.quick_ms)
+        except MalformedMessageError as error:
+            context.link.forget(broker, str(error))
+            raise RetriableError(str(error)) from error
+        except UnsupportedVersionError as error:
+            raise answers.fatal(codes.UNSUPPORTED_VERSION, group_id=context.config.group_id, detail=str(error)) from error
+        finally:
+            self._asking = False
+            context.signal.fire()
+        if era == self._era:
+            context.metrics.record("heartbeat", (now() - started) * 1000)
+            self._take(answer, said[0], broker, joins=joins, started=started, sent=sent)
+
+    def _take(
+        self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
+    ) -> None:
+        """Do what an answer asks for; raises unless all is well."""
+        code = answer.error_code
+        step = answers.step_for(code, joins=joins)
+        said = f"ConsumerGroupHeartbeat was answered with {codes.error_name(code)}"
+        if answer.error_message:
+            said = f"{said}: {answer.error_message}"
+        if step is Step.GO_ON:
+            if answer.member_epoch <= requests.JOIN_EPOCH:
+                raise RetriableError(f"ConsumerGroupHeartbeat was answered with epoch {answer.member_epoch}")
+            self._go_on(answer, says, broker, joins=joins, started=started, sent=sent)
+            return
+        if code == codes.INVALID_REGULAR_EXPRESSION and self._speaking.resolve_here():
+            self._with.log.warning("the pattern is resolved by this client: %s", said)
+        elif step is Step.LOSE_GENERATION:
+            self._refused(said)
+            return
+        elif step is Step.FAIL:
+            detail = answer.error_message or ""
+            raise answers.fatal(code, group_id=self._with.config.group_id, detail=detail)
+        elif step is Step.REDISCOVER:
+            self._with.link.forget(broker, said)
+        raise RetriableError(said, code=code)
+
+    def _go_on(
+        self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
+    ) -> None:
+        context, holdings = self._with, self._holdings
+        before, freed = self._generation, has_given_up(self._speaking.told.owned, says.owned)
+        self._speaking.heard(says)
+        self._speaking.member_id = answer.member_id or self._speaking.member_id
+        self._doubted = None
+        present = Generation(answer.member_epoch, self._speaking.member_id, context.config.group_remote_assignor)
+        if present != before:
+            self._generation = present
+        if joins:
+            context.metrics.record("join", (now() - started) * 1000)
+            self._schedule.joined(answer.heartbeat_interval_ms)
+            self._session.joined(answer.heartbeat_interval_ms, broker, sent)
+        else:
+            self._schedule.answered(started, answer.heartbeat_interval_ms)
+        context.metrics.last_heartbeat_at = now()
+        is_news = False
+        if answer.assignment is not None:
+            is_news = holdings.told((row.topic_id, row.partitions) for row in answer.assignment.topic_partitions)
+        if joins or is_news:
+            self._take_target(anew=joins)
+        else:
+            self._settle()
+        self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
+        self._mates.heard(self, answer.member_epoch, joined=joins)
+        if freed:
+            self._mates.freed(self)
+        if joins or (is_news and not holdings.to_revoke):
+            # More may come: what others have still to give up, or a target that is not computed yet.
+            self.beat_early(EARLY_MS)
+        context.application.failures.went_on()
+        context.signal.fire()
+
+    def _take_target(self, *, anew: bool) -> None:
+        """Tell the application what to hold now."""
+        context = self._with
+        if self._holdings.resolve(self.member_epoch, anew=anew):
+            if self._state is not State.PREPARE_LEAVING:
+                if not self._state.rebalancing or anew:
+                    self._assigned_at = now()
+                self._go(Event.ASSIGNED)
+            context.application.attention = True
+            change = context.assignment.change()
+            if change.revoked or change.added or change.lost:
+                # An application that has nothing to do finds that out at the end of its slice.
+                context.application.call_attention()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Go on in the states as far as what the application holds allows."""
+        if self._state is State.RECONCILING and not self._holdings.to_revoke:
+            self._go(Event.RECONCILED)
+        if self._state is State.ACKNOWLEDGING and self._speaking.told.owned == self._holdings.owned:
+            self._go(Event.ACKNOWLEDGED)
+            self._with.metrics.record("rebalance", (now() - self._assigned_at) * 1000)
+            self._with.metrics.last_rebalance_at = now()
+        self._with.signal.fire()
+
+    async def _acknowledge(self) -> None:
+        """Let the group have what the application gave up, when commits of it have been answered."""
+        while self._holdings.giving_up:
+            era, gone = self._era, self._holdings.giving_up
+            # The group waits for this, and no commit is worth the membership.
+            limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
+            await self.offsets.drained(Deadline.after(limit_ms), gone)
+            if era != self._era or self._state is State.PREPARE_LEAVING:
+                return
+            self._holdings.acknowledged(gone)
+            if self._holdings.waits:
+                self._take_target(anew=False)
+            else:
+                self._settle()
+
+    # -- losing, failing, coming back ------------------------------------------------------------------------------------
+
+    def _refused(self, why: str) -> None:
+        """The coordinator does not count this member: everything is lost, and it joins anew."""
+        self._go(Event.REFUSED)
+        self._lose(why)
+        if self._state is State.FENCED:
+            self._go(Event.LOST)
+
+    def _lose(self, why: str, *, on_purpose: bool = False) -> None:
+        context = self._with
+        level = logging.WARNING if context.assignment.held and not on_purpose else logging.INFO
+        context.log.log(level, "out of the group: %s", why)
+        if self._generation.generation_id >= 0:
+            self._lost_generation = self._generation
+        self._era += 1
+        self._generation = NO_GENERATION
+        self._doubted = None
+        self._told, self._everything = Said(), True
+        self._schedule.calm()
+        self.lease.lost()
+        if self._holdings.lost():
+            context.metrics.record("partition-lost")
+        context.application.call_attention()
+
+    async def _fail(self, error: CoordinatorError) -> None:
+        """Nothing can retry this: tell the application, and do not stand in the group's way meanwhile."""
+        context = self._with
+        context.log.error("%s", error)
+        was_member = self._generation.generation_id >= 0
+        if self._state is State.PREPARE_LEAVING:
+            self._lose(str(error))
+        else:
+            self._go(Event.FAILED)
+            self._lose(str(error))
+        # The other holder of an instance id is the member now: nothing of ours may leave it.
+        if was_member and not isinstance(error, FencedError):
+            await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=True)
+        context.application.failures.set(error)
+
+    async def _park(self) -> None:
+        """The application did not poll for ``max.poll.interval.ms``: leave, and come back at its next poll."""
+        context = self._with
+        context.log.warning(
+            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
+            " the setting",
+            context.config.max_poll_interval_ms,
+        )
+        self._parked_at = context.application.polls
+        self._go(Event.POLL_EXPIRED)
+        self._lose("consumer poll timeout has expired", on_purpose=True)
+        try:
+            await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=False)
+        finally:
+            self._go(Event.PARKED)
+            context.application.call_attention()
+
+    def _comes_back(self) -> bool:
+        """True when the application did what the member waits for."""
+        if self._state is State.STALE:
+            return self._leaving_at is None and self._parked_at != self._with.application.polls
+        if self._state is State.FATAL:
+            return self._leaving_at is None and self._with.application.failures.current is None and self.subscribed
+        return self._state is State.PREPARE_LEAVING and self._leaving_at is None and not self._ending
+
+    def _come_back(self) -> None:
+        if self._comes_back():
+            self._parked_at = None
+            self._go(Event.POLLED)
+            self._polls.restart()
+            if self._state is State.RECONCILING:
+                # What it gave up meanwhile it takes up again, or acknowledges.
+                self._holdings.look()
+                self._with.application.call_attention()
+                self._settle()
+
+    # -- for committed_offsets.py ----------------------------------------------------------------------------------------
+
+    async def wait_for_sync(self, deadline: Deadline) -> None:
+        """Wait until a heartbeat has told the present epoch."""
+        application = self._with.application
+        if not await self._with.signal.until(
+            lambda: self._doubted is None or application.failures.final or self._ending, deadline
+        ):
+            raise RequestTimedOutError("no heartbeat told the present member epoch in time")
+        if self._ending:
+            raise RequestTimedOutError("the member leaves before the rebalance has completed")
+
+    def membership_refused(self, used: Generation, code: int, request: str) -> None:
+        """A commit was refused: take in what that says about the membership, if it is still the one used."""
+        if self._generation is not used or used.generation_id < 0:
+            return
+        if code == codes.STALE_MEMBER_EPOCH:
+            self._doubted = used
+            self._speaking.everything = True
+            self.beat_early((0,))
+        elif code == codes.FENCED_INSTANCE_ID:
+            error = answers.fatal(code, group_id=self._with.config.group_id, detail="")
+            self._with.tasks.spawn(self._fail(error), "fail")
+        else:
+            self._refused(f"{request} was refused with {codes.error_name(code)}")
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    async def leave(self, reason: str, deadline: Deadline) -> None:
+        """Leave, and join again only after :meth:`subscribe` or :meth:`rejoin`."""
+        await self._stop()
+        await self._leave(reason, deadline)
+
+    async def close(self, deadline: Deadline, *, leave: bool) -> None:
+        """Finish commits, leave (unless told not to), and do nothing more."""
+        self._ending = True
+        await self._stop()
+        self._with.signal.fire()
+        await self.offsets.close(deadline)
+        if leave:
+            await self._leave("the consumer is being closed", deadline)
+        self.lease.close()
+        self._mates.remove(self)
+
+    def crash(self) -> Coroutine[Any, Any, None]:
+        """A background task crashed: give up the subscription; the coroutine leaves."""
+        self._subscription = NOTHING
+        return self._crash()
+
+    async def _crash(self) -> None:
+        await self._stop()
+        await self._leave("the client crashed", Deadline.after(self._with.config.request_timeout_ms))
+
+    async def _leave(self, reason: str, deadline: Deadline) -> None:
+        if self._state is State.UNSUBSCRIBED:
+            return
+        if self._state is not State.PREPARE_LEAVING:
+            self._go(Event.LEAVE)
+        self._leaving_at = self._parked_at = None
+        self._lose(reason, on_purpose=True)
+        if self._state is State.PREPARE_LEAVING:
+            self._go(Event.GAVE_UP)
+        try:
+            await self._say_goodbye(deadline, for_good=False)
+        finally:
+            self._go(Event.LEFT)
+
+    async def _say_goodbye(self, deadline: Deadline, *, for_good: bool) -> None:
+        if self._asked:
+            self._asked = False
+            await say_goodbye(self._with, self._speaking.member_id, deadline, for_good=for_good)
+
+    # -- its task --------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._driver is None or self._driver.done():
+            self._driver = self._with.tasks.spawn(self._drive(), "heartbeat")
+
+    async def _stop(self) -> None:
+        if self._driver is not None:
+            # Another one may be started at once, also when this wait is cancelled.
+            self._former_driver, self._driver = self._driver, None
+            self._former_driver.cancel()
+            await asyncio.wait({self._former_driver})
+            self._former_driver = None
+
+    def _go(self, event: Event) -> None:
+        self._state = after(self._state, event)
+
+    def _note_obstacle(self, what: str) -> None:
+        wanted = self.subscribed and not self._state.in_group
+        self._with.application.failures.note_obstacle(what, wanted=wanted)

@@ -1,0 +1,100 @@
+"""ConsumerGroupHeartbeat, as one member sends it: everything when it joins and after errors, else what changed.  Pure.
+
+As ``ConsumerHeartbeatRequestManager.HeartbeatState`` of the Java client: a field that is None in the request means that it
+is what the coordinator was told before.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.wire.messages.group import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
+
+#: Member epochs with a meaning of their own.
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+
+#: From this version on a member makes its id itself (KIP-1082), and patterns can be named.
+OWN_ID_AND_REGEX_FROM = 1
+
+#: topic id and partition numbers
+Owned = Sequence[tuple[uuid.UUID, Sequence[int]]]
+
+
+@attrs.frozen
+class Said:
+    """What a heartbeat says of a member, beside who it is and how it is set up."""
+
+    topics: Sequence[str] = ()
+    #: None without a pattern that the broker resolves.
+    regex: str | None = None
+    owned: Owned = ()
+
+
+def heartbeat(
+    config: CoordinatorConfig,
+    member_id: str,
+    member_epoch: int,
+    says: Said,
+    told: Said,
+    *,
+    everything: bool,
+    version: int,
+) -> ConsumerGroupHeartbeatRequest:
+    """A heartbeat that ``says`` what is the case, to a coordinator that was ``told`` before.
+
+    ``everything``: it is not sure that it heard that, as after an error; a member that joins says everything anyway.
+    """
+    joins = member_epoch == JOIN_EPOCH
+    everything = everything or joins
+    topics = says.topics if everything or says.topics != told.topics else None
+    regex = says.regex if everything or says.regex != told.regex else None
+    if says.regex is None and told.regex and not joins:
+        # Nothing would mean that it is as before.
+        regex = ""
+    owned: Owned | None = says.owned if everything or says.owned != told.owned else None
+    if joins:
+        owned = ()
+    return ConsumerGroupHeartbeatRequest(
+        group_id=config.group_id,
+        member_id=member_id,
+        member_epoch=member_epoch,
+        instance_id=config.group_instance_id,
+        rack_id=config.client_rack if everything else None,
+        rebalance_timeout_ms=config.rebalance_timeout_ms if everything else -1,
+        subscribed_topic_names=topics,
+        subscribed_topic_regex=regex if version >= OWN_ID_AND_REGEX_FROM else None,
+        server_assignor=config.group_remote_assignor if everything else None,
+        topic_partitions=None if owned is None else _rows(owned),
+    )
+
+
+def goodbye(config: CoordinatorConfig, member_id: str, *, for_good: bool) -> ConsumerGroupHeartbeatRequest:
+    """The last heartbeat.  A static member leaves its place to its return (epoch -2), unless it leaves ``for_good``."""
+    static = config.group_instance_id is not None and not for_good
+    return ConsumerGroupHeartbeatRequest(
+        group_id=config.group_id,
+        member_id=member_id,
+        member_epoch=LEAVE_STATIC_EPOCH if static else LEAVE_EPOCH,
+        instance_id=config.group_instance_id,
+    )
+
+
+def new_member_id(bits: Callable[[int], int]) -> str:
+    """A member id of 128 random bits; ``bits`` is ``random.Random.getrandbits``."""
+    return str(uuid.UUID(int=bits(128), version=4))
+
+
+def _rows(owned: Owned) -> Sequence[ConsumerGroupHeartbeatRequestTopicPartitions]:
+    return tuple(
+        ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=tuple(numbers))
+        for topic_id, numbers in owned
+    )

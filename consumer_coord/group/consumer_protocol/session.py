@@ -1,0 +1,100 @@
+"""How long the coordinator counts a member that is silent: the session timeout, which its answers do not tell.
+
+The group's configuration has it (``consumer.session.timeout.ms`` of DescribeConfigs for the group, which falls back to the
+brokers' ``group.consumer.session.timeout.ms``), for those who may read it.  For others it is taken to be three heartbeat
+intervals, and not more than Kafka's default: Kafka promises only that it is longer than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.session import answer_in_time_ms
+from consumer_coord.net.metadata import Broker
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+
+_BROKER = 4
+_GROUP = 32
+_OF_GROUP = "consumer.session.timeout.ms"
+_OF_BROKER = "group.consumer.session.timeout.ms"
+
+#: Kafka's default.
+DEFAULT_SESSION_MS = 45_000
+_INTERVALS = 3
+
+
+def assumed_ms(interval_ms: float) -> float:
+    """What to go by while it is not known."""
+    return min(DEFAULT_SESSION_MS, _INTERVALS * interval_ms)
+
+
+def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
+    """The question."""
+    return DescribeConfigsRequest(
+        resources=(
+            DescribeConfigsResource(
+                resource_type=_GROUP, resource_name=group_id, configuration_keys=(_OF_GROUP,)
+            ),
+            DescribeConfigsResource(
+                resource_type=_BROKER, resource_name=str(coordinator), configuration_keys=(_OF_BROKER,)
+            ),
+        )
+    )
+
+
+def told_ms(answer: DescribeConfigsResponse) -> int | None:
+    """The session timeout that the answer tells, None if it does not."""
+    found: dict[str, str] = {}
+    for result in answer.results:
+        if result.error_code == codes.NONE:
+            found.update({config.name: config.value for config in result.configs if config.value is not None})
+    return _first_number([found.get(_OF_GROUP), found.get(_OF_BROKER)])
+
+
+def _first_number(texts: Sequence[str | None]) -> int | None:
+    for text in texts:
+        if text is not None and text.isascii() and text.isdigit() and int(text) > 0:
+            return int(text)
+    return None
+
+
+class Session:
+    """One member's session at its coordinator, and the lease of what it holds; on its loop."""
+
+    def __init__(self, context: MemberContext, interval_ms: float) -> None:
+        self._with = context
+        #: The session timeout, as far as it is known.
+        self.timeout_ms: float = assumed_ms(interval_ms)
+        self.lease = context.make_lease(
+            session_timeout_ms=self.timeout_ms, rebalance_timeout_ms=context.config.rebalance_timeout_ms
+        )
+
+    @property
+    def quick_ms(self) -> float:
+        """How long an answer may take: so another try, on a new connection, is in time for the session."""
+        return answer_in_time_ms(self._with.config.request_timeout_ms, self.timeout_ms)
+
+    def joined(self, interval_ms: float, broker: Broker, sent: float) -> None:
+        """``broker`` answered the heartbeat that joins, which was sent at ``sent`` of the lease's clock."""
+        self._believe(assumed_ms(interval_ms))
+        self._with.tasks.spawn(self._learn(broker), "session timeout")
+        self.lease.joined(anew=True)
+        self.lease.synced(sent)
+
+    def _believe(self, timeout_ms: float) -> None:
+        self.timeout_ms = timeout_ms
+        self.lease.session_is(timeout_ms)
+
+    async def _learn(self, broker: Broker) -> None:
+        question = ask(self._with.config.group_id, broker.id)
+        try:
+            answer = await self._with.cluster.request(broker, question, timeout_ms=self._with.config.request_timeout_ms)
+        except CoordinatorError as error:
+            self._with.log.debug("the session timeout is not known: %s", error)
+            return
+        told = told_ms(answer)
+        if told is not None:
+            self._believe(told)

@@ -1,0 +1,85 @@
+"""What one member has to say to its coordinator, and what it has told it already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.group.consumer_protocol import patterns, requests
+from consumer_coord.group.consumer_protocol.holdings import has_given_up
+from consumer_coord.group.consumer_protocol.requests import Owned, Said
+from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.subscription import NOTHING, TopicSubscription
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest
+
+
+class Speaking:
+    """Of one member; on its loop."""
+
+    def __init__(self, config: CoordinatorConfig, cluster: ClusterClient, watch: MetadataWatch) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._watch = watch
+        #: Kept for the member's life (KIP-1082).
+        self.member_id = requests.new_member_id(cluster.environment.random.getrandbits)
+        self._subscription: TopicSubscription = NOTHING
+        #: The subscription's pattern, where the broker can resolve it.
+        self._regex: str | None = None
+        #: The topics to ask for, as of a subscription and a version of the metadata.
+        self._topics_of: tuple[TopicSubscription, int] = (NOTHING, -1)
+        self._topics: Sequence[str] = ()
+        #: Of ConsumerGroupHeartbeat, as last spoken.
+        self._version = requests.OWN_ID_AND_REGEX_FROM
+        self.told = Said()
+        #: The coordinator may not have heard what it was told last: tell it everything.
+        self.everything = True
+
+    def subscribe(self, subscription: TopicSubscription) -> None:
+        """This is what is subscribed to from now on."""
+        self._subscription = subscription
+        pattern, config = subscription.pattern, self._config
+        self._regex = None
+        if pattern is not None:
+            self._regex = patterns.for_broker(pattern, exclude_internal=config.exclude_internal_topics)
+        self._watch.subscribe(subscription)
+
+    def resolve_here(self) -> bool:
+        """The broker does not take the pattern; False if it was given none."""
+        had, self._regex = self._regex, None
+        return had is not None
+
+    def has_news(self, owned: Owned) -> bool:
+        """True when there is something to say that is not to wait: other topics, or less that is ``owned``."""
+        says = self._says(self._version, owned)
+        return says.topics != self.told.topics or says.regex != self.told.regex or has_given_up(self.told.owned, owned)
+
+    def _says(self, version: int, owned: Owned) -> Said:
+        if self._regex is not None and version >= requests.OWN_ID_AND_REGEX_FROM:
+            return Said((), self._regex, owned)
+        as_of = (self._subscription, self._cluster.metadata.version)
+        if as_of != self._topics_of:
+            self._topics_of, self._topics = as_of, self._watch.topics()
+        return Said(self._topics, None, owned)
+
+    def heartbeat(self, epoch: int, owned: Owned, said: list[Said]) -> Versioned:
+        """A heartbeat; what it says in the version that the broker speaks is put into ``said``."""
+
+        def build(version: int) -> ConsumerGroupHeartbeatRequest:
+            self._version = version
+            says = self._says(version, owned)
+            said[:] = [says]
+            return requests.heartbeat(
+                self._config, self.member_id, epoch, says, self.told, everything=self.everything, version=version
+            )
+
+        return Versioned(ConsumerGroupHeartbeatRequest, build)
+
+    def heard(self, says: Said) -> None:
+        """The coordinator answered that."""
+        self.told, self.everything = says, False
+
+    def forgotten(self) -> None:
+        """The coordinator knows nothing of this member."""
+        self.told, self.everything = Said(), True

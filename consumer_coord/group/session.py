@@ -1,0 +1,229 @@
+"""A classic member's session with its coordinator: requests that wait there, heartbeats, and what their answers say.
+
+It is what the heartbeat task asks (:class:`~consumer_coord.group.heartbeat.Heart`), and what this member is to the other
+members of its process (:class:`~consumer_coord.group.process_mates.peers.Peer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group import requests
+from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
+from consumer_coord.group.generation import Generation
+from consumer_coord.group.heartbeat import Heartbeat
+from consumer_coord.group.lease import Lease
+from consumer_coord.group.membership import MemberState
+from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.standing import Standing
+from consumer_coord.group.waiting import AbandonedError, WaitingRequest
+from consumer_coord.net.metadata import Broker
+from consumer_coord.retry import Deadline
+from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
+
+#: A heartbeat's answer tells of a JoinGroup or SyncGroup that was sent a heartbeat interval before, and so much at the least.
+_ARRIVED_MS = 1_000
+
+#: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
+_JOIN_LAPSE_MS = 5_000
+
+#: From this version on a JoinGroup without a member id is answered at once, with an id (KIP-394).
+_MEMBER_ID_REQUIRED_VERSION = 4
+
+
+def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> float:
+    """How long an answer may take that the session depends on: so another try, on a new connection, is in time."""
+    return min(request_timeout_ms, session_timeout_ms / 2)
+
+
+class Session:
+    """Heartbeats of one member."""
+
+    def __init__(self, context: MemberContext, standing: Standing, lease: Lease, waiting: WaitingRequest) -> None:
+        self._context = context
+        self._standing = standing
+        self._lease = lease
+        self._waiting = waiting
+        self.assignment = context.assignment
+        #: The generation for which a heartbeat was answered ILLEGAL_GENERATION although JoinGroup still waits.
+        self._overtaken: Generation | None = None
+        config, peers = context.config, context.peers
+        self.heartbeat = Heartbeat(
+            self,
+            context.metrics,
+            interval_ms=config.heartbeat_interval_ms,
+            session_timeout_ms=config.session_timeout_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            first_beat=peers.add(self),
+            in_company=peers.beat_at,
+        )
+
+    # -- what it is to the heartbeat task, and to the members of the process ---------------------------------------------------
+
+    @property
+    def generation_state(self) -> Generation:
+        """Generation id, member id and agreed assignor."""
+        return self._standing.membership.generation
+
+    @property
+    def generation(self) -> int:
+        """The generation id, -1 outside the group."""
+        return self._standing.membership.generation.generation_id
+
+    @property
+    def member_id(self) -> str:
+        """The member id that the coordinator gave, empty before."""
+        return self._standing.membership.generation.member_id
+
+    @property
+    def heartbeats_wanted(self) -> bool:
+        """True in a generation."""
+        return self._standing.membership.heartbeats_wanted
+
+    @property
+    def joining(self) -> bool:
+        """True while JoinGroup waits."""
+        return self._standing.joining
+
+    @property
+    def rebalancing(self) -> bool:
+        """True while a join is needed or under way."""
+        return self._standing.rebalancing
+
+    @property
+    def syncing(self) -> bool:
+        """True while the answer to SyncGroup is awaited."""
+        return self._standing.membership.state is MemberState.COMPLETING_REBALANCE
+
+    @property
+    def polls(self) -> int:
+        """How often the application has polled."""
+        return self._context.application.polls
+
+    def request_rejoin(self, reason: str) -> None:
+        """A join is needed."""
+        self._standing.request_rejoin(reason)
+
+    def look_again(self) -> None:
+        """Something changed that the driver may be waiting for."""
+        self._context.signal.fire()
+
+    def beat_early(self, after_ms: Sequence[int]) -> None:
+        """Ask the coordinator this soon whether the group rebalances."""
+        self.heartbeat.early(after_ms)
+
+    async def ask_and_wait(self, broker: Broker, message: JoinGroupRequest | SyncGroupRequest) -> Any:
+        """JoinGroup or SyncGroup, which the coordinator answers when the group is ready or the rebalance timeout is over.
+
+        It is sent again on another connection once a session, because the coordinator may not have got it.
+        """
+        config, cluster, before = self._context.config, self._context.cluster, self._standing.membership.generation
+        limit_ms = max(config.request_timeout_ms, config.rebalance_timeout_ms + _JOIN_LAPSE_MS)
+        again_ms: float | None = config.session_timeout_ms
+        if not before.has_member_id and config.group_instance_id is None:
+            # An old broker makes another member of each JoinGroup without an id; a newer one answers at once.
+            version = cluster.version_spoken(broker, JoinGroupRequest)
+            at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
+            again_ms = config.request_timeout_ms if at_once else None
+        try:
+            return await self._waiting.ask(
+                broker,
+                lambda timeout_ms: cluster.request(broker, message, timeout_ms=timeout_ms, waits=True),
+                Deadline.after(limit_ms),
+                again_ms,
+            )
+        except AbandonedError:
+            self._standing.check_not_superseded(before)
+            raise
+        except RetriableError as error:
+            self._context.link.forget(broker, str(error))
+            raise
+
+    # -- heartbeats ------------------------------------------------------------------------------------------------------------
+
+    async def send_heartbeat(self) -> None:
+        """One heartbeat, and what its answer asks for; raises a retriable error when there was no answer."""
+        context, standing, config = self._context, self._standing, self._context.config
+        used = standing.membership.generation
+        try:
+            broker = await context.link.find(Deadline.after(config.session_timeout_ms))
+            sent = self._lease.clock()
+            # What waits since then the coordinator has got before this heartbeat.
+            after_wait = self._waiting.sent_before(max(_ARRIVED_MS, config.heartbeat_interval_ms))
+            answer = await context.link.ask(
+                broker,
+                requests.heartbeat(config, used),
+                timeout_ms=answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms),
+            )
+        except MalformedMessageError as error:
+            context.link.forget(broker, str(error))
+            raise RetriableError(str(error)) from error
+        except RetriableError:
+            raise
+        except CoordinatorError as error:
+            # Refused on the way: the right to use the group was taken away, a certificate ran out, or any other code.
+            if standing.membership.generation is used:
+                await standing.fail(error)
+            return
+        if standing.membership.generation is not used:
+            return
+        code = answer.error_code
+        step = step_for(HEARTBEAT, code)
+        if step in (Step.GO_ON, Step.REJOIN):
+            self._lease.heartbeat_answered(sent, rebalancing=step is Step.REJOIN)
+        if after_wait:
+            self._check_wait(step, used, broker)
+        if step is Step.REJOIN:
+            context.peers.rebalance(used.generation_id)
+        elif standing.joining and (not after_wait or step is Step.LOSE_GENERATION):
+            # The join travels on another connection and overtook this heartbeat: the generation it was sent for may have
+            # ended in good order, and what has to be known JoinGroup's own answer will tell.
+            return
+        elif step is Step.FAIL:
+            await standing.fail(fatal(code, group_id=config.group_id, request="Heartbeat"))
+        else:
+            try:
+                standing.take(step, code, "Heartbeat", broker)
+            except RetriableError:
+                if step in (Step.REDISCOVER, Step.BACK_OFF):
+                    raise
+
+    def _check_wait(self, step: Step, used: Generation, broker: Broker) -> None:
+        """Abandon a JoinGroup or SyncGroup that the answer of a later heartbeat shows to wait for nothing."""
+        waiting, joining = self._waiting, self._standing.joining
+        if waiting.broker is None:
+            return
+        if waiting.broker != broker or step is Step.REDISCOVER:
+            waiting.abandon(f"{waiting.broker.address} is not the coordinator any more")
+        elif joining and step is Step.GO_ON:
+            # It would tell of a rebalance, or have answered.
+            waiting.abandon(f"{broker.address} has not got JoinGroup: its connection is dead")
+        elif joining and step is Step.LOSE_GENERATION:
+            # The join phase is over.  At the first time its answer may be under way.
+            if self._overtaken is used:
+                waiting.abandon(f"JoinGroup's answer from {broker.address} was lost")
+            self._overtaken = used
+        elif not joining and step is Step.REJOIN:
+            # It fails all SyncGroups when it begins another rebalance.
+            waiting.abandon(f"{broker.address} has not got SyncGroup, and rebalances again")
+
+    def session_expired(self) -> None:
+        """No heartbeat was answered for ``session.timeout.ms``: the coordinator may be elsewhere."""
+        coordinator = self._context.link.coordinator
+        if coordinator is not None:
+            self._context.link.forget(coordinator, "no heartbeat was answered for session.timeout.ms")
+
+    async def poll_interval_exceeded(self) -> None:
+        """The application did not poll for ``max.poll.interval.ms``: leave, and join again at its next poll."""
+        config, standing = self._context.config, self._standing
+        self._context.log.warning(
+            "the application did not poll for max.poll.interval.ms=%d: leaving the group. Process smaller batches, or raise"
+            " the setting",
+            config.max_poll_interval_ms,
+        )
+        member_id, reason = self.member_id, "consumer poll timeout has expired"
+        standing.poll_timeout(self.polls, reason)
+        await standing.say_goodbye(member_id, reason, Deadline.after(config.request_timeout_ms))

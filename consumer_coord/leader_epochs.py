@@ -1,0 +1,81 @@
+"""Where leader epochs ended (OffsetForLeaderEpoch, KIP-320): what tells that a log was cut back behind a position."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker
+from consumer_coord.printable import get_logger
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.log import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+
+logger = get_logger(__name__)
+
+#: The replica id of a consumer.
+_CONSUMER = -1
+
+
+@attrs.frozen
+class EpochEnd:
+    """The newest epoch of the log that is not newer than the one asked for, and the offset behind it; -1 when there is none."""
+
+    leader_epoch: int
+    offset: int
+
+
+async def epoch_ends(
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float
+) -> dict[TopicPartition, EpochEnd]:
+    """For partition -> leader epoch: where that epoch ends in the log of today's leader.
+
+    What cannot be found out within ``timeout_ms`` is left out: the leader is not known or does not answer, has just changed,
+    is older than Kafka 2.1, or may not tell.  One attempt, no retry: a consumer is waiting to read.
+    """
+    by_leader: dict[Broker, dict[str, list[OffsetForLeaderPartition]]] = {}
+    for partition, epoch in sorted(wanted.items()):
+        topic = cluster.metadata.topics.get(partition.topic)
+        if topic is None or partition.partition >= topic.partition_count:
+            continue
+        leader = cluster.metadata.brokers.get(topic.leaders[partition.partition])
+        if leader is not None:
+            by_leader.setdefault(leader, {}).setdefault(partition.topic, []).append(
+                OffsetForLeaderPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=topic.leader_epochs[partition.partition],
+                    leader_epoch=epoch,
+                )
+            )
+    found: dict[TopicPartition, EpochEnd] = {}
+
+    async def ask(leader: Broker, topics: Mapping[str, list[OffsetForLeaderPartition]]) -> None:
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER,
+            topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()],
+        )
+        try:
+            answer = await cluster.request(
+                leader, request, timeout_ms=cluster.config.request_timeout_ms, patience_ms=max(1.0, timeout_ms)
+            )
+        except CoordinatorError as error:
+            logger.debug("leader epochs are not checked: %s", error)
+            return
+        for result in answer.topics:
+            for row in result.partitions:
+                if row.error_code == codes.NONE:
+                    found[TopicPartition(result.topic, row.partition)] = EpochEnd(row.leader_epoch, row.end_offset)
+
+    tasks = [asyncio.ensure_future(ask(leader, topics)) for leader, topics in by_leader.items()]
+    if tasks:
+        try:
+            await asyncio.wait(tasks, timeout=timeout_ms / 1000)
+        finally:
+            for task in tasks:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return {partition: end for partition, end in found.items() if partition in wanted}

@@ -1,0 +1,64 @@
+"""Whether any broker of a cluster can be reached, and the log line when none can.
+
+A client goes on trying for as long as its caller waits.  Without a word meanwhile, a wrong host or port looks like a broker
+that is slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from consumer_coord.printable import get_logger
+
+logger = get_logger(__name__)
+
+#: So long nothing is said, and so long after that until it is said again.
+TOLD_AFTER_S = 2.0
+TOLD_AGAIN_S = 60.0
+
+
+class Reach:
+    """What became of the attempts to connect, by address, since a broker was last reached."""
+
+    def __init__(self) -> None:
+        self._tried: dict[str, str] = {}
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def trying(self, address: str) -> None:
+        """A connection is being opened, and there is no other one."""
+        self._tried.setdefault(address, "no answer yet")
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._since = loop.time()
+            self._timer = loop.call_later(TOLD_AFTER_S, self._tell)
+
+    def failed(self, address: str, why: Exception) -> None:
+        """It could not be opened."""
+        if self._timer is not None:
+            self._tried[address] = str(why)
+
+    def reached(self) -> None:
+        """A broker answers."""
+        self.close()
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._tried.clear()
+
+    def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        logger.warning(
+            "no broker could be reached for %.0f s, and it is tried again; %s", loop.time() - self._since, self.summary()
+        )
+        self._timer = loop.call_later(TOLD_AGAIN_S, self._tell)
+
+    def summary(self, most: int = 5) -> str:
+        """What is tried, and what answers."""
+        rows: Sequence[str] = [f"{address}: {what.removeprefix(f'{address} ')}" for address, what in self._tried.items()]
+        more = f"; and {len(rows) - most} more addresses" if len(rows) > most else ""
+        return "; ".join(rows[:most]) + more

@@ -1,0 +1,129 @@
+"""Looks at groups, one after the other, as fast as the brokers bear it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from consumer_coord.admin.groups import describe_group, list_groups
+from consumer_coord.admin.offset_access import committed_offsets, end_offsets, topics_metadata
+from consumer_coord.environment import now
+from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.watch.looks import GroupLook, OffsetsLook, look_at
+from consumer_coord.watch.model import Message, Tracker
+from consumer_coord.wire import error_codes as codes
+
+#: Seconds between two looks at offsets, and at the list of groups.
+OFFSETS_EVERY_S = 2.0
+GROUPS_EVERY_S = 5.0
+#: Share of the time in which requests are under way, at most: a large group is looked at less often.
+_DUTY = 0.33
+_AT_ONCE = 16
+
+
+class Collector:
+    """Looks at some groups, or at all; each look is a message of what changed."""
+
+    def __init__(self, cluster: ClusterClient, groups: Sequence[str], *, interval_s: float, timeout_ms: float) -> None:
+        self._cluster = cluster
+        self._named = tuple(groups)
+        self._groups: tuple[str, ...] = self._named
+        self._interval_s = interval_s
+        self._timeout_ms = timeout_ms
+        self._tracker = Tracker()
+        self._listed_at: float | None = None
+        self._offsets_at: float | None = None
+        self._pause_s = interval_s
+        self._in_trouble = False
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def first(self) -> Message:
+        """The first look; raises what stands in the way, so that a command with a wrong address ends."""
+        return await self._look()
+
+    async def next(self) -> Message:
+        """Wait for the next moment, and look; a cluster that does not answer makes a message with ``trouble``."""
+        await asyncio.sleep(self._pause_s)
+        try:
+            message = await self._look()
+        except (RetriableError, AuthenticationError) as error:
+            self._in_trouble = True
+            return {"at": self._time(), "trouble": str(error)}
+        if self._in_trouble:
+            self._in_trouble = False
+            message["trouble"] = None
+        return message
+
+    def _time(self) -> float:
+        return self._cluster.environment.wall_clock_ms() / 1000
+
+    async def _look(self) -> Message:
+        began = now()
+        deadline = Deadline.after(self._timeout_ms)
+        if not self._named and (self._listed_at is None or began - self._listed_at >= GROUPS_EVERY_S):
+            self._groups = tuple(listing.group_id for listing in await list_groups(self._cluster, deadline))
+            self._listed_at = began
+        looks = await asyncio.gather(*(self._describe(group_id, deadline) for group_id in self._groups))
+        offsets: Mapping[str, OffsetsLook] = {}
+        if self._offsets_at is None or began - self._offsets_at >= OFFSETS_EVERY_S:
+            offsets = await self._offsets(looks, deadline)
+            self._offsets_at = began
+        message = self._tracker.take(looks, offsets, self._time())
+        took_s = now() - began
+        self._pause_s = max(self._interval_s - took_s, took_s * (1 / _DUTY - 1), 0.0)
+        return message
+
+    async def _describe(self, group_id: str, deadline: Deadline) -> GroupLook:
+        async with self._gate:
+            try:
+                return look_at(await describe_group(self._cluster, group_id, deadline))
+            except (RetriableError, AuthenticationError):
+                raise
+            except CoordinatorError as error:
+                if error.code == codes.GROUP_ID_NOT_FOUND:
+                    return GroupLook(group_id, state="Dead")
+                return GroupLook(group_id, error=str(error))
+
+    async def _offsets(self, looks: Sequence[GroupLook], deadline: Deadline) -> dict[str, OffsetsLook]:
+        """Of each group that could be described; a group whose offsets may not be read has none."""
+
+        async def committed(look: GroupLook) -> Mapping[TopicPartition, int]:
+            async with self._gate:
+                try:
+                    found = await committed_offsets(self._cluster, look.group_id, deadline)
+                except (RetriableError, AuthenticationError):
+                    raise
+                except CoordinatorError:
+                    return {}
+            return {partition: one.offset for partition, one in found.items()}
+
+        known = [look for look in looks if look.error is None]
+        answers = await asyncio.gather(*map(committed, known))
+        by_group = {look.group_id: found for look, found in zip(known, answers, strict=True)}
+        topics = {topic for look in known for topic in _topics(look)}
+        topics |= {partition.topic for found in answers for partition in found}
+        if not topics:
+            return {group_id: OffsetsLook() for group_id in by_group}
+        counts = (await topics_metadata(self._cluster, topics, deadline)).partitions(topics)
+        wanted = {partition for found in answers for partition in found}
+        wanted |= {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
+        ends = (await end_offsets(self._cluster, wanted, deadline)).offsets
+        return {group_id: OffsetsLook(counts, found, ends) for group_id, found in by_group.items()}
+
+
+def _topics(look: GroupLook) -> set[str]:
+    found: set[str] = set()
+    for member in look.members:
+        found |= {*member.owned, *(member.topics or ())}
+    return found
+
+
+def as_settings(address: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The client's settings: a file of properties, and the address from the command line, which wins."""
+    settings = {**properties, "bootstrap.servers": address}
+    settings.pop("metadata.broker.list", None)
+    return settings

@@ -1,0 +1,213 @@
+"""``consumer-coord watch``: look, serve, record; or show a recording."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from consumer_coord.admin.commands import ExitCode, warn
+from consumer_coord.admin.properties import from_java, load_properties, parse_setting
+from consumer_coord.config import parse
+from consumer_coord.consumer.runtime import cluster_client
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.watch.collect import Collector, as_settings
+from consumer_coord.watch.history import History
+from consumer_coord.watch.model import Message
+from consumer_coord.watch.page import write_page
+from consumer_coord.watch.recording import Meta, Recorder, read_recording
+
+if TYPE_CHECKING:
+    from consumer_coord.watch.server import Hub
+
+DEFAULT_LISTEN = "127.0.0.1:8098"
+NO_WEB = "the page needs starlette and uvicorn: pip install 'consumer-coord[web]' (or --no-page, with --record or --html)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; none: all")
+    source = parser.add_argument_group("what to show (one of them)")
+    source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
+    source.add_argument("--replay", type=Path, metavar="FILE", help="a recording")
+    parser.add_argument("--command-config", metavar="FILE", help="properties: security and other settings of the client")
+    parser.add_argument("-X", dest="setting", action="append", metavar="KEY=VALUE", help="one such setting; may be repeated")
+    parser.add_argument("--timeout", type=_positive, default=30_000, metavar="MS", help="time limit of a look (30000)")
+    parser.add_argument("--interval", type=_positive, default=1.0, metavar="S", help="seconds between two looks (1)")
+    page = parser.add_argument_group("the page")
+    page.add_argument("--listen", default=DEFAULT_LISTEN, metavar="HOST:PORT", help="where it is served (%(default)s)")
+    page.add_argument("--no-page", action="store_true", help="serve none: only --record or --html")
+    page.add_argument("--history", type=_positive, default=60.0, metavar="MIN", help="minutes that the page goes back (60)")
+    kept = parser.add_argument_group("what is kept")
+    kept.add_argument("--record", type=Path, metavar="FILE", help="write a recording for --replay")
+    kept.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page, at the end")
+    kept.add_argument("--duration", type=_positive, metavar="S", help="end after so many seconds")
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Until Ctrl-C, SIGTERM or ``--duration``; see :class:`~consumer_coord.admin.commands.ExitCode`."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+    check(arguments)
+    if arguments.replay is not None:
+        return asyncio.run(_replay(arguments))
+    return asyncio.run(_watch(arguments))
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse flags that make no sense together, before a broker is asked; raises :class:`ConfigurationError`."""
+    replay = arguments.replay is not None
+    if replay == (arguments.bootstrap_server is not None):
+        raise ConfigurationError("say once what to show: --bootstrap-server HOST:PORT, or --replay FILE")
+    if replay and (arguments.record is not None or arguments.groups):
+        raise ConfigurationError("--replay shows a recording as it is: without groups and without --record")
+    if arguments.no_page and arguments.record is None and arguments.html is None:
+        raise ConfigurationError("--no-page leaves nothing to do: add --record FILE or --html FILE")
+    if not arguments.no_page and not (replay and arguments.html is not None):
+        parse_listen(arguments.listen)
+        _server_module()
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """``127.0.0.1:8098``, ``[::1]:0``, ``:8098`` -> host and port; raises :class:`ConfigurationError`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise ConfigurationError(f"--listen {text!r} is not HOST:PORT, such as {DEFAULT_LISTEN}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host or "127.0.0.1", int(port)
+
+
+def _server_module() -> Any:
+    try:
+        from consumer_coord.watch import server
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise ConfigurationError(NO_WEB) from None
+    return server
+
+
+async def _replay(arguments: argparse.Namespace) -> ExitCode:
+    recording = read_recording(arguments.replay)
+    if arguments.html is not None:
+        write_page(arguments.html, recording.meta, recording.messages)
+        print(arguments.html)
+        return ExitCode.DONE
+    history = History(keep_s=float("inf"), most_bytes=1 << 40)
+    for message in recording.messages:
+        history.add(message)
+    with _until_stopped(arguments.duration) as stop:
+        await _serve(arguments, _server_module().Hub(recording.meta, history, live=False), stop)
+    return ExitCode.DONE
+
+
+async def _watch(arguments: argparse.Namespace) -> ExitCode:
+    properties = load_properties(arguments.command_config) if arguments.command_config else {}
+    properties.update(from_java(dict(map(parse_setting, arguments.setting or ()))))
+    settings = as_settings(arguments.bootstrap_server, properties)
+    keep_s = arguments.history * 60
+    meta = Meta(title=arguments.bootstrap_server, keep_s=keep_s)
+    cluster = cluster_client(parse(settings, needs_group=False).client)
+    history = History(keep_s)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_write_html, arguments.html, meta, history)
+        recorder = None if arguments.record is None else stack.enter_context(Recorder(arguments.record, meta))
+        hub: Hub | None = None if arguments.no_page else _server_module().Hub(meta, history)
+        stop = stack.enter_context(_until_stopped(arguments.duration))
+        collector = Collector(cluster, arguments.groups, interval_s=arguments.interval, timeout_ms=arguments.timeout)
+
+        def publish(message: Message) -> None:
+            text = history.add(message)
+            if recorder is not None:
+                recorder.write(text)
+            if hub is not None:
+                hub.publish(text)
+
+        try:
+            first = await _unless(stop, collector.first())
+            if first is not None:
+                publish(first)
+                looking = asyncio.ensure_future(_look(collector, publish, stop))
+                # A look that fails for good ends the page, too; its error is the command's.
+                looking.add_done_callback(lambda _: stop.set())
+                await (stop.wait() if hub is None else _serve(arguments, hub, stop))
+                stop.set()
+                await looking
+        finally:
+            await cluster.close()
+    return ExitCode.DONE
+
+
+async def _look(collector: Collector, publish: Callable[[Message], None], stop: asyncio.Event) -> None:
+    while (message := await _unless(stop, collector.next())) is not None:
+        publish(message)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Message]) -> Message | None:
+    """What ``work`` returns; None when ``stop`` is set before, and then the work is cancelled."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        waiting.cancel()
+        working.cancel()
+        await asyncio.wait({working, waiting})
+
+
+async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -> None:
+    server = _server_module()
+    host, port = parse_listen(arguments.listen)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(f"--listen {arguments.listen}: {error.strerror}") from None
+    with listening:
+        loopback = server.is_loopback(host)
+        if not loopback:
+            warn(
+                f"Warning: {host} may be reached from other machines, and the page asks nobody for a password:"
+                " it shows the names of groups, topics, members and hosts"
+            )
+        shown = f"[{host}]" if ":" in host else host
+        print(f"http://{shown}:{listening.getsockname()[1]}/", flush=True)
+        await server.PageServer(hub, loopback=loopback).run_until(stop, listening)
+
+
+@contextlib.contextmanager
+def _until_stopped(duration_s: float | None) -> Iterator[asyncio.Event]:
+    """An event that SIGINT, SIGTERM and the end of the time set."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    timer = None if duration_s is None else loop.call_later(duration_s, stop.set)
+    try:
+        yield stop
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _write_html(path: Path | None, meta: Meta, history: History) -> None:
+    messages = history.messages()
+    if path is not None and messages:
+        stamp = time.strftime("%Y-%m-%d %H:%M", time.localtime(messages[0]["at"]))
+        write_page(path, Meta(title=meta.title, subtitle=f"from {stamp}"), messages)
+        print(path)

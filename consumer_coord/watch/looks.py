@@ -1,0 +1,109 @@
+"""What one look at a group told, as immutable values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription
+from consumer_coord.topic_partition import TopicPartition
+
+#: States of a classic group in which the coordinator tells the assignment; those of KIP-848 always tell it.
+_TELLS_ASSIGNMENT = frozenset({"Stable", "Empty", "Dead"})
+#: States of either kind of group in which a rebalance is under way.
+_REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+
+
+@attrs.frozen
+class MemberLook:
+    """One member; ``owned`` is topic -> partition numbers, ``topics`` None where the coordinator does not tell them.
+
+    ``generation`` is the member epoch of KIP-848; of a classic member the generation that it told when it joined, None
+    where its client tells none.
+    """
+
+    member_id: str
+    client_id: str = ""
+    host: str = ""
+    instance_id: str | None = None
+    generation: int | None = None
+    owned: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What stays the same while a static member restarts: its ``group.instance.id``."""
+        return ("instance", self.instance_id) if self.instance_id is not None else ("member", self.member_id)
+
+    @property
+    def label(self) -> str:
+        """A short name for a sentence: the instance id, or the client id and the first letters that tell members apart."""
+        if self.instance_id is not None:
+            return self.instance_id
+        rest = self.member_id.removeprefix(self.client_id).lstrip("-")
+        return f"{self.client_id}-{rest[:6]}" if self.client_id and rest else self.member_id
+
+
+@attrs.frozen
+class GroupLook:
+    """One group at one moment; with ``error`` set, nothing else is known."""
+
+    group_id: str
+    state: str = ""
+    type: str = ""
+    assignor: str = ""
+    coordinator: str = ""
+    epoch: int | None = None
+    members: tuple[MemberLook, ...] = ()
+    error: str | None = None
+
+    @property
+    def rebalancing(self) -> bool:
+        """True while a rebalance is under way."""
+        return self.state in _REBALANCING
+
+    @property
+    def tells_owners(self) -> bool:
+        """False while the coordinator of a classic group keeps the assignment to itself."""
+        return self.type == CONSUMER or self.state in _TELLS_ASSIGNMENT
+
+
+@attrs.frozen
+class OffsetsLook:
+    """Topics with their number of partitions, what the group committed, and the ends of the logs."""
+
+    partitions: Mapping[str, int] = attrs.field(factory=dict)
+    committed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+
+
+def look_at(group: GroupDescription) -> GroupLook:
+    """A description, as far as the page shows it."""
+    return GroupLook(
+        group.group_id,
+        group.state,
+        group.type,
+        group.assignor,
+        f"{group.coordinator.address} (broker {group.coordinator.id})",
+        group.epoch,
+        tuple(_member(member) for member in group.members),
+    )
+
+
+def _member(member: MemberDescription) -> MemberLook:
+    told = member.subscription
+    generation = member.epoch
+    if generation is None and told is not None and told.generation >= 0:
+        generation = told.generation
+    return MemberLook(
+        member.member_id,
+        member.client_id,
+        member.host,
+        member.instance_id,
+        generation,
+        member.assignment,
+        None if told is None else told.topics,
+        None if told is None else told.pattern,
+    )

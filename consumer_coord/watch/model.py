@@ -1,0 +1,355 @@
+"""From looks to messages: what changed in each group since the look before.  No I/O, no clock.
+
+A message is a dictionary for JSON (``docs/watch.md`` lists its fields): only what changed, so that a group of 500 members
+and 10,000 partitions in peace costs a few hundred bytes a look.  Members have numbers, given as they appear; a static member
+keeps its number when it restarts.  The first message of a group is everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.watch import reasons as why
+from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
+
+#: The owner of a partition that no member is assigned.
+NOBODY = -1
+#: How long a change that asks for a rebalance (a topic that grew) waits for it: Kafka's ``metadata.max.age.ms``.
+_PENDING_S = 300.0
+#: Partitions with the largest lag that a message names.
+_MOST_BEHIND = 5
+
+Message = dict[str, Any]
+Owners = dict[str, list[int]]
+
+
+def runs(before: Sequence[int], after: Sequence[int]) -> list[list[int]]:
+    """Where two lists of owners differ: [first partition, last partition, owner now]."""
+    found: list[list[int]] = []
+    for number, owner in enumerate(after):
+        if number < len(before) and before[number] == owner:
+            continue
+        if found and found[-1][1] == number - 1 and found[-1][2] == owner:
+            found[-1][1] = number
+        else:
+            found.append([number, number, owner])
+    return found
+
+
+@attrs.define
+class _Rebalance:
+    """One that is under way."""
+
+    id: int
+    began: float
+    owners: Owners
+    reasons: list[str] = attrs.field(factory=list)
+
+    def add(self, found: Sequence[str]) -> bool:
+        """Take in reasons; True when one is new."""
+        fresh = [one for one in found if one not in self.reasons]
+        self.reasons += fresh
+        return bool(fresh)
+
+
+class Tracker:
+    """All groups that are watched."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupTracker] = {}
+
+    def take(self, looks: Sequence[GroupLook], offsets: Mapping[str, OffsetsLook], at: float) -> Message:
+        """The message of one look at all groups; groups that are not in ``looks`` are gone.
+
+        ``at`` is in seconds since 1970; ``offsets`` holds the groups whose offsets were asked for this time.
+        """
+        changes: dict[str, Any] = {}
+        for look in looks:
+            tracker = self._groups.setdefault(look.group_id, GroupTracker())
+            change = tracker.take(look, offsets.get(look.group_id), at)
+            if change:
+                changes[look.group_id] = change
+        present = {look.group_id for look in looks}
+        gone = [group_id for group_id in self._groups if group_id not in present]
+        for group_id in gone:
+            del self._groups[group_id]
+        message: Message = {"at": round(at, 3)}
+        if changes:
+            message["groups"] = changes
+        if gone:
+            message["gone"] = gone
+        return message
+
+
+class GroupTracker:
+    """What is known of one group, and how a look changes it."""
+
+    def __init__(self) -> None:
+        self._look: GroupLook | None = None
+        self._at = 0.0
+        self._info: dict[str, Any] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._next_number = 0
+        self._shown: dict[int, dict[str, Any]] = {}
+        self._counts: dict[str, int] = {}
+        self._owners: Owners = {}
+        self._unowned_s = 0.0
+        self._told_unowned: list[float] | None = None
+        self._rebalance: _Rebalance | None = None
+        self._rebalances = 0
+        self._pending: list[tuple[float, str]] = []
+        self._offsets: tuple[float, OffsetsLook] | None = None
+        self._lags: dict[str, list[float | None]] = {}
+        self._member_lags: dict[str, int] = {}
+
+    def take(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
+        """What changed; empty when nothing did."""
+        if look.error is not None:
+            return self._changed_info({"error": look.error})
+        change: dict[str, Any] = {}
+        before, owners_before = self._look, self._owners
+        self._count(before, at)
+        info = self._changed_info(
+            {
+                "error": None,
+                "state": look.state,
+                "type": look.type,
+                "assignor": look.assignor or self._info.get("assignor", ""),
+                "coordinator": look.coordinator,
+                "epoch": look.epoch,
+            }
+        )
+        change.update(info)
+        change.update(self._take_members(look))
+        change.update(self._take_topics(look, offsets, at))
+        # In peace, which is nearly always, there is nothing to compare.
+        peace = before is not None and look.members == before.members and look.state == before.state and "topics" not in change
+        changed_owners = {} if peace else self._take_owners(look)
+        if changed_owners:
+            change["owners"] = changed_owners
+        told = self._take_rebalance(before, look, owners_before, at)
+        if told:
+            change["rebalances"] = told
+        unowned = [self._unowned(), round(self._unowned_s, 1)]
+        if unowned != self._told_unowned:
+            change["unowned"] = self._told_unowned = unowned
+        if offsets is not None:
+            change.update(self._take_offsets(offsets, at))
+        self._look, self._at = look, at
+        return change
+
+    # -- members and topics -----------------------------------------------------------------------------------------
+
+    def _changed_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        changed = {name: value for name, value in info.items() if name not in self._info or self._info[name] != value}
+        self._info.update(changed)
+        return {"info": changed} if changed else {}
+
+    def _take_members(self, look: GroupLook) -> dict[str, Any]:
+        changed: dict[str, Any] = {}
+        present: dict[tuple[str, str], int] = {}
+        for member in look.members:
+            number = self._numbers.get(member.key)
+            if number is None:
+                number, self._next_number = self._next_number, self._next_number + 1
+            present[member.key] = number
+            shown = self._show(member, self._shown.get(number))
+            if shown != self._shown.get(number):
+                changed[str(number)] = self._shown[number] = shown
+        for key, number in self._numbers.items():
+            if key not in present:
+                changed[str(number)] = None
+                del self._shown[number]
+        self._numbers = present
+        return {"members": changed} if changed else {}
+
+    @staticmethod
+    def _show(member: MemberLook, before: Mapping[str, Any] | None) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "id": member.member_id,
+            "label": member.label,
+            "client": member.client_id,
+            "host": member.host,
+            "instance": member.instance_id,
+            "generation": member.generation,
+            "topics": None if member.topics is None else list(member.topics),
+            "pattern": member.pattern,
+        }
+        # In a rebalance the coordinator does not tell them; what was told before is still the best that is known.
+        for name in ("generation", "topics"):
+            if shown[name] is None and before is not None:
+                shown[name] = before[name]
+        return shown
+
+    def _take_topics(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
+        wanted = self._wanted_topics(look, offsets)
+        counts: dict[str, int] = {}
+        for topic in sorted(wanted):
+            least = max((max(member.owned.get(topic, ()), default=-1) + 1 for member in look.members), default=0)
+            told = self._counts.get(topic, 0) if offsets is None else offsets.partitions.get(topic, 0)
+            if count := max(least, told):
+                counts[topic] = count
+        self._pending += [(at, reason) for reason in why.grown(self._counts, counts)]
+        changed: dict[str, int | None] = {
+            topic: count for topic, count in counts.items() if self._counts.get(topic) != count
+        }
+        changed.update(dict.fromkeys(self._counts.keys() - counts.keys()))
+        self._counts = counts
+        return {"topics": changed} if changed else {}
+
+    def _wanted_topics(self, look: GroupLook, offsets: OffsetsLook | None) -> set[str]:
+        wanted = {topic for member in look.members for topic, numbers in member.owned.items() if numbers}
+        if not look.tells_owners or not look.members:
+            wanted |= self._counts.keys()
+        if not look.members and not wanted and offsets is not None:
+            wanted = {partition.topic for partition in offsets.committed}
+        for member in look.members:
+            wanted |= set(member.topics or ())
+        return wanted
+
+    # -- owners -----------------------------------------------------------------------------------------------------
+
+    def _take_owners(self, look: GroupLook) -> dict[str, list[list[int]]]:
+        present = set(self._numbers.values())
+        owners: Owners = {}
+        for topic, count in self._counts.items():
+            if look.tells_owners:
+                owners[topic] = [NOBODY] * count
+            else:
+                known = [owner if owner in present else NOBODY for owner in self._owners.get(topic, ())[:count]]
+                owners[topic] = known + [NOBODY] * (count - len(known))
+        if look.tells_owners:
+            for member in look.members:
+                number = self._numbers[member.key]
+                for topic, numbers in member.owned.items():
+                    for partition in numbers:
+                        owners[topic][partition] = number
+        changed = {topic: found for topic, now in owners.items() if (found := runs(self._owners.get(topic, ()), now))}
+        self._owners = owners
+        return changed
+
+    def _unowned(self) -> int:
+        return sum(owners.count(NOBODY) for owners in self._owners.values())
+
+    def _count(self, before: GroupLook | None, at: float) -> None:
+        if before is not None:
+            self._unowned_s += self._unowned() * max(0.0, at - self._at)
+
+    # -- rebalances -------------------------------------------------------------------------------------------------
+
+    def _take_rebalance(self, before: GroupLook | None, look: GroupLook, owners: Owners, at: float) -> list[list[Any]]:
+        """Rows of rebalances that began, ended or got a reason."""
+        if before is None:
+            if not look.rebalancing:
+                return []
+            self._begin(at, self._owners, [why.UNDER_WAY])
+            return [self._row(None)]
+        found = why.reasons(before, look)
+        if self._rebalance is None:
+            happened = self._happened(before, look, owners)
+            if not look.rebalancing and not happened:
+                # A subscription may change a look before the group begins to rebalance.
+                self._pending += [(at, reason) for reason in found]
+                return []
+            pending = [reason for since, reason in self._pending if at - since <= _PENDING_S]
+            began = at if look.rebalancing else self._at
+            self._begin(began, owners, [*pending, *found])
+            fresh = True
+        else:
+            fresh = self._rebalance.add(found)
+        if look.rebalancing:
+            return [self._row(None)] if fresh else []
+        rebalance = self._rebalance
+        assert rebalance is not None
+        rebalance.add([reason for since, reason in self._pending if at - since <= _PENDING_S])
+        if not rebalance.reasons and _unowned_among(rebalance.owners) > self._unowned():
+            rebalance.add([why.SECOND_ROUND])
+        row = self._row(at)
+        self._rebalance, self._pending = None, []
+        return [row]
+
+    def _begin(self, at: float, owners: Owners, found: Sequence[str]) -> None:
+        self._rebalances += 1
+        self._rebalance = _Rebalance(self._rebalances, at, owners)
+        self._rebalance.add(found)
+
+    def _happened(self, before: GroupLook, look: GroupLook, owners: Owners) -> bool:
+        """Whether the group has rebalanced between two looks."""
+        if {member.key for member in before.members} != {member.key for member in look.members}:
+            return True
+        if before.epoch != look.epoch or _generation(before) < _generation(look):
+            return True
+        return look.tells_owners and any(
+            was != now for topic in owners for was, now in zip(owners[topic], self._owners.get(topic, ()), strict=False)
+        )
+
+    def _row(self, ended: float | None) -> list[Any]:
+        """[id, began, ended or None, reasons, partitions that changed hands]"""
+        rebalance = self._rebalance
+        assert rebalance is not None
+        moved = sum(
+            was not in (NOBODY, now)
+            for topic, owners in rebalance.owners.items()
+            for was, now in zip(owners, self._owners.get(topic, ()), strict=False)
+        )
+        at = None if ended is None else round(ended, 3)
+        return [rebalance.id, round(rebalance.began, 3), at, list(rebalance.reasons), moved]
+
+    # -- lag and pace -----------------------------------------------------------------------------------------------
+
+    def _take_offsets(self, offsets: OffsetsLook, at: float) -> dict[str, Any]:
+        lags = {
+            partition: max(0, offsets.ends[partition] - committed)
+            for partition, committed in offsets.committed.items()
+            if partition in offsets.ends and partition.partition < self._counts.get(partition.topic, 0)
+        }
+        change: dict[str, Any] = {}
+        read, written = self._pace(offsets, at)
+        sums = dict.fromkeys(self._counts, 0)
+        members: dict[str, int] = {}
+        for partition, lag in lags.items():
+            sums[partition.topic] += lag
+            owners = self._owners.get(partition.topic, ())
+            if partition.partition < len(owners) and (owner := owners[partition.partition]) != NOBODY:
+                members[str(owner)] = members.get(str(owner), 0) + lag
+        rows = {topic: [lag, read.get(topic), written.get(topic)] for topic, lag in sums.items()}
+        if rows != self._lags:
+            change["lag"] = self._lags = rows
+            behind = sorted(((lag, partition) for partition, lag in lags.items() if lag), key=lambda one: (-one[0], one[1]))
+            change["behind"] = [[one.topic, one.partition, lag] for lag, one in behind[:_MOST_BEHIND]]
+        if changed := {number: lag for number, lag in members.items() if self._member_lags.get(number) != lag}:
+            change["member_lag"] = changed
+        self._member_lags = members
+        self._offsets = (at, offsets)
+        return change
+
+    def _pace(self, offsets: OffsetsLook, at: float) -> tuple[dict[str, float], dict[str, float]]:
+        """Records a second by topic that the group committed, and that were written; empty before there are two looks."""
+        if self._offsets is None or at <= self._offsets[0]:
+            return {}, {}
+        since, before = self._offsets
+        read = _growth(before.committed, offsets.committed, at - since)
+        return read, _growth(before.ends, offsets.ends, at - since)
+
+
+def _growth(
+    before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int], elapsed_s: float
+) -> dict[str, float]:
+    """By topic, from the partitions that both looks know; never negative, as after a reset of the offsets."""
+    grown: dict[str, int] = {}
+    for partition, offset in after.items():
+        if partition in before:
+            grown[partition.topic] = grown.get(partition.topic, 0) + offset - before[partition]
+    return {topic: round(max(0, count) / elapsed_s, 1) for topic, count in grown.items()}
+
+
+def _generation(look: GroupLook) -> int:
+    return max((member.generation for member in look.members if member.generation is not None), default=-1)
+
+
+def _unowned_among(owners: Owners) -> int:
+    return sum(numbers.count(NOBODY) for numbers in owners.values())

@@ -1,0 +1,66 @@
+"""Why a group rebalances, as far as two looks at it tell.
+
+JoinGroup carries a reason (KIP-800), but no request hands it out again: the coordinator only logs it.  So the reasons are
+what changed: members, subscriptions, topics, the assignor, the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from consumer_coord.watch.looks import GroupLook, MemberLook
+
+#: More names than this are a number.
+_MOST_NAMES = 3
+
+#: The second step of a cooperative rebalance has no cause of its own.
+SECOND_ROUND = "second round: partitions that were given up get their new owners"
+UNDER_WAY = "was under way when the watch began"
+
+
+def reasons(before: GroupLook, after: GroupLook) -> list[str]:
+    """What changed between two looks and makes a group rebalance; empty when nothing did that a look can see."""
+    found: list[str] = []
+    old = {member.key: member for member in before.members}
+    new = {member.key: member for member in after.members}
+    joined = [member for key, member in new.items() if key not in old]
+    left = [member for key, member in old.items() if key not in new]
+    again = [member for key, member in new.items() if key in old and old[key].member_id != member.member_id]
+    if joined:
+        found.append(f"{_names(joined)} joined")
+    if left:
+        found.append(f"{_names(left)} left or timed out")
+    if again:
+        found.append(f"{_names(again)} restarted (static)")
+    changed = [member for key, member in new.items() if key in old and _subscribes_anew(old[key], member)]
+    if changed:
+        found.append(f"{_names(changed)} changed the subscription")
+    if before.assignor and after.assignor and before.assignor != after.assignor:
+        found.append(f"assignor {after.assignor} instead of {before.assignor}")
+    if before.type and after.type and before.type != after.type:
+        found.append(f"the group went from the {before.type.lower()} to the {after.type.lower()} protocol")
+    if before.coordinator and after.coordinator and before.coordinator != after.coordinator:
+        found.append(f"the coordinator moved to {after.coordinator}")
+    return found
+
+
+def grown(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
+    """Topics that have another number of partitions than before."""
+    return [
+        f"{topic} has {count} partitions now, {before[topic]} before"
+        for topic, count in after.items()
+        if topic in before and before[topic] != count
+    ]
+
+
+def _subscribes_anew(before: MemberLook, after: MemberLook) -> bool:
+    if before.topics is None or after.topics is None:
+        return False
+    return (before.topics, before.pattern) != (after.topics, after.pattern)
+
+
+def _names(members: Iterable[MemberLook]) -> str:
+    labels = sorted(member.label for member in members)
+    if len(labels) > _MOST_NAMES:
+        return f"{len(labels)} members"
+    return ", ".join(labels)

@@ -1,0 +1,129 @@
+"""A recording: a line of JSON that says what it is, then a line for each message; ``docs/watch.md`` lists the fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.watch.history import encode
+from consumer_coord.watch.model import Message
+
+FORMAT = "consumer-coord watch"
+VERSION = 1
+
+
+@attrs.frozen
+class Table:
+    """A table of figures that a page shows above the picture; cells are text."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@attrs.frozen
+class Meta:
+    """What a page says of itself.
+
+    ``clock`` is "wall" where times are seconds since 1970, "run" where they count from the start of a run.  ``keep_s`` is how
+    many seconds a page keeps; None: everything.  ``marks`` are (time, text) that no group told.
+    """
+
+    title: str
+    subtitle: str = ""
+    clock: str = "wall"
+    keep_s: float | None = None
+    table: Table | None = None
+    marks: tuple[tuple[float, str], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For the header of a recording, and for the page."""
+        return attrs.asdict(self)
+
+
+@attrs.frozen
+class Recording:
+    """A recording in memory."""
+
+    meta: Meta
+    messages: tuple[Message, ...]
+
+
+class Recorder:
+    """Writes a recording as it comes; what is written stays whole when the process dies."""
+
+    def __init__(self, path: Path, meta: Meta) -> None:
+        try:
+            self._file = path.open("w", encoding="ascii")
+        except OSError as error:
+            raise ConfigurationError(f"--record {path}: {error.strerror}") from None
+        self.write(json.dumps({"format": FORMAT, "version": VERSION, "meta": meta.as_json()}))
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def write(self, text: str) -> None:
+        """One encoded message."""
+        self._file.write(text + "\n")
+        self._file.flush()
+
+
+def write_recording(path: Path, recording: Recording) -> None:
+    """A whole recording at once."""
+    with Recorder(path, recording.meta) as recorder:
+        for message in recording.messages:
+            recorder.write(encode(message))
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a recording; raises :class:`ConfigurationError` for anything else.
+
+    A last line that was cut off, as by a kill, is left out.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or 'no text file'}") from None
+    meta = _header(path, lines[0])
+    return Recording(meta, tuple(_messages(path, lines[1:])))
+
+
+def _header(path: Path, line: str) -> Meta:
+    try:
+        header = json.loads(line)
+        if header["format"] != FORMAT:
+            raise ValueError(header["format"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigurationError(f"{path} is no recording of consumer-coord watch") from None
+    if header.get("version") != VERSION:
+        raise ConfigurationError(f"{path} is a recording of version {header.get('version')!r}; this one reads {VERSION}")
+    try:
+        meta = dict(header["meta"])
+        table = meta.get("table")
+        if table is not None:
+            meta["table"] = Table(tuple(map(str, table["columns"])), tuple(tuple(map(str, row)) for row in table["rows"]))
+        meta["marks"] = tuple((float(at), str(text)) for at, text in meta.get("marks", ()))
+        return Meta(**meta)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{path}: the header cannot be read: {error}") from None
+
+
+def _messages(path: Path, lines: list[str]) -> Iterable[Message]:
+    # The last piece follows the last line feed: empty, or what a kill left of a line.
+    for number, line in enumerate(lines[:-1], 2):
+        try:
+            message = json.loads(line)
+            good = isinstance(message, dict) and isinstance(message["at"], (int, float))
+        except (ValueError, KeyError, RecursionError):
+            good = False
+        if not good:
+            raise ConfigurationError(f"{path}: line {number} is no message")
+        yield message

@@ -1,0 +1,188 @@
+"""The page over HTTP: its files, and the changes as server-sent events.
+
+Needs the extra ``web`` (starlette and uvicorn), and is imported only when a page is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn import Config, Server
+
+from consumer_coord.watch.history import History
+from consumer_coord.watch.page import PARTS, part
+from consumer_coord.watch.recording import Meta
+
+#: Messages that wait for one page.  A page that is further behind gets the whole past again.
+_MOST_WAITING = 64
+#: Seconds of silence after which a comment keeps the connection alive.
+_SILENCE_S = 15.0
+#: Pages at once: each holds a connection and a copy of what it has to catch up with.
+_MOST_PAGES = 64
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class Hub:
+    """Hands each message to every page that is open."""
+
+    def __init__(self, meta: Meta, history: History, *, live: bool = True) -> None:
+        self.meta = meta
+        self.live = live
+        self._history = history
+        self._pages: set[asyncio.Queue[str | None]] = set()
+        self._ended = False
+
+    def publish(self, text: str) -> None:
+        """An encoded message, which the history has already."""
+        for queue in self._pages:
+            if queue.full():
+                # Behind: forget what waits, and begin anew.
+                while not queue.empty():
+                    queue.get_nowait()
+                self._fill(queue)
+            else:
+                queue.put_nowait(f"data: {text}\n\n")
+
+    def close(self) -> None:
+        """End the streams; pages keep what they show."""
+        self._ended = True
+        for queue in self._pages:
+            while not queue.empty():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+    @property
+    def full(self) -> bool:
+        """True when no further page may connect."""
+        return len(self._pages) >= _MOST_PAGES
+
+    async def stream(self) -> AsyncIterator[str]:
+        """The events for one page: ``start``, with everything so far, then a message each."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue(_MOST_WAITING)
+        self._pages.add(queue)
+        try:
+            self._fill(queue)
+            while not self._ended:
+                try:
+                    async with asyncio.timeout(_SILENCE_S):
+                        event = await queue.get()
+                except TimeoutError:
+                    event = ": still here\n\n"
+                if event is None:
+                    break
+                yield event
+            yield "event: end\ndata: {}\n\n"
+        finally:
+            self._pages.discard(queue)
+
+    def _fill(self, queue: asyncio.Queue[str | None]) -> None:
+        about = f'"meta":{json.dumps(self.meta.as_json())},"live":{json.dumps(self.live)}'
+        texts = ",".join(self._history.texts())
+        queue.put_nowait(f'event: start\ndata: {{{about},"messages":[{texts}]}}\n\n')
+
+
+def application(hub: Hub, *, loopback: bool) -> ASGIApp:
+    """The page and its events."""
+
+    async def page(_: Request) -> Response:
+        return Response(part("index.html"), media_type="text/html", headers=_HEADERS)
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in PARTS:
+            return PlainTextResponse("no such file", 404, headers=_HEADERS)
+        return Response(part(name), media_type=PARTS[name], headers=_HEADERS)
+
+    async def events(_: Request) -> Response:
+        if hub.full:
+            return PlainTextResponse("too many pages are open", 503, headers=_HEADERS)
+        return StreamingResponse(hub.stream(), media_type="text/event-stream", headers={**_HEADERS, "X-Accel-Buffering": "no"})
+
+    app = Starlette(routes=[Route("/", page), Route("/static/{name}", static), Route("/events", events)])
+    return _OwnHostsOnly(app) if loopback else app
+
+
+class _OwnHostsOnly:
+    """Refuses requests for other hosts: a site whose name resolves to this machine (DNS rebinding) must not read along."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if not is_loopback(host_of(host)):
+                await PlainTextResponse("ask for localhost", 421, headers=_HEADERS)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def host_of(address: str) -> str:
+    """``[::1]:80`` -> ``::1``, ``localhost:80`` -> ``localhost``."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.rpartition(":")[0] if ":" in address else address
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone; names other than ``localhost`` are not trusted."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class PageServer(Server):
+    """uvicorn in a loop that is not its own: signals stay with the command."""
+
+    def __init__(self, hub: Hub, *, loopback: bool) -> None:
+        config: dict[str, Any] = {
+            "http": "h11",
+            "ws": "none",
+            "lifespan": "off",
+            "log_config": None,
+            "access_log": False,
+            "server_header": False,
+            "timeout_graceful_shutdown": 2,
+        }
+        super().__init__(Config(application(hub, loopback=loopback), **config))
+        self._hub = hub
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the handlers as they are."""
+        yield
+
+    async def run_until(self, stop: asyncio.Event, listening: socket.socket) -> None:
+        """Serve until ``stop`` is set, then end the streams and close."""
+        serving = asyncio.ensure_future(self.serve([listening]))
+        waiting = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            self._hub.close()
+            self.should_exit = True
+            await serving

@@ -1,0 +1,134 @@
+"""Sphinx's settings for the site: ``make docs``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+
+import consumer_coord  # noqa: E402 - of this tree
+from tools.reference import PARTS  # noqa: E402
+
+project = "consumer-coord"
+author = "the consumer-coord maintainers"
+copyright = "the consumer-coord maintainers, Apache License 2.0"
+version = release = consumer_coord.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
+exclude_patterns = ["_build", "img"]
+source_suffix = {".md": "markdown"}
+templates_path: list[str] = []
+
+html_theme = "furo"
+html_title = f"consumer-coord {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+html_show_sourcelink = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+# The pages are Markdown of their own right, some of it with headings that skip a level.
+suppress_warnings = ["myst.header"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+autodoc_default_options = {"members": True}
+# Not needed to read docstrings, and large.
+autodoc_mock_imports = ["pyspark", "pyarrow"]
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
+
+#: The parts of the site, in the order of the navigation.  Every page of this directory stands in one of them: what is not
+#: named comes last.
+PARTS_OF_THE_SITE = {
+    "Start": ["start"],
+    "Guides": [
+        "choosing",
+        "confluent-kafka",
+        "other-clients",
+        "asyncio",
+        "tuning",
+        "testing",
+        "design-an-assignor",
+        "operating",
+        "watch",
+        "security",
+        "exactly-once",
+        "spark",
+        "troubleshooting",
+    ],
+    "Reference": [
+        "reference/consumers",
+        "reference/assignors",
+        "reference/broker",
+        "reference/settings",
+        "commands",
+        "reference/commands",
+        "reference/metrics",
+        "reference/logs",
+        "reference/errors",
+        "changelog",
+    ],
+    "Explanation": [
+        "rebalance",
+        "how-a-rebalance-goes",
+        "assignors",
+        "embedded-kafka",
+        "simulation",
+        "brokers",
+        "benchmarks",
+        "behaviours",
+        "design",
+        "glossary",
+    ],
+}
+
+
+def contents() -> str:
+    """The navigation, with the pages that there are."""
+    there = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+    parts = {name: [page for page in pages if page in there] for name, pages in PARTS_OF_THE_SITE.items()}
+    named = {page for pages in parts.values() for page in pages}
+    parts["More"] = sorted(there - named - {"index"})
+    trees = []
+    for name, pages in parts.items():
+        if pages:
+            trees.append("\n".join([":::{toctree}", ":hidden:", f":caption: {name}", "", *pages, ":::"]))
+    return "\n\n".join(trees)
+
+
+#: A transition of a Mermaid state diagram.
+_TRANSITION = re.compile(r"^\s*(\S+) --> (\S+?)(?:: (.*))?$", re.MULTILINE)
+
+
+def as_table(diagram: re.Match[str]) -> str:
+    """A state diagram as a table: the site shows no pictures that a script of another site has to draw."""
+    rows = ["| from | to | when |", "| --- | --- | --- |"]
+    for before, after, when in _TRANSITION.findall(diagram[1]):
+        states = [name.replace("[*]", "(none)") for name in (before, after)]
+        rows.append(f"| {states[0]} | {states[1]} | {when} |")
+    return "\n".join(rows)
+
+
+def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
+    """Put in what pages ask for, and make links to files beside the pages plain names."""
+    text = source[0].replace("<!-- contents -->", contents())
+    text = re.sub(r"<!-- from the code: ([\w ]+) -->", lambda part: PARTS[part[1]](), text)
+    text = re.sub(r"```mermaid\n(.*?)```", as_table, text, flags=re.DOTALL)
+    source[0] = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
+
+
+def setup(app: Sphinx) -> None:
+    """Sphinx calls this."""
+    app.connect("source-read", fill_in)

@@ -1,0 +1,45 @@
+"""What ``--web`` adds to the demos: ``consumer-coord watch`` beside them, so that a rebalance can be looked at."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """The flag."""
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        const="127.0.0.1:8098",
+        metavar="HOST:PORT",
+        help="serve a page that shows the group (127.0.0.1:8098), and keep it as a file",
+    )
+
+
+@contextlib.contextmanager
+def watched(listen: str | None, servers: str, group: str, keep: Path) -> Iterator[None]:
+    """Serve the page while the demo runs, and write it to ``keep`` at the end; does nothing when ``listen`` is None."""
+    if listen is None:
+        yield
+        return
+    command = [sys.executable, "-m", "consumer_coord", "watch", group, "--bootstrap-server", servers]
+    flags = ["--listen", listen, "--interval", "0.5", "--html", str(keep)]
+    watch = subprocess.Popen([*command, *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        assert watch.stdout is not None
+        url = watch.stdout.readline().strip()
+        if not url:
+            raise SystemExit(watch.wait())
+        print(f"the group, live: {url}", flush=True)
+        if sys.stdin.isatty():
+            input("open it in a browser, then press Enter to begin ")
+        yield
+    finally:
+        watch.terminate()
+        watch.communicate(timeout=30)
+    print(f"the page with what happened: {keep}")

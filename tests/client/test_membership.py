@@ -1,0 +1,264 @@
+"""The table of a member's transitions, played alone: no network, no time, no loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from consumer_coord.group.generation import Generation
+from consumer_coord.group.membership import (
+    LOSES_PARTITIONS,
+    TRANSITIONS,
+    Event,
+    Intent,
+    JoinHold,
+    Membership,
+    MemberState,
+    State,
+)
+
+#: Each event, as it is applied.
+APPLY: dict[Event, Callable[[Membership], Membership]] = {
+    Event.PREPARE: lambda member: member.prepare(),
+    Event.JOIN: lambda member: member.join(),
+    Event.MEMBER_ID_GIVEN: lambda member: member.member_id_given("a"),
+    Event.JOINED: lambda member: member.joined_as(Generation(7, "a", "range"), leader=False),
+    Event.SYNCED: lambda member: member.synced(),
+    Event.FAIL: lambda member: member.failed("why"),
+    Event.REJOIN: lambda member: member.rejoin("why"),
+    Event.LOSE: lambda member: member.lose("why"),
+    Event.LEAVE: lambda member: member.leave(),
+    Event.SUBSCRIBE: lambda member: member.subscribe(),
+    Event.POLL: lambda member: member.polled(member.polls + 1),
+    Event.POLL_TIMEOUT: lambda member: member.poll_timeout(member.polls, "why"),
+    Event.PREPARE_TO_LEAVE: lambda member: member.prepare_to_leave(member.polls),
+    Event.UNSUBSCRIBE: lambda member: member.unsubscribe(),
+    Event.UNSUBSCRIBED: lambda member: member.unsubscribed(),
+    Event.CLOSE: lambda member: member.close(),
+    Event.CLOSED: lambda member: member.close_completed(),
+    Event.CRASH: lambda member: member.crash(),
+}
+
+
+def next_state(event: Event, state: State) -> State | None:
+    """What the table makes of a state; None where the event is illegal."""
+    rows = {before: after for before, after in TRANSITIONS[event].items() if type(before) is type(state)}
+    after = rows.get(state) if rows else state
+    assert after is None or isinstance(after, type(state))
+    return after
+
+
+@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("intent", Intent)
+@pytest.mark.parametrize("state", MemberState)
+def test_every_event_in_every_state_does_what_the_table_says(state: MemberState, intent: Intent, event: Event) -> None:
+    before = Membership(state, intent, Generation(6, "a", "range"), rejoin_reason="a reason")
+    states, intents = next_state(event, state), next_state(event, intent)
+    if states is None or intents is None:
+        with pytest.raises(AssertionError, match="illegal for a member"):
+            APPLY[event](before)
+        return
+    after = APPLY[event](before)
+    assert (after.state, after.intent) == (states, intents)
+    if event in LOSES_PARTITIONS:
+        assert after.generation.generation_id < 0
+        assert after.lost_generation == before.generation
+        assert not after.heartbeats_wanted
+
+
+class MemberModel(RuleBasedStateMachine):
+    """A member beside a model of flags: what each event sets and clears, and what follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.member = Membership()
+        self.polls = 0
+        self.epoch = 0
+        self.subscribed = False
+        self.needs_join = False
+        self.closing = False
+        #: The count of polls when it was found silent, or began to leave.
+        self.silent_at: int | None = None
+        self.leaving_at: int | None = None
+        self.in_group = False
+
+    # -- the application -------------------------------------------------------------------------------------------------
+
+    @rule()
+    def poll(self) -> None:
+        """A later poll ends silence and an intended leave."""
+        self.polls += 1
+        self.member = self.member.polled(self.polls)
+        self.silent_at = self.leaving_at = None
+
+    @rule()
+    def hears_of_the_same_poll(self) -> None:
+        """What began at this poll lasts until the next one."""
+        self.member = self.member.polled(self.polls)
+
+    @precondition(lambda self: not self.member.closed)
+    @rule()
+    def subscribe(self) -> None:
+        """A new subscription, and the join for it."""
+        self.member = self.member.subscribe().rejoin("subscribed")
+        if not self.closing:
+            self.subscribed = self.needs_join = True
+            self.silent_at = self.leaving_at = None
+
+    @rule()
+    def prepare_to_leave(self) -> None:
+        """The application gives everything up."""
+        self.member = self.member.prepare_to_leave(self.polls)
+        if self.subscribed:
+            self.leaving_at, self.silent_at = self.polls, None
+
+    @precondition(lambda self: self.member.subscribed)
+    @rule()
+    def unsubscribe(self) -> None:
+        """The subscription ends at once, the membership later."""
+        self.member = self.member.unsubscribe()
+        assert self.member.ending
+        self.subscribed = self.needs_join = False
+        self.silent_at = self.leaving_at = None
+
+    @precondition(lambda self: self.member.intent is not Intent.CLOSED)
+    @rule()
+    def unsubscribed(self) -> None:
+        """The end of it; it may have subscribed again meanwhile."""
+        self.member = self.member.unsubscribed()
+
+    @precondition(lambda self: not self.member.closed)
+    @rule(completely=st.sampled_from([False, False, True]))
+    def close(self, completely: bool) -> None:
+        """Nothing begins any more."""
+        if self.closing and not completely:
+            return
+        self.member = self.member.close()
+        self.closing, self.subscribed, self.needs_join = True, False, False
+        self.silent_at = self.leaving_at = None
+        if completely:
+            self.member = self.member.close_completed()
+
+    @rule(until=st.floats(0, 10))
+    def hold(self, until: float) -> None:
+        """A transaction holds joins at this poll, up to a time."""
+        self.member = self.member.hold_joins(JoinHold(self.polls, until))
+        assert self.member.held_at(self.polls, until - 1)
+        assert not self.member.held_at(self.polls, until)
+        assert not self.member.held_at(self.polls + 1, until - 1)
+        assert self.member.waits_for_poll
+
+    # -- the sequence ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.member.join_wanted and self.member.state in (MemberState.UNJOINED, MemberState.STABLE))
+    @rule()
+    def prepare(self) -> None:
+        """A rebalance begins, and uses its reason up."""
+        self.member = self.member.prepare()
+        self.needs_join = False
+        assert self.member.rebalancing
+
+    @precondition(lambda self: self.member.state is MemberState.PREPARING_JOIN)
+    @rule()
+    def join(self) -> None:
+        """It is too late to hold it."""
+        self.member = self.member.join()
+        assert self.member.past_hold
+        assert self.member.hold is None
+
+    @precondition(lambda self: self.member.state is MemberState.PREPARING_REBALANCE)
+    @rule(leader=st.booleans())
+    def joined(self, leader: bool) -> None:
+        """JoinGroup was answered."""
+        self.epoch += 1
+        self.member = self.member.joined_as(Generation(self.epoch, "a", "range"), leader=leader)
+        self.in_group = True
+
+    @precondition(lambda self: self.member.state is MemberState.COMPLETING_REBALANCE)
+    @rule()
+    def synced(self) -> None:
+        """SyncGroup was answered; a reason that came meanwhile stands."""
+        self.member = self.member.synced()
+        assert self.member.joined is not self.needs_join
+
+    @rule()
+    def failed(self) -> None:
+        """A step failed: the generation stands, and the join begins anew if anything wants it."""
+        before = self.member
+        self.member = self.member.failed("failed")
+        self.needs_join = self.needs_join or self.subscribed
+        assert self.member.generation is before.generation
+
+    # -- the group -------------------------------------------------------------------------------------------------------
+
+    @rule()
+    def rejoin(self) -> None:
+        """The first reason counts."""
+        before = self.member.rejoin_reason
+        self.member = self.member.rejoin("again")
+        self.needs_join = self.needs_join or self.subscribed
+        assert before is None or self.member.rejoin_reason == before
+
+    @rule(keep=st.booleans())
+    def lose(self, keep: bool) -> None:
+        """The coordinator knows the generation no more."""
+        before = self.member.generation
+        self.member = self.member.lose("lost", keep_member_id=keep)
+        self.needs_join, self.in_group = self.needs_join or self.subscribed, False
+        assert self.member.generation is not before, "a step that waited notices"
+        assert self.member.generation.member_id == (before.member_id if keep else "")
+
+    @rule()
+    def leave(self) -> None:
+        """It left, and joins again for a new reason only."""
+        self.member = self.member.leave()
+        self.needs_join = self.in_group = False
+
+    @precondition(lambda self: not self.member.closed)
+    @rule()
+    def poll_timeout(self) -> None:
+        """The application is silent."""
+        self.member = self.member.poll_timeout(self.polls, "silent")
+        self.needs_join, self.in_group = self.needs_join or self.subscribed, False
+        if self.subscribed and self.leaving_at is None:
+            self.silent_at = self.polls
+
+    @precondition(lambda self: not self.closing)
+    @rule()
+    def crash(self) -> None:
+        """A bug of ours."""
+        self.member = self.member.crash()
+        self.subscribed = self.needs_join = self.in_group = False
+        self.silent_at = self.leaving_at = None
+
+    # -- what follows ----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_flags_agree(self) -> None:
+        """What the two states imply is what the flags say."""
+        member = self.member
+        polls = self.silent_at is None and self.leaving_at is None
+        assert member.subscribed is self.subscribed
+        assert (member.rejoin_reason is not None) is self.needs_join
+        assert member.join_wanted is (self.subscribed and self.needs_join and polls)
+        assert member.heartbeats_wanted is self.in_group
+        assert (member.intent is Intent.SILENT) is (self.silent_at is not None)
+        assert (member.intent is Intent.ABOUT_TO_LEAVE) is (self.leaving_at is not None)
+        assert member.generation.generation_id in (-1, self.epoch)
+
+    @invariant()
+    def an_assignment_has_a_generation(self) -> None:
+        """Without a generation there is no assignment, no leader, and nothing to sync."""
+        if not self.member.heartbeats_wanted:
+            assert self.member.state not in (MemberState.STABLE, MemberState.COMPLETING_REBALANCE)
+            assert not self.member.is_leader
+        if self.member.joined:
+            assert not self.member.rebalancing
+
+
+MemberModel.TestCase.settings = settings(max_examples=300, stateful_step_count=60)
+TestMember = MemberModel.TestCase

@@ -1,0 +1,282 @@
+"""Commits with a member epoch, transactions, and the lease of a member of the consumer protocol."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumer_coord.errors import CommitFailedError, CoordinatorError
+from consumer_coord.group.consumer_protocol import session
+from consumer_coord.group.consumer_protocol.states import State
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
+from tests.client.support.fake import SILENCE, commit_answer, held_until
+from tests.client.support.member import TestMember, at, parts
+from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.consumer_protocol.support import (
+    INTERVAL_MS,
+    SESSION_MS,
+    Broker,
+    HeartbeatRequest,
+    joined,
+    modern_member,
+    shared,
+    state_of,
+)
+
+
+def left_ms(one: TestMember) -> float:
+    """Milliseconds until the lease passes; negative when it has."""
+    return (one.coordinator.lease.until - one.coordinator.lease.clock()) * 1000
+
+
+# -- commits
+
+
+@in_virtual_time
+async def test_a_commit_carries_the_member_epoch() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await one.coordinator.commit(at("t", 0, 5))
+    request = broker.last(OffsetCommitRequest)
+    assert request.member_id == one.coordinator.member_id
+    assert request.generation_id_or_member_epoch == one.coordinator.generation > 0
+    assert (await one.coordinator.committed(parts("t", 0)))[next(iter(parts("t", 0)))].offset == 5  # type: ignore[union-attr]
+    await one.close()
+
+
+def _stale(request: OffsetCommitRequest) -> object:
+    rows = dict.fromkeys(parts("t", 0, 1, 2, 3), codes.STALE_MEMBER_EPOCH)
+    return commit_answer(request, rows)
+
+
+@in_virtual_time
+async def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_present_one() -> None:
+    """As of brokers before 4.3, which take no epoch but the present one."""
+    broker = Broker()
+    one = await joined(broker)
+    await pause(2_000)
+    broker.answer(OffsetCommitRequest, _stale)
+    began, sent = now_ms(), len(broker.heartbeats)
+    assert set((await one.coordinator.commit(at("t", 0, 5))).values()) == {None}
+    assert now_ms() - began < 500, "it does not wait for the heartbeat interval"
+    assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator is told everything"
+    assert one.coordinator.metrics()["commit-resent-total"] == 1
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_stale_commit_of_what_is_held_no_more_fails() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await one.stop()
+
+    def stale_when_given_up(request: OffsetCommitRequest) -> object:
+        one.coordinator.let_go(parts("t", 3))
+        return _stale(request)
+
+    broker.answer(OffsetCommitRequest, stale_when_given_up)
+    results = await one.coordinator.commit({**at("t", 0, 5), **at("t", 3, 5)})
+    [kept, given_up] = [results[partition] for partition in sorted(results)]
+    assert kept is None
+    assert isinstance(given_up, CommitFailedError)
+    assert given_up.code == codes.STALE_MEMBER_EPOCH
+    await one.close()
+
+
+@in_virtual_time
+async def test_an_epoch_that_stays_stale_makes_no_storm() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await pause(2_000)
+    broker.always(OffsetCommitRequest, _stale)
+    sent = len(broker.heartbeats)
+    with pytest.raises(Exception, match="did not finish in time"):
+        await one.coordinator.commit(at("t", 0, 5), timeout_ms=10_000)
+    assert len(broker.heartbeats) - sent < 300
+    broker.always(OffsetCommitRequest, None)
+    assert set((await one.coordinator.commit(at("t", 0, 5))).values()) == {None}
+    await one.close()
+
+
+@pytest.mark.parametrize("code", [codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND])
+def test_a_commit_of_a_member_that_is_not_counted_fails_and_it_joins_again(code: int) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        broker = Broker()
+        one = await joined(broker)
+        broker.answer(OffsetCommitRequest, code)
+        [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
+        assert isinstance(error, CommitFailedError)
+        assert error.code == code
+        await until(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+        await one.close()
+
+    run()
+
+
+@in_virtual_time
+async def test_without_membership_nothing_is_committed() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    broker.always(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
+    await until(lambda: one.coordinator.generation < 0)
+    [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
+    assert isinstance(error, CommitFailedError)
+    assert not broker.all(OffsetCommitRequest)
+    await one.close()
+
+
+# -- transactions
+
+
+@in_virtual_time
+async def test_a_transaction_holds_the_epoch_until_the_next_poll() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await pause(2_000)
+    await one.stop()
+    generation = await one.coordinator.hold_joins()
+    assert generation == one.coordinator.protocol.generation_state
+    second = modern_member(broker)
+    second.coordinator.subscribe(["t"])
+    second.start()
+    sent = len(broker.of(one))
+    await pause(INTERVAL_MS + 500)
+    assert len(broker.of(one)) == sent
+    assert one.coordinator.protocol.generation_state == generation
+    one.start()
+    await shared(one, second)
+    await one.close()
+    await second.close()
+
+
+@in_virtual_time
+async def test_a_transaction_holds_the_epoch_no_longer_than_half_a_session() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await pause(2_000)
+    await one.stop()
+    await one.coordinator.hold_joins()
+    sent = len(broker.heartbeats)
+    await pause(SESSION_MS / 2 + 100)
+    assert len(broker.heartbeats) > sent
+    assert left_ms(one) > 0
+    await one.close()
+
+
+@in_virtual_time
+async def test_after_a_loss_a_transaction_is_fenced_by_the_lost_epoch() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    before = one.coordinator.protocol.generation_state
+    await one.stop()
+    broker.answer(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
+    await until(lambda: one.coordinator.assignment.any_lost and one.coordinator.generation > 0)
+    assert await one.coordinator.hold_joins() == before
+    await one.close()
+
+
+# -- leases
+
+
+@in_virtual_time
+async def test_a_lease_is_the_brokers_session_from_the_last_answered_heartbeat() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await pause(3 * INTERVAL_MS)
+    assert SESSION_MS - INTERVAL_MS - 100 < left_ms(one) < SESSION_MS
+    broker.always(HeartbeatRequest, SILENCE)
+    last_ms = broker.heartbeat_times[-1]
+    await until(lambda: left_ms(one) <= 0)
+    assert now_ms() - last_ms == pytest.approx(SESSION_MS * 0.999, abs=10)
+    assert one.coordinator.metrics()["lease-suspended-total"] == 1
+    broker.always(HeartbeatRequest, None)
+    broker.disconnect()
+    await until(lambda: left_ms(one) > 0)
+    assert one.coordinator.metrics()["lease-suspended-seconds-total"] > 0
+    await one.close()
+
+
+@in_virtual_time
+async def test_a_session_that_nobody_tells_is_taken_to_be_three_intervals() -> None:
+    broker = Broker(group_consumer_session_timeout_ms=30_000)
+    broker.always(DescribeConfigsRequest, codes.CLUSTER_AUTHORIZATION_FAILED)
+    one = await joined(broker)
+    assert 3 * INTERVAL_MS - 1_500 < left_ms(one) <= 3 * INTERVAL_MS
+    await one.close()
+
+
+@in_virtual_time
+async def test_the_lease_of_what_the_group_wants_back_ends_with_the_rebalance_timeout() -> None:
+    broker = Broker()
+    one = await joined(broker, rebalance_timeout_ms=8_000, max_poll_interval_ms=100_000)
+    await one.stop()
+    second = modern_member(broker)
+    second.coordinator.subscribe(["t"])
+    second.start()
+    await until(lambda: one.coordinator.assignment.to_revoke)
+    wanted_ms = now_ms()
+    await until(lambda: left_ms(one) <= 0)
+    assert now_ms() - wanted_ms <= 8_000, "before the coordinator takes the partitions away"
+    assert not second.held
+    # And then it does; the application hears of the loss when it polls again.
+    await until(lambda: second.held)
+    assert one.coordinator.assignment.any_lost
+    assert one.held.isdisjoint(second.held)
+    one.start()
+    await shared(one, second)
+    assert "lost" in [kind for kind, _ in one.told]
+    await one.close()
+    await second.close()
+
+
+@in_virtual_time
+async def test_nothing_is_handed_out_after_a_loss() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    broker.always(HeartbeatRequest, codes.UNKNOWN_MEMBER_ID)
+    await until(lambda: one.coordinator.generation < 0)
+    assert left_ms(one) < 0
+    assert state_of(one) is State.JOINING
+    await one.close()
+
+
+def _configs(**values: str) -> DescribeConfigsResponse:
+    rows = tuple(
+        DescribeConfigsResourceResult(name=name.replace("_", "."), value=value, read_only=True, is_sensitive=False)
+        for name, value in values.items()
+    )
+    return DescribeConfigsResponse(
+        results=(DescribeConfigsResult(error_code=0, error_message=None, resource_type=32, resource_name="g", configs=rows),)
+    )
+
+
+def test_the_groups_own_session_timeout_counts_before_the_brokers() -> None:
+    group, broker = "consumer_session_timeout_ms", "group_consumer_session_timeout_ms"
+    assert session.told_ms(_configs(**{group: "7000", broker: "45000"})) == 7_000
+    assert session.told_ms(_configs(**{broker: "45000"})) == 45_000
+    assert session.told_ms(_configs()) is None
+    assert session.told_ms(_configs(**{group: "soon"})) is None
+
+
+@in_virtual_time
+async def test_waiting_commits_fail_when_the_member_closes() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    release = asyncio.Event()
+    broker.answer(OffsetCommitRequest, held_until(release))
+    committing = asyncio.ensure_future(one.coordinator.commit(at("t", 0, 5), timeout_ms=2_000))
+    await pause(10)
+    await one.close(500)
+    [outcome] = await asyncio.gather(committing, return_exceptions=True)
+    assert isinstance(outcome, CoordinatorError)
+    release.set()
+

@@ -1,0 +1,103 @@
+"""Members of both protocols in one group, in virtual time: online migration, and what a classic member meets there."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from assignors import LoadAssignor
+from consumer_coord.errors import InconsistentGroupProtocolError
+from tests.client.support.member import COOPERATIVE, ScriptedAssignor, TestMember, everything_to_first, new_member
+from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
+from tests.consumer_protocol.support import Broker, joined, modern_member, shared
+
+
+def classic(broker: Broker, *assignors: object, **settings: object) -> TestMember:
+    """A member of the classic protocol, with an application that polls."""
+    return new_member(broker, assignors or COOPERATIVE, **settings)  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_a_group_changes_its_protocol_there_and_back_while_members_are_in_it() -> None:
+    broker = Broker()
+    first = classic(broker)
+    await first.join()
+    assert len(first.held) == 4
+    second = await joined(broker)
+    await shared(first, second)
+    assert broker.consumer_group.members.keys() == {first.coordinator.member_id, second.coordinator.member_id}
+    await second.close()
+    await until(lambda: len(first.held) == 4 and first.stable)
+    assert broker.state == "Stable", "a classic group again"
+    assert "lost" not in [kind for kind, _ in (*first.told, *second.told)]
+    await first.close()
+
+
+@in_virtual_time
+async def test_a_classic_newcomer_waits_for_no_heartbeat_interval_of_its_own() -> None:
+    broker = Broker(group_consumer_heartbeat_interval_ms=200)
+    first = await joined(broker)
+    await pause(1_000)
+    second = classic(broker, heartbeat_interval_ms=3_000)
+    began = now_ms()
+    second.coordinator.subscribe(["t"])
+    second.start()
+    await shared(first, second)
+    assert now_ms() - began < 1_500
+    await first.close()
+    await second.close()
+
+
+@in_virtual_time
+async def test_an_assignor_that_the_broker_replaces_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    first = await joined(broker)
+    with caplog.at_level(logging.WARNING):
+        second = classic(broker, ScriptedAssignor(everything_to_first))
+        await second.join()
+        await shared(first, second)
+        second.coordinator.enforce_rebalance()
+        await pause(5_000)
+    [told] = [record.getMessage() for record in caplog.records if "group.consumer.assignors" in record.getMessage()]
+    assert "assignor 'scripted' is not used" in told
+    await first.close()
+    await second.close()
+
+
+@in_virtual_time
+async def test_kafkas_own_assignors_are_replaced_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    first = await joined(broker)
+    with caplog.at_level(logging.WARNING):
+        second = classic(broker)
+        await second.join()
+        await shared(first, second)
+    assert not [record for record in caplog.records if "group.consumer.assignors" in record.getMessage()]
+    await first.close()
+    await second.close()
+
+
+@in_virtual_time
+async def test_without_migration_the_error_names_the_policy() -> None:
+    broker = Broker(group_consumer_migration_policy="disabled")
+    first = classic(broker)
+    await first.join()
+    second = modern_member(broker)
+    second.coordinator.subscribe(["t"])
+    with pytest.raises(InconsistentGroupProtocolError, match=r"group\.consumer\.migration\.policy"):
+        await second.coordinator.join_group_if_needed(5_000)
+    await second.close()
+    await first.close()
+
+
+@in_virtual_time
+async def test_without_migration_a_classic_member_is_told_of_the_policy_too() -> None:
+    broker = Broker(group_consumer_migration_policy="disabled")
+    first = await joined(broker)
+    second = classic(broker, LoadAssignor())
+    second.coordinator.subscribe(["t"])
+    with pytest.raises(InconsistentGroupProtocolError, match=r"group\.consumer\.migration\.policy"):
+        await second.coordinator.join_group_if_needed(5_000)
+    await second.close()
+    await first.close()

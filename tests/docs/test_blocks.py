@@ -1,0 +1,259 @@
+"""Every code block of the documentation is run, or stands below with the reason why it is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from confluent_kafka import Producer
+from prometheus_client import REGISTRY
+
+from assignors import RangeAssignor
+from consumer_coord import GroupConsumer
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.cli import _by_command, build_parser, main
+from consumer_coord.monitoring.prometheus import CoordinatorCollector
+from tests.docs.blocks import DOCS, ROOT, Block, blocks_of, normal, pages, run_page
+
+pytestmark = pytest.mark.slow
+
+_A_SESSION = "needs a Spark session, and stands for a part of a program: tests/spark runs it with this package's own"
+#: (page, first line) of Python blocks that are not run by this file -> why.
+NOT_RUN = {
+    ("spark.md", "from consumer_coord.spark import KafkaGroupSource"): _A_SESSION,
+    ("spark.md", "# 1. of an installed package: through an entry point of the group consumer_coord.assignors, or as module:Class"): _A_SESSION,  # noqa: E501
+    ("spark.md", "class Watch(GroupListener):"): _A_SESSION,
+    ("spark.md", "def one_partition_per_task(ranges, packing):"): _A_SESSION,
+}
+#: What a page takes for granted: run before its first block.
+BEFORE = {
+    "assignors.md": "from collections.abc import Mapping, Sequence\n"
+    "from assignors import Assignor, Cluster, LoadAssignor, Member, Plan\n",
+    "asyncio.md": "import contextlib\nfrom collections.abc import AsyncIterator\nfrom fastapi import FastAPI\n",
+    "commands.md": "from consumer_coord import GroupConsumer\n"
+    "consumer = GroupConsumer({'bootstrap.servers': 'localhost:9092', 'group.id': 'commands'})\n",
+    "embedded-kafka.md": "from confluent_kafka.admin import AdminClient\n"
+    "def run(servers): print(sorted(AdminClient({'bootstrap.servers': servers}).list_topics(timeout=30).topics))\n",
+    "security.md": "import os\nfrom consumer_coord import GroupConsumer\n",
+}
+#: Ports and files of a page that this machine does not have, or has otherwise.
+INSTEAD = {"start_http_server(9000)": "start_http_server(0, addr='127.0.0.1')"}
+#: Commands of ``sh`` blocks that go on until they are stopped; tests/broker runs this one.
+SERVERS = ("embedded-kafka", "watch")
+
+ALL = {str(page.relative_to(DOCS)): blocks_of(page) for page in pages()}
+
+
+class MyAssignor(RangeAssignor):
+    """``my_module:MyAssignor`` of a page."""
+
+    name = "mine"
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Forty orders, and a group that has read some of them."""
+    with EmbeddedKafka(topics={"orders": 4}) as running:
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+        for number in range(40):
+            producer.produce("orders", f"order {number}".encode(), key=b"customer", partition=number % 4)
+        assert producer.flush(30) == 0
+        yield running
+
+
+@pytest.fixture
+def around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What a page leaves behind in this process goes away again."""
+    logger = logging.getLogger("consumer_coord")
+    kept = [(one, one.level, list(one.handlers)) for one in (logger, logging.getLogger())]
+    monkeypatch.setitem(sys.modules, "my_module", sys.modules[__name__])
+    monkeypatch.setenv("KAFKA_PASSWORD", "made up for the page")
+    monkeypatch.chdir(tmp_path)
+    yield
+    for one, level, handlers in kept:
+        one.setLevel(level)
+        one.handlers[:] = handlers
+
+
+def is_pytest(block: Block) -> bool:
+    return "pytest_plugins" in block.code
+
+
+def is_spark(block: Block) -> bool:
+    return "SparkSession" in block.code
+
+
+def is_run(block: Block) -> bool:
+    return (block.page, block.first) not in NOT_RUN and not is_pytest(block) and not is_spark(block)
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in ALL.items() if any(block.language == "python" for block in blocks)])
+@pytest.mark.usefixtures("around")
+def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(authority))
+    instead = {**INSTEAD, "/etc/kafka/ca.pem": str(authority)}
+    namespace = run_page(ALL[page], kafka.bootstrap_servers, is_run, before=BEFORE.get(page, ""), instead=instead)
+    try:
+        for name, value in namespace.items():
+            if name.startswith("test_"):
+                value()
+        if "serve" in namespace:
+            serves_until_it_is_told(namespace, kafka.bootstrap_servers)
+    finally:
+        for value in namespace.values():
+            if isinstance(value, CoordinatorCollector):
+                REGISTRY.unregister(value)
+        for value in namespace.values():
+            if isinstance(value, GroupConsumer):
+                value.close()
+
+
+def serves_until_it_is_told(namespace: dict[str, Any], bootstrap_servers: str) -> None:
+    """The loop of the page on operating ends when it is told to."""
+    ending = namespace["threading"].Event()
+    seen = []
+
+    def work(message: Any) -> None:
+        seen.append(message.value())
+        ending.set()
+
+    config = {"bootstrap.servers": bootstrap_servers, "group.id": "serving", "auto.offset.reset": "earliest"}
+    namespace["serve"](config, ["orders"], work, ending)
+    assert seen
+
+
+@pytest.mark.parametrize("block", [one for blocks in ALL.values() for one in blocks if is_pytest(one)], ids=str)
+def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "test_of_the_page.py").write_text(block.code)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("block", [one for blocks in ALL.values() for one in blocks if is_spark(one)], ids=str)
+def test_the_spark_query_of_a_page_runs(block: Block, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    (tmp_path / "query.py").write_text(block.code.replace("localhost:9092", kafka.bootstrap_servers))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    ran = subprocess.run(
+        [sys.executable, "query.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "|order " in ran.stdout
+
+
+def lines_of(block: Block) -> list[str]:
+    """The commands of a block: continued lines joined, without prompts and comments; of a listing those with a prompt."""
+    joined = block.code.replace("\\\n", " ")
+    lines = [line.removeprefix("$ ") for line in joined.splitlines() if line.startswith("$ ") or block.language == "sh"]
+    if block.language == "" and "$ " not in joined:
+        lines = [line for line in joined.splitlines() if re.match(r"(consumer-coord|python -m consumer_coord|make|pip) ", line)]
+    return [bare for line in lines if (bare := re.sub(r"\s+#.*", "", line).strip()) and not bare.startswith("#")]
+
+
+def arguments_of(line: str) -> list[str] | None:
+    """What a line hands to ``consumer-coord``; None when it runs something else."""
+    words = shlex.split(re.sub(r"\s+>\s+\S+$", "", line))
+    for begin in (["consumer-coord"], ["python", "-m", "consumer_coord"]):
+        if words[: len(begin)] == begin:
+            return words[len(begin) :]
+    return None
+
+
+TYPED = [block for blocks in ALL.values() for block in blocks if block.language in ("sh", "")]
+SHELL = [(block, line) for block in TYPED for line in lines_of(block)]
+
+
+@pytest.mark.parametrize(("block", "line"), SHELL, ids=[f"{block}-{number}" for number, (block, _) in enumerate(SHELL)])
+def test_what_a_reader_types_is_right(block: Block, line: str) -> None:
+    arguments = arguments_of(line)
+    if arguments is not None:
+        build_parser(arguments).parse_args(_by_command(arguments))
+        return
+    words = shlex.split(line)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+    elif words[:2] == ["pip", "install"]:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        match = re.fullmatch(r"consumer-coord(?:\[([\w,]+)\])?", words[2])
+        assert match is not None, line
+        assert set((match[1] or "spark").split(",")) <= set(extras), line
+    else:
+        assert words[0] == "pytest", f"{block}: nothing is known of {line!r}"
+
+
+COMMANDS = [
+    (block, line)
+    for block, line in SHELL
+    if block.language == "sh" and (words := arguments_of(line)) is not None and words[0] not in SERVERS
+]
+
+
+@pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[f"{block}-{number}" for number, (block, _) in enumerate(COMMANDS)])
+@pytest.mark.usefixtures("around")
+def test_the_commands_of_a_page_run(
+    block: Block, line: str, kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = arguments_of(line)
+    assert arguments is not None
+    if arguments[0] == "simulate":
+        # The groups of the pages take minutes; a small one goes the same way.
+        arguments = [*arguments, "--members", "4", "--topics", "orders:8"]
+    else:
+        with GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing"}) as consumer:
+            consumer.subscribe(["orders"])
+            while not consumer.assignment():
+                consumer.poll(0.1)
+            rows = consumer.assignment()
+            for row in rows:
+                row.offset = 1
+            consumer.commit(offsets=rows, asynchronous=False)
+        arguments = [word.replace("localhost:9092", kafka.bootstrap_servers) for word in arguments]
+        arguments += ["--count", "1"] if arguments[0] == "top" else []
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out
+    blocks = ALL[block.page]
+    after = blocks[blocks.index(block) + 1] if block is not blocks[-1] else None
+    if after is not None and after.language == "text":
+        assert block.figures_differ, "a simulation takes another time each time"
+        assert shape(out) == shape(after.code)
+
+
+def shape(text: str) -> list[str]:
+    """What stays when the group is another: the words up to the first figure."""
+    return [line.partition(" N")[0] for line in normal(text.splitlines(), figures_differ=True)]
+
+
+def test_every_block_has_a_language_that_is_looked_at() -> None:
+    languages = {block.language for blocks in ALL.values() for block in blocks}
+    assert languages <= {"python", "sh", "text", "toml", "mermaid", "{eval-rst}", ""}
+    for blocks in ALL.values():
+        for block in blocks:
+            if block.language == "toml":
+                tomllib.loads(block.code)
+            if block.language == "text":
+                before = blocks[blocks.index(block) - 1]
+                assert before.language in ("python", "sh"), f"{block}: nothing prints it"
+
+
+def test_what_is_not_run_is_still_there() -> None:
+    there = {(page, block.first) for page, blocks in ALL.items() for block in blocks}
+    assert set(NOT_RUN) <= there
+
+
+def test_the_json_of_the_commands_page_is_json() -> None:
+    (found,) = (block for block in ALL["commands.md"] if block.code.startswith('{"groups"'))
+    assert json.loads(found.code)["groups"]

@@ -1,0 +1,106 @@
+"""The site builds without a warning, and its reference says what the code says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from consumer_coord.cli import ELSEWHERE
+from consumer_coord.config import _CLIENT_INTEGERS, _COORDINATOR_INTEGERS, OWN
+from consumer_coord.group.metrics import NAMES
+from consumer_coord.wire import error_codes
+from tests.docs.blocks import DOCS, ROOT
+from tools import draw_rebalance, reference
+
+
+def test_every_setting_of_the_control_plane_is_told() -> None:
+    assert {*OWN, *_COORDINATOR_INTEGERS, *_CLIENT_INTEGERS} <= set(reference.SETTINGS)
+
+
+def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
+    told = {one.name: (one.default, one.bounds, one.plane) for one in reference.setting_list()}
+    assert told["session.timeout.ms"] == ("`45000`", "1 to 3600000", "control")
+    assert told["client.rack"] == ("none", "", "both")
+    assert told["reconnect.backoff.max.ms"] == ("`10000`", "0 to 3600000", "both")
+    assert told["group.lease.enable"] == ("`true`", "", "control")
+    assert told["partition.assignment.strategy"] == ("`range,cooperative-sticky`", "", "control")
+    assert "### `session.timeout.ms`\n\n*default `45000`; 1 to 3600000; plane: control*" in reference.settings()
+
+
+def test_every_metric_is_told() -> None:
+    assert {cells[0].strip("`") for cells in table(reference.metrics())} == set(NAMES)
+
+
+def test_every_code_with_advice_says_what_to_do() -> None:
+    for cells in table(reference.error_code_table()):
+        assert cells[1] == f"`{error_codes.error_name(int(cells[0]))}`"
+        assert len(cells[4]) > 10
+
+
+def test_every_command_has_its_flags() -> None:
+    told = reference.commands()
+    for name in ("list", "describe", "lag", "reset", "delete", "delete-offsets", "top", *ELSEWHERE):
+        assert f"### {name}\n" in told
+    assert "`--max-lag N`" in told
+    assert "`--first-seed S`" in told
+
+
+def test_log_lines_are_found() -> None:
+    found = {(line.level, line.text) for line in reference.logged()}
+    assert ("info", "rejoin: %s") in found
+    assert ("warning", "LeaveGroup was answered with %s") in found
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of a Markdown table."""
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines()[2:]]
+
+
+@pytest.mark.parametrize("name", ["cooperative", "eager"])
+def test_the_pictures_of_a_rebalance_are_drawn_by_the_tool(name: str) -> None:
+    steps = {"cooperative": draw_rebalance.COOPERATIVE, "eager": draw_rebalance.EAGER}[name]
+    assert (DOCS / "img" / f"rebalance-{name}.svg").read_text() == draw_rebalance.draw(steps)
+
+
+class Links(HTMLParser):
+    """The targets of a page's links and images, and its anchors."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.targets += [target for name in ("href", "src") if (target := given.get(name)) is not None]
+        if (anchor := given.get("id")) is not None:
+            self.anchors.add(anchor)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-d", str(tmp_path / "trees")]
+    ran = subprocess.run([*command, str(DOCS), str(tmp_path / "html")], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    site = tmp_path / "html"
+    pages = {page: Links(page) for page in site.rglob("*.html")}
+    assert {page.name for page in pages} >= {"index.html", "start.html", "search.html", "settings.html"}
+    broken, outside = [], set()
+    for page, links in pages.items():
+        for target in links.targets:
+            if re.match(r"[a-z]+:", target):
+                outside.add(target.partition("#")[0])
+                continue
+            name, _, anchor = target.partition("#")
+            file = (page.parent / name.partition("?")[0]).resolve() if name else page
+            if not file.exists() or (anchor and file in pages and anchor not in pages[file].anchors):
+                broken.append(f"{page.relative_to(site)}: {target}")
+    assert not broken
+    # Nothing that the site needs lies elsewhere: it can be read without a network.
+    assert not [target for target in outside if target.endswith((".js", ".css", ".woff2", ".svg", ".png"))]

@@ -1,0 +1,151 @@
+"""A headless Chromium, driven over its DevTools protocol on two pipes: nothing beyond the standard library is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+HOW = "no Chromium: install the package chromium (Debian, Ubuntu), or set CHROMIUM to the path of one"
+_DEADLINE_S = 60.0
+#: Puts the pipes where Chromium looks for them, 3 to read and 4 to write, and becomes Chromium.
+_LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+
+
+def chromium() -> str | None:
+    """The path of one, or None."""
+    named = os.environ.get("CHROMIUM")
+    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """One page in one browser."""
+
+    def __init__(self, executable: str, directory: Path, *, width: int = 1280, height: int = 900) -> None:
+        read_theirs, self._write = os.pipe()
+        self._read, write_theirs = os.pipe()
+        self._buffer = b""
+        self._next_id = 0
+        self._session: str | None = None
+        #: What the page logged and threw, and the addresses that it asked for.
+        self.errors: list[str] = []
+        self.requested: list[str] = []
+        arguments = [
+            *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage"),
+            *("--remote-debugging-pipe", f"--user-data-dir={directory}", "--disable-background-networking"),
+            *("--disable-component-update", "--disable-sync", "--disable-extensions", "about:blank"),
+        ]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, str(read_theirs), str(write_theirs), executable, *arguments],
+            pass_fds=(read_theirs, write_theirs),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read_theirs)
+        os.close(write_theirs)
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(one["targetId"] for one in targets if one["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+        self.resize(width, height)
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._write)
+        try:
+            # The end of its pipe ends it.
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._read)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """One command and its result."""
+        self._next_id += 1
+        message: dict[str, Any] = {"id": self._next_id, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._next_id:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._note(answer)
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            data = os.read(self._read, 1 << 20)
+            if not data:
+                raise RuntimeError("the browser has ended")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        parameters = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            detail = parameters["exceptionDetails"]
+            self.errors.append(str(detail.get("exception", {}).get("description", detail["text"])))
+        elif event.get("method") == "Log.entryAdded" and parameters["entry"]["level"] == "error":
+            self.errors.append(parameters["entry"]["text"])
+        elif event.get("method") == "Network.requestWillBeSent":
+            self.requested.append(parameters["request"]["url"])
+
+    # -- the page ---------------------------------------------------------------------------------------------------
+
+    def resize(self, width: int, height: int, *, dark: bool = False, scale: float = 1.0) -> None:
+        """The window, and what the user's system prefers."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def open(self, url: str) -> None:
+        """Go there."""
+        self.call("Page.navigate", url=url)
+
+    def js(self, expression: str) -> Any:
+        """The value of an expression in the page; a promise is awaited."""
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            raise RuntimeError(f"{expression}: {result['exceptionDetails'].get('exception', {}).get('description')}")
+        return result["result"].get("value")
+
+    def until(self, expression: str, deadline_s: float = _DEADLINE_S) -> Any:
+        """Wait until an expression is true in the page; returns its value."""
+        ends = time.monotonic() + deadline_s
+        while True:
+            value = self.js(f"(() => {{ try {{ return {expression} }} catch (error) {{ return null }} }})()")
+            if value:
+                return value
+            if time.monotonic() > ends:
+                text = self.js("document.body.innerText")
+                raise AssertionError(f"not within {deadline_s:.0f} s: {expression}\n{text[:2000]}")
+            time.sleep(0.1)
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """``mousePressed``, ``mouseMoved``, ``mouseReleased`` or ``mouseWheel`` at a point of the window."""
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def screenshot(self, path: Path, *, whole: bool = True) -> None:
+        """A PNG, of the whole page unless told otherwise."""
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(shot["data"]))

@@ -1,0 +1,60 @@
+"""Looks for tests: ``group(a="0-2", b="3")`` is a group of one topic with two members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.watch.history import State
+from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
+
+TOPIC = "orders"
+STABLE = {"state": "Stable", "type": "Classic", "assignor": "range", "coordinator": "kafka:9092 (broker 1)"}
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """``0-2 5`` -> 0, 1, 2, 5"""
+    found: list[int] = []
+    for part in text.split():
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
+def member(name: str, owned: str = "", **more: Any) -> MemberLook:
+    """A member of that client id."""
+    partitions = {TOPIC: numbers(owned)} if owned else {}
+    values: dict[str, Any] = {"client_id": name, "host": "/10.0.0.1", "topics": (TOPIC,), **more}
+    return MemberLook(f"{name}-1234567890", owned=partitions, **values)
+
+
+def group(*members: MemberLook, **more: Any) -> GroupLook:
+    """A group, stable unless told otherwise."""
+    return GroupLook("shop", members=members, **{**STABLE, **more})
+
+
+def rebalancing(*members: MemberLook, **more: Any) -> GroupLook:
+    """A classic group in a rebalance: its coordinator tells neither assignments nor subscriptions."""
+    bare = tuple(MemberLook(one.member_id, one.client_id, one.host, one.instance_id) for one in members)
+    return group(*bare, **{"state": "PreparingRebalance", "assignor": "", **more})
+
+
+def offsets(count: int, committed: Mapping[int, int], ends: Mapping[int, int], topic: str = TOPIC) -> dict[str, OffsetsLook]:
+    """What a look at the offsets of the group told."""
+    return {
+        "shop": OffsetsLook(
+            {topic: count},
+            {TopicPartition(topic, number): offset for number, offset in committed.items()},
+            {TopicPartition(topic, number): offset for number, offset in ends.items()},
+        )
+    }
+
+
+def owners(state: State, topic: str = TOPIC) -> list[str | None]:
+    """The client ids that own a topic's partitions, after messages."""
+    shop = state.as_message()["groups"]["shop"]
+    found: list[str | None] = []
+    for first, last, owner in shop["owners"].get(topic, ()):
+        found += [None if owner < 0 else shop["members"][str(owner)]["client"]] * (last + 1 - first)
+    return found

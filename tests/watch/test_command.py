@@ -1,0 +1,231 @@
+"""``consumer-coord watch``: its flags, and a run against the embedded Kafka."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import consumer_coord.watch
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.cli import main
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.watch.command import parse_listen
+from consumer_coord.watch.history import State
+from consumer_coord.watch.model import Tracker
+from consumer_coord.watch.recording import Meta, Recording, read_recording, write_recording
+from tests.watch.looks import group, member
+
+DEADLINE_S = 60.0
+
+
+def recorded(path: Path) -> Path:
+    """A small recording."""
+    tracker = Tracker()
+    looks = [group(member("ann", "0-3")), group(member("ann", "0-1"), member("bob", "2-3"))]
+    told = tuple(tracker.take([look], {}, 100.0 + at) for at, look in enumerate(looks))
+    write_recording(path, Recording(Meta("kafka:9092"), told))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "say once what to show"),
+        (["--bootstrap-server", "localhost:1", "--replay", "x"], "say once what to show"),
+        (["--replay", "x", "--record", "y"], "as it is"),
+        (["--replay", "x", "group"], "as it is"),
+        (["--replay", "x", "--no-page"], "nothing to do"),
+        (["--replay", "x", "--listen", "8098x"], "HOST:PORT"),
+        (["--replay", "/nonexistent"], "No such file"),
+    ],
+)
+def test_flags_that_make_no_sense(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--duration", "5", *flags]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_where_to_listen() -> None:
+    assert parse_listen("127.0.0.1:80") == ("127.0.0.1", 80)
+    assert parse_listen(":80") == ("127.0.0.1", 80)
+    assert parse_listen("[::1]:0") == ("::1", 0)
+    with pytest.raises(ConfigurationError):
+        parse_listen("localhost:70000")
+
+
+@pytest.fixture
+def _without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    monkeypatch.delitem(sys.modules, "consumer_coord.watch.server", raising=False)
+    monkeypatch.delattr(consumer_coord.watch, "server", raising=False)
+
+
+@pytest.mark.usefixtures("_without_the_extra")
+def test_a_missing_extra_is_named_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--duration", "5", "--replay", str(recorded(tmp_path / "r"))]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "pip install 'consumer-coord[web]'" in line
+
+
+@pytest.mark.usefixtures("_without_the_extra")
+def test_without_the_extra_a_recording_becomes_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["watch", "--replay", str(recorded(tmp_path / "r")), "--html", str(page)]) == 0
+    assert "bob-123456 joined" in page.read_text()
+
+
+def test_a_cluster_that_does_not_answer_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--bootstrap-server", "127.0.0.1:1", "--timeout", "300", "--listen", "127.0.0.1:0"]) == 6
+    assert "Error" in capsys.readouterr().err
+
+
+class Watch:
+    """The command as a process."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "consumer_coord", "watch", "--listen", "127.0.0.1:0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+
+    def events(self) -> Iterator[tuple[str, Any]]:
+        """(name, value) as they come."""
+        with httpx.stream("GET", f"{self.url}events", timeout=DEADLINE_S) as answer:
+            name, ends = "message", time.monotonic() + DEADLINE_S
+            for line in answer.iter_lines():
+                assert time.monotonic() < ends
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    yield name, json.loads(line.removeprefix("data: "))
+                    name = "message"
+
+    def end(self) -> tuple[str, str]:
+        """Ask it to end; its output."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def kafka_here() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 6}) as kafka:
+        yield kafka
+
+
+def poll_until_shared(consumers: list[GroupConsumer], each: int) -> None:
+    """Until every consumer owns so many partitions."""
+    ends = time.monotonic() + DEADLINE_S
+    while any(len(consumer.assignment()) != each for consumer in consumers):
+        assert time.monotonic() < ends
+        for consumer in consumers:
+            consumer.poll(0.05)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_rebalances_and_the_events_follow(protocol: str, kafka_here: EmbeddedKafka, tmp_path: Path) -> None:
+    join = {"classic": _classic, "consumer": _modern}[protocol]
+    record, page = tmp_path / "recording", tmp_path / "page.html"
+    watch = Watch(
+        *("shop", "--bootstrap-server", kafka_here.bootstrap_servers, "--interval", "0.1"),
+        *("--record", str(record), "--html", str(page)),
+    )
+    consumers: list[Any] = []
+    try:
+        state, events = State(), watch.events()
+        for name, each in (("ann", 6), ("bob", 3)):
+            consumers.append(join(kafka_here, name))
+            poll_until_shared(consumers, each)
+            wanted = dict.fromkeys(("ann", "bob")[: len(consumers)], each)
+            while shares(state) != wanted:
+                kind, value = next(events)
+                for message in value["messages"] if kind == "start" else [value]:
+                    state.apply(message)
+    finally:
+        for one in consumers:
+            one.close()
+        out, err = watch.end()
+    assert watch.process.returncode == 0, err
+    assert out.strip() == str(page)
+    shop = state.as_message()["groups"]["shop"]
+    assert shop["info"]["type"].lower() == protocol
+    assert any(reason.startswith("bob-") and reason.endswith(" joined") for row in shop["rebalances"] for reason in row[3])
+    assert {one["host"] for one in shop["members"].values()} == {"/127.0.0.1"}
+    if protocol == "consumer":
+        assert all(one["generation"] > 0 for one in shop["members"].values())
+
+    assert "bob-" in page.read_text()
+    told = read_recording(record)
+    assert told.meta.title == kafka_here.bootstrap_servers
+    replayed, seen = State(), []
+    for message in told.messages:
+        replayed.apply(message)
+        seen.append(shares(replayed))
+    assert {"ann": 3, "bob": 3} in seen
+
+
+def shares(state: State) -> dict[str | None, int]:
+    """How many partitions each client owns."""
+    shop = state.as_message()["groups"].get("shop", {"owners": {}})
+    found: dict[str | None, int] = {}
+    for first, last, owner in shop["owners"].get("orders", ()):
+        client = shop["members"][str(owner)]["client"] if owner >= 0 else None
+        found[client] = found.get(client, 0) + last + 1 - first
+    return found
+
+
+def _classic(kafka: EmbeddedKafka, name: str) -> GroupConsumer:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "shop", "client.id": name}
+    made = GroupConsumer({**settings, "heartbeat.interval.ms": 500})
+    made.subscribe(["orders"])
+    return made
+
+
+def _modern(kafka: EmbeddedKafka, name: str) -> Any:
+    """librdkafka's consumer, by the consumer protocol (KIP-848)."""
+    from confluent_kafka import Consumer
+
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "shop", "client.id": name}
+    made = Consumer({**settings, "group.protocol": "consumer"})
+    made.subscribe(["orders"])
+    return made
+
+
+def test_a_replay_is_served_until_it_is_stopped(tmp_path: Path) -> None:
+    watch = Watch("--replay", str(recorded(tmp_path / "recording")))
+    try:
+        assert httpx.get(watch.url).status_code == 200
+        name, start = next(iter(watch.events()))
+        assert (name, start["live"], len(start["messages"])) == ("start", False, 2)
+    finally:
+        _, err = watch.end()
+    assert (watch.process.returncode, err) == (0, "")
+
+
+def test_another_address_than_loopback_is_warned_of(tmp_path: Path) -> None:
+    watch = Watch("--replay", str(recorded(tmp_path / "recording")), "--listen", "0.0.0.0:0")
+    _, err = watch.end()
+    assert watch.process.returncode == 0
+    assert err.startswith("Warning: 0.0.0.0 may be reached from other machines")
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch("--replay", str(recorded(tmp_path / "recording")))
+    try:
+        address = watch.url.removeprefix("http://").rstrip("/")
+        assert main(["watch", "--duration", "5", "--replay", str(tmp_path / "recording"), "--listen", address]) == 2
+        assert f"--listen {address}: " in capsys.readouterr().err
+    finally:
+        watch.end()

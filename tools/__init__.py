@@ -1,0 +1,1 @@
+"""Tools of the project; none of them is installed."""
