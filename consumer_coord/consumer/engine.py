@@ -95,10 +95,10 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.identity = TopicIdentity(core, home)
+        self.identity = TopicIdentity(core, home, self.reader.handed_out)
         self.commits = AsynchronousCommits(core, home, told, self.identity)
         self.auto = AutoCommit(core, home, self.identity, self.commits.follow if settings.tells_automatic else None)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.identity.now)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
@@ -246,7 +246,7 @@ class Engine:
             await self._home.settled()
             await self.reader.ready()
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
-            self.identity.started(recreated)
+            self.identity.begun_anew(recreated)
             self.auto.forget(recreated)
             for partition in recreated:
                 self.stored.pop(partition, None)

@@ -42,7 +42,7 @@ class Statistics:
         return json.dumps(told)
 
     def _partition(self, figures: dict[str, Any], partition: TopicPartition, confirmed: int) -> None:
-        handed_out = self._engine.reader.handed_out(partition)
+        handed_out = self._engine.reader.finished_at(partition)
         committed = confirmed if confirmed >= 0 else self._engine.auto.began_at(partition)
         figures["app_offset"] = handed_out
         figures["committed_offset"] = committed
