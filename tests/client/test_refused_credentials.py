@@ -6,7 +6,8 @@ import random
 
 from consumer_coord.environment import Environment
 from consumer_coord.errors import AuthenticationError
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Connection
 from consumer_coord.simulation.consumer import Inline
 from tests.client.support.fake import FakeBrokers
@@ -32,7 +33,7 @@ class Refusing:
 @in_virtual_time
 async def test_a_wrong_password_is_tried_ever_more_rarely_and_closing_tries_no_more() -> None:
     brokers, authenticator = FakeBrokers(), Refusing()
-    config = ClusterConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0")
+    config = ClientConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0")
     environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, Inline())
     one = new_member(brokers, cluster=ClusterClient(config, environment, authenticator))
     one.coordinator.subscribe(["t"])
@@ -52,7 +53,7 @@ async def test_a_wrong_password_is_tried_ever_more_rarely_and_closing_tries_no_m
 @in_virtual_time
 async def test_closing_after_a_wrong_password_raises_nothing_and_asks_nobody() -> None:
     brokers, authenticator = FakeBrokers(), Refusing()
-    config = ClusterConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0")
+    config = ClientConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0")
     environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, Inline())
     one = new_member(brokers, cluster=ClusterClient(config, environment, authenticator))
     one.coordinator.subscribe(["t"])

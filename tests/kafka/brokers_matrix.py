@@ -109,7 +109,8 @@ def checks(servers: str, topic: str) -> Mapping[str, Callable[[], object]]:
 def play(servers: str, only: str | None = None) -> dict[str, str]:
     """Name of a check -> "ok", or what went wrong."""
     topic = f"matrix-{uuid.uuid4().hex[:6]}"
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, 4, 1)])[topic].result(DEADLINE_S)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(DEADLINE_S)
     producer = Producer({"bootstrap.servers": servers})
     for number in range(RECORDS):
         producer.produce(topic, b"%d" % number, partition=number % 4)
