@@ -69,17 +69,11 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
     OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 from consumer_coord.wire.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 from consumer_coord.wire.schema import Struct
+from tests.client.support.offset_answers import commit_answer, fetch_answer
 
 R = TypeVar("R")
 
@@ -433,15 +427,6 @@ def found_at(node: int) -> FindCoordinatorResponse:
     )
 
 
-def offsets_of(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
-    """What a commit asks for."""
-    return {
-        TopicPartition(topic.name, row.partition_index): row.committed_offset
-        for topic in request.topics
-        for row in topic.partitions
-    }
-
-
 def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
     """A request waits at the broker until the event, and is then handled as usual."""
 
@@ -450,62 +435,6 @@ def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
         return PASS
 
     return wait
-
-
-def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
-    """OffsetCommit's answer, with errors for some partitions."""
-    errors = errors or {}
-    return OffsetCommitResponse(
-        topics=tuple(
-            OffsetCommitResponseTopic(
-                topic.name,
-                topic.topic_id,
-                tuple(
-                    OffsetCommitResponsePartition(
-                        row.partition_index, errors.get(TopicPartition(topic.name, row.partition_index), codes.NONE)
-                    )
-                    for row in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
-def fetch_answer(
-    request: OffsetFetchRequest,
-    committed: Mapping[TopicPartition, int],
-    errors: Mapping[TopicPartition, int] | None = None,
-) -> Struct:
-    """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
-    errors = errors or {}
-    group = request.groups[0]
-    wanted = {topic.name: list(topic.partition_indexes) for topic in group.topics or ()}
-    if group.topics is None:
-        for partition in sorted(committed):
-            wanted.setdefault(partition.topic, []).append(partition.partition)
-    return OffsetFetchResponse(
-        groups=(
-            OffsetFetchResponseGroup(
-                group_id=group.group_id,
-                topics=tuple(
-                    OffsetFetchResponseTopics(
-                        name,
-                        tuple(
-                            OffsetFetchResponsePartitions(
-                                partition_index=number,
-                                committed_offset=committed.get(TopicPartition(name, number), -1),
-                                metadata="",
-                                error_code=errors.get(TopicPartition(name, number), codes.NONE),
-                            )
-                            for number in numbers
-                        ),
-                    )
-                    for name, numbers in wanted.items()
-                ),
-            ),
-        )
-    )
 
 
 def owned_in(request: JoinGroupRequest) -> set[TopicPartition]:
