@@ -369,9 +369,13 @@ def _load(name: str) -> Assignor:
         )
     try:
         found = load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {error}") from error
-    return as_assignor(found)
+    except Exception as error:
+        told = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {told}") from error
+    try:
+        return as_assignor(found)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r}: {error}") from error
 
 
 def _entry_points() -> Mapping[str, Any]:
@@ -383,7 +387,13 @@ def _entry_points() -> Mapping[str, Any]:
 
 def as_assignor(candidate: Any) -> Assignor:
     """An assignor from an object or a class; anything else is a :class:`ConfigurationError` that says what is missing."""
-    assignor = candidate() if isinstance(candidate, type) else candidate
+    try:
+        assignor = candidate() if isinstance(candidate, type) else candidate
+    except Exception as error:
+        raise ConfigurationError(
+            f"{candidate!r} cannot be made without arguments ({error!r}): implement its abstract methods, and give it defaults,"
+            " or pass an object as assignors=[...]"
+        ) from error
     if not isinstance(assignor, Assignor):
         raise ConfigurationError(f"{candidate!r} is no assignor: derive it from assignors.Assignor")
     if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:

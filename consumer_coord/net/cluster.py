@@ -16,6 +16,7 @@ import attrs
 
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
+    AuthenticationError,
     AuthorizationError,
     CoordinatorError,
     DisconnectedError,
@@ -39,6 +40,11 @@ logger = get_logger(__name__)
 #: A connection on which nothing was heard for so long carries no JoinGroup or SyncGroup: it may be dead without a sign of it
 #: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
 _KEPT_S = 3.0
+
+#: A broker that refused the credentials is asked again after so long, and at most after so long: each attempt may count
+#: against the account.
+_REFUSED_MS = 1_000
+_REFUSED_MAX_MS = 10_000
 
 #: Metadata of more brokers, topics and partitions than this is read off the loop.
 _MANY_ROWS = 10_000
@@ -86,6 +92,7 @@ class ClusterClient:
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
+        self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(
@@ -330,7 +337,8 @@ class ClusterClient:
                 await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError as error:
             self._reach.failed(broker.address, error)
-            endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
+            backoff = self._after_refusal if isinstance(error, AuthenticationError) else self._reconnect
+            endpoint.not_before = now() + backoff.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             endpoint.ask_versions = True
             raise
