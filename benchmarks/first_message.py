@@ -31,8 +31,8 @@ from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
-from tests.security.secured import Authority
 from tests.support.real_kafka import Listener, RealKafka
+from tests.support.secured import Authority
 
 CLIENTS = ("confluent-kafka", "ours")
 CASES = ("start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")

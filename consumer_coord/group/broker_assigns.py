@@ -1,0 +1,36 @@
+"""A classic member in a group that has members of the consumer protocol: none leads there, the broker assigns (KIP-848)."""
+
+from __future__ import annotations
+
+from consumer_coord.group.consumer_protocol.schedule import EARLY_MS
+from consumer_coord.group.member_log import MemberLog
+from consumer_coord.group.session import ClassicSession
+from consumer_coord.wire.messages.group import JoinGroupResponse
+
+#: Assignors of Kafka's own, in place of which a broker's does as well.
+_OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+
+
+class BrokerAssigns:
+    """Whether it does, and what follows."""
+
+    def __init__(self, log: MemberLog, session: ClassicSession) -> None:
+        self._log = log
+        self._session = session
+        self._true = self._told = False
+
+    def joined(self, answer: JoinGroupResponse) -> None:
+        """JoinGroup was answered; warns once when an assignor that is not Kafka's is not used."""
+        self._true = not answer.leader
+        if self._true and answer.protocol_name not in _OF_KAFKA and not self._told:
+            self._told = True
+            self._log.warning(
+                "the group has members of the consumer protocol, so the broker assigns, by one of its"
+                " group.consumer.assignors: assignor %r is not used as long as they are there",
+                answer.protocol_name,
+            )
+
+    def synced(self) -> None:
+        """What others give up for this member is told at a heartbeat, by a rebalance in the same generation: beat early."""
+        if self._true:
+            self._session.beat_early(EARLY_MS)
