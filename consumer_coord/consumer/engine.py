@@ -80,9 +80,9 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.identity = TopicIdentity(core, home)
+        self.identity = TopicIdentity(core, home, self.reader.handed_out)
         self.auto = AutoCommit(core, home, self.identity)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.identity.now)
         self.commits = AsynchronousCommits(core, home, told, self.identity)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -226,7 +226,7 @@ class Engine:
             await self._home.settled()
             await self.reader.ready()
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
-            self.identity.started(recreated)
+            self.identity.begun_anew(recreated)
             self.auto.forget(recreated)
             for partition in recreated:
                 self.stored.pop(partition, None)

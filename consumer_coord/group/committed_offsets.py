@@ -109,7 +109,7 @@ class _Entry:
 
 @attrs.define(eq=False)
 class _Ticket:
-    """One call of :meth:`Offsets.commit`."""
+    """One call of :meth:`CommittedOffsets.commit`."""
 
     entries: dict[TopicPartition, _Entry]
     future: asyncio.Future[CommitResult]
@@ -123,7 +123,7 @@ class _Ticket:
                 self.future.set_result(dict(self.results))
 
 
-class Offsets:
+class CommittedOffsets:
     """The commit lane and the offset fetches of one member; everything on its loop."""
 
     def __init__(

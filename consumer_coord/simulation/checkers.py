@@ -34,6 +34,7 @@ The rules, by the names under which they are reported:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -45,6 +46,10 @@ from consumer_coord.wire import offsets_topic
 
 #: A member of its own process, in a rebalance, sends about thirty requests a second.
 MOST_REQUESTS = 100
+
+
+#: A member may take a topic that was made again for the one that was until its metadata is so old.
+_OLD_METADATA_S = 30.0
 
 
 class Violation(AssertionError):
@@ -97,6 +102,9 @@ class Stint:
     position: int = 0
     acknowledged: int = -1
     ended: str | None = None
+    #: The topic was made again, and this member may not have noticed: so often it may begin with the first record, when its
+    #: position is not in the new log, and when it notices.
+    may_begin: int = 0
 
     @property
     def clean(self) -> bool:
@@ -150,6 +158,7 @@ class Checkers:
         self._serving = serving
         self._truths: dict[TopicPartition, _PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
+        self._recreated_at: dict[TopicPartition, float] = {}
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
@@ -184,6 +193,12 @@ class Checkers:
         self.commits += 1
         stint = next((stint for stint in reversed(truth.stints) if stint.owner.name == client), None)
         self._history.note("log", f"{partition} committed {offset} by {client}")
+        if stint is None and offset <= truth.covered:
+            # Of a topic that was made again: where it begins, before anything of it was handed out.
+            beginning = (one for one in self._holders.get(partition, ()) if one.owner.name == client and one.may_begin)
+            stint = next(beginning, None)
+            if stint is not None:
+                truth.stints.append(stint)
         if stint is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
         for other in truth.stints:
@@ -279,6 +294,8 @@ class Checkers:
         self._stints += 1
         before = self.committed_now(partition)
         stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner), before)
+        if self._clock() < self._recreated_at.get(partition, -math.inf) + _OLD_METADATA_S:
+            stint.may_begin = 1
         holders.append(stint)
         if len(holders) > 1:
             self._shared[partition] = None
@@ -350,6 +367,8 @@ class Checkers:
                     raise Violation(
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
                     )
+        if stint.may_begin:
+            self._notices(stint, start, log_start)
         if stint.start is None:
             self.starts(stint, start, log_start=log_start)
         elif start != stint.position and partition not in self._deleted:
@@ -362,6 +381,18 @@ class Checkers:
                 truth.covered = max(truth.covered, start)
             stint.position = start
         self._processes(stint, end - start)
+
+    def _notices(self, stint: Stint, start: int, log_start: int) -> None:
+        """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
+        stints = self._truth(stint.partition).stints
+        if start == log_start:
+            # Its first start is none of the beginnings that are left to it.
+            stint.may_begin -= stint.start is not None and start != stint.position
+            stint.went_back = True
+            if stint not in stints:
+                stints.append(stint)
+        if start == log_start or stint not in stints:
+            stint.start = stint.position = start
 
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
         """Retention: records before this offset are gone."""
@@ -427,6 +458,14 @@ class Checkers:
         if truth is not None:
             # A member that still holds it revokes it, and no other member waits for that.
             truth.stints.clear()
+
+    def recreated(self, partition: TopicPartition) -> None:
+        """The partition was deleted and made again: all of its records are to be processed, from the first."""
+        self._recreated_at[partition] = self._clock()
+        self._truths.pop(partition, None)
+        for stint in self._holders.get(partition, ()):
+            stint.may_begin = 2
+            stint.committed_before = stint.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:
         """Whether an overtaken commit was the last one."""

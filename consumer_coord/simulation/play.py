@@ -191,6 +191,10 @@ class _Course:
         """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
         owner = stint.owner
         assert isinstance(owner, MemberProcess)
+        log_start = self.world.cluster.log_start(stint.partition)
+        if owner.reset == "latest" and stint.start is not None and stint.position < log_start:
+            # Retention overtook it, and it goes on at the end, where no record has come yet.
+            return True
         return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
     def _look_at_errors(self) -> None:
