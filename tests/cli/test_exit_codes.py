@@ -23,9 +23,8 @@ from consumer_coord.wire.messages.consumer_group import (
 from consumer_coord.wire.messages.group import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from consumer_coord.wire.schema import Struct
-from tests.client.support.fake import FakeBrokers
+from tests.client.support.fake import FakeBrokers, commit_answer
 from tests.client.support.member import new_cluster
-from tests.client.support.offset_answers import commit_answer
 from tests.client.support.virtual import in_virtual_time
 
 

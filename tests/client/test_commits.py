@@ -25,9 +25,19 @@ from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, JoinGroupRequest
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from tests.client.support.fake import DROP, PASS, SILENCE, FakeBrokers, Pass, RealCoordinator, held_until
+from tests.client.support.fake import (
+    DROP,
+    PASS,
+    SILENCE,
+    FakeBrokers,
+    Pass,
+    RealCoordinator,
+    commit_answer,
+    held_until,
+    offsets_of,
+)
+from tests.client.support.fetched import fetch_answer
 from tests.client.support.member import EAGER, at, member, new_member
-from tests.client.support.offset_answers import commit_answer, fetch_answer, offsets_of
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 
 T0 = TopicPartition("t", 0)

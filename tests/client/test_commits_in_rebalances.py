@@ -17,9 +17,15 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.client.support.fake import PASS, SILENCE, FakeBrokers, RealCoordinator, held_until
+from tests.client.support.fake import (
+    PASS,
+    SILENCE,
+    FakeBrokers,
+    RealCoordinator,
+    held_until,
+    offsets_of,
+)
 from tests.client.support.member import TestMember, at, member, new_member, parts
-from tests.client.support.offset_answers import offsets_of
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.support.classic import classic
 

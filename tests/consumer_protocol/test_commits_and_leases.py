@@ -17,9 +17,8 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsResult,
 )
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.client.support.fake import SILENCE, held_until
+from tests.client.support.fake import SILENCE, commit_answer, held_until
 from tests.client.support.member import TestMember, at, parts
-from tests.client.support.offset_answers import commit_answer
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.consumer_protocol.support import (
     INTERVAL_MS,

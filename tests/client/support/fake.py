@@ -69,11 +69,14 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
     OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
     OffsetFetchRequest,
 )
 from consumer_coord.wire.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 from consumer_coord.wire.schema import Struct
-from tests.client.support.offset_answers import commit_answer, fetch_answer
+from tests.client.support.fetched import fetch_answer
 
 R = TypeVar("R")
 
@@ -427,6 +430,15 @@ def found_at(node: int) -> FindCoordinatorResponse:
     )
 
 
+def offsets_of(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
+    """What a commit asks for."""
+    return {
+        TopicPartition(topic.name, row.partition_index): row.committed_offset
+        for topic in request.topics
+        for row in topic.partitions
+    }
+
+
 def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
     """A request waits at the broker until the event, and is then handled as usual."""
 
@@ -435,6 +447,26 @@ def held_until(event: asyncio.Event) -> Callable[[Any], Awaitable[Pass]]:
         return PASS
 
     return wait
+
+
+def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
+    """OffsetCommit's answer, with errors for some partitions."""
+    errors = errors or {}
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponseTopic(
+                topic.name,
+                topic.topic_id,
+                tuple(
+                    OffsetCommitResponsePartition(
+                        row.partition_index, errors.get(TopicPartition(topic.name, row.partition_index), codes.NONE)
+                    )
+                    for row in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
 
 
 def owned_in(request: JoinGroupRequest) -> set[TopicPartition]:

@@ -1,4 +1,4 @@
-"""Answers to OffsetCommit and OffsetFetch, for scripted brokers."""
+"""What OffsetFetch answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Mapping
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -18,35 +14,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 from consumer_coord.wire.schema import Struct
-
-
-def offsets_of(request: OffsetCommitRequest) -> dict[TopicPartition, int]:
-    """What a commit asks for."""
-    return {
-        TopicPartition(topic.name, row.partition_index): row.committed_offset
-        for topic in request.topics
-        for row in topic.partitions
-    }
-
-
-def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, int] | None = None) -> Struct:
-    """OffsetCommit's answer, with errors for some partitions."""
-    errors = errors or {}
-    return OffsetCommitResponse(
-        topics=tuple(
-            OffsetCommitResponseTopic(
-                topic.name,
-                topic.topic_id,
-                tuple(
-                    OffsetCommitResponsePartition(
-                        row.partition_index, errors.get(TopicPartition(topic.name, row.partition_index), codes.NONE)
-                    )
-                    for row in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
 
 
 def fetch_answer(
