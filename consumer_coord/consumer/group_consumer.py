@@ -112,7 +112,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 reset=ResetPolicy(
                     self._settings.auto_offset_reset,
                     self._settings.isolation_level == "read_committed",
-                    check_epochs=True,
+                    looks_up=True,
                 ),
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
@@ -131,6 +131,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._coordinator.metrics,
             read_committed=self._settings.isolation_level == "read_committed",
         )
+        #: Of what poll told last; iteration raises it.
+        self._failure: CoordinatorError | None = None
         #: The failure that ended this member, when poll has told of it.
         self._final: CoordinatorError | None = None
         #: What poll and consume hand out next: messages with an error.
@@ -163,12 +165,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         return self
 
     def __next__(self) -> Message:
-        """The next message, however long it takes; a message with an error is raised as KafkaException."""
+        """The next message, however long it takes; what a message with an error tells of is raised."""
         message = self.poll()
         if message is None:
             raise StopIteration
         if message.error() is not None:
-            raise message_failure(message, self._settings.librdkafka)
+            failure, self._failure = self._failure, None
+            raise message_failure(message, self._settings.librdkafka) if failure is None else to_kafka_exception(failure)
         return message
 
     def wakeup(self) -> None:
@@ -315,6 +318,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 return False
             self._final = failures.current if failures.final else None
             self._errors.extend(error_messages(error))
+            self._failure = error
             self._core.application.attention = True
             return False
 
@@ -367,7 +371,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 self._coordinator.subscribe_pattern(librdkafka_pattern(wanted))
             else:
                 self._coordinator.subscribe(wanted)
-            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost))
+            named = () if any(topic.startswith("^") for topic in wanted) else wanted
+            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), named)
 
         self._run(subscribe)
 
