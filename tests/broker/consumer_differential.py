@@ -5,7 +5,7 @@ in virtual time, at the same moments and with the same ids. Every answer must be
 ConsumerGroupDescribe and DescribeGroups show it: epochs, states, assignments and targets.
 
 ``uniform`` goes by the order of a Java hash map of random ids. So the target that Kafka computed is given to our
-coordinator there, if it is as good as the one that ours computed (as many partitions for everybody, as few moved); the
+coordinator there, if it is as good as the one that ours computed (as many partitions for each member, as few moved); the
 assignors are compared with Java's classes in ``test_server_assignors``. ``range`` must give the very same target.
 """
 
@@ -232,7 +232,7 @@ class _GivenIds(Random):
     next_number: int | None = None
 
     def getrandbits(self, k: int, /) -> int:
-        """The number behind the next id, or one that nobody knows."""
+        """The number behind the next id, or a drawn one."""
         if k == 128 and self.next_number is not None:
             number, self.next_number = self.next_number, None
             return number

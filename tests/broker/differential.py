@@ -208,7 +208,7 @@ class _GivenIds(random.Random):
     next_id: str | None = None
 
     def getrandbits(self, k: int, /) -> int:
-        """The number behind the next id, or one that nobody knows."""
+        """The number behind the next id, or a drawn one."""
         if k == 128 and self.next_id is not None:
             number, self.next_id = uuid.UUID(self.next_id[-36:]).int, None
             return number
