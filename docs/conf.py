@@ -62,6 +62,7 @@ PARTS_OF_THE_SITE = {
         "testing",
         "design-an-assignor",
         "operating",
+        "brokers",
         "watch",
         "security",
         "exactly-once",
