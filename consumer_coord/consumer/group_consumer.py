@@ -287,7 +287,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         began = self._home.now()
         messages: list[Message] = self._librdkafka.handle.consume(most, 0)
         if messages:
-            self._core.application.poll_times.looked(began, len(messages) - 1)
+            self._core.application.poll_times.record_fetch(began, len(messages) - 1)
             if self._librdkafka.told:
                 self._core.application.attention = True
         return messages
