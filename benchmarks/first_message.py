@@ -285,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     child.append(json.dumps(attrs.asdict(place)))
                     answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=180).stdout
                     results[case][client].append(float(json.loads(answer)))
+                    print(case, client, answer.strip(), file=sys.stderr, flush=True)
         print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)
 
 

@@ -97,7 +97,7 @@ class GroupConsumer:
                 reset=ResetPolicy(
                     self._settings.auto_offset_reset,
                     self._settings.isolation_level == "read_committed",
-                    check_epochs=True,
+                    looks_up=True,
                 ),
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
@@ -280,7 +280,7 @@ class GroupConsumer:
         began = self._home.now()
         messages: list[Message] = self._librdkafka.handle.consume(most, 0)
         if messages:
-            self._core.application.poll_times.looked(began, len(messages) - 1)
+            self._core.application.poll_times.record_fetch(began, len(messages) - 1)
             if self._librdkafka.told:
                 self._core.application.attention = True
         return messages
@@ -319,7 +319,8 @@ class GroupConsumer:
                 self._coordinator.subscribe_pattern(librdkafka_pattern(topics))
             else:
                 self._coordinator.subscribe(topics)
-            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost))
+            named = () if any(topic.startswith("^") for topic in topics) else topics
+            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), named)
 
         self._run(subscribe, in_callback=False)
 

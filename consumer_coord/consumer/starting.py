@@ -132,7 +132,12 @@ class Starting:
         async def look_up() -> Starts:
             found = await policy.starts(core, wanted - lapsed, limit_ms)
             again = await policy.resets(core, lapsed, limit_ms)
-            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown={**found.unknown, **again.unknown})
+            return attrs.evolve(
+                found,
+                reset={**found.reset, **again.reset},
+                first={**found.first, **again.first},
+                unknown={**found.unknown, **again.unknown},
+            )
 
         pending = self._home.start(look_up)
         topics = {partition: self._topic_id(partition) for partition in wanted}
@@ -168,7 +173,8 @@ class Starting:
         )
         self._on_committed(committed)
         self._on_reset(reset)
-        await self._start({**committed, **reset}, begun=reset.keys())
+        first = {partition: at for partition, at in found.first.items() if partition in still}
+        await self._start({**committed, **reset, **first}, begun=reset.keys())
 
 
 def _without(values: Mapping[TopicPartition, T], gone: Collection[TopicPartition]) -> dict[TopicPartition, T]:
