@@ -24,7 +24,7 @@ from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.blocking_home import BlockingHome
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, run_through
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, run_through
 from consumer_coord.consumer.librdkafka.arguments import (
     checked_rows,
     constructor_arguments,
@@ -349,7 +349,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Topics,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
