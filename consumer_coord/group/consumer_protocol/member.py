@@ -239,7 +239,7 @@ class ConsumerMember:
             if not self._state.heartbeats or (self._leaving_at is not None and not self._state.in_group):
                 continue
             if self._polls.expired and self._state is not State.PREPARE_LEAVING:
-                await self._park()
+                await self.poll_interval_exceeded()
                 continue
             if self._send_at() > now():
                 continue
@@ -457,7 +457,7 @@ class ConsumerMember:
             await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=True)
         context.application.failures.set(error)
 
-    async def _park(self) -> None:
+    async def poll_interval_exceeded(self) -> None:
         """The application did not poll for ``max.poll.interval.ms``: leave, and come back at its next poll."""
         context = self._with
         context.log.warning(
