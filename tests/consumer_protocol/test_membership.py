@@ -492,3 +492,41 @@ async def test_a_topic_that_grows() -> None:
     broker.cluster.grow_topic("t", 5)
     await until(lambda: len(one.held) == 5)
     await one.close()
+
+
+@in_virtual_time
+async def test_closing_while_an_earlier_goodbye_is_under_way_waits_for_it() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await one.stop()
+    one.coordinator.let_go(one.held)
+    answered = asyncio.Event()
+    broker.answer(HeartbeatRequest, held_until(answered))
+    unsubscribing = asyncio.ensure_future(one.coordinator.unsubscribe())
+    await until(lambda: state_of(one) is State.LEAVING)
+    closing = asyncio.ensure_future(one.coordinator.close())
+    await pause(10)
+    assert not closing.done()
+    answered.set()
+    await asyncio.gather(unsubscribing, closing)
+    assert [request.member_epoch for request in broker.heartbeats].count(-1) == 1
+    await one.cluster.close()
+
+
+@in_virtual_time
+async def test_subscribing_while_it_leaves_joins_when_it_has_left() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    answered = asyncio.Event()
+    await one.stop()
+    one.coordinator.let_go(one.held)
+    await pause(100)
+    broker.answer(HeartbeatRequest, held_until(answered))
+    leaving = asyncio.ensure_future(one.coordinator.leave_group())
+    await until(lambda: state_of(one) is State.LEAVING)
+    one.coordinator.subscribe(["t"])
+    answered.set()
+    await leaving
+    one.start()
+    await until(lambda: one.stable and bool(one.held))
+    await one.close()
