@@ -21,11 +21,11 @@ Plan: TypeAlias = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """How members give partitions up (KIP-429).  The higher value is the better protocol, as in Kafka."""
+    """When members revoke partitions (KIP-429).  The higher value is the better protocol, as in Kafka."""
 
-    #: Every member gives up everything before it joins.
+    #: Every member revokes all its partitions before it joins.
     EAGER = 0
-    #: Members keep what they have; what moves is given up first and handed over in a second round.
+    #: Members keep their partitions; one that moves is revoked first, and assigned to its new owner in a second round.
     COOPERATIVE = 1
 
 
@@ -33,7 +33,7 @@ class RebalanceProtocol(enum.IntEnum):
 class Cluster:
     """What the leader knows of the cluster.
 
-    ``partitions``: topic -> number of partitions.  Topics that nobody could look up are absent.
+    ``partitions``: topic -> number of partitions.  Topics that could not be looked up are absent.
     ``racks``: topic -> for each partition the racks that hold a replica of it.  Empty when the brokers have none.
     ``lag``: topic -> for each partition its lag in records, None where it could not be had.  Only there when the
     assignor *needs* it (see :attr:`Assignor.needs`).
@@ -79,7 +79,7 @@ class Assignor(ABC):
 
     @abstractmethod
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Say who gets what: member id -> topic -> partition numbers, with every member present.
+        """Make the plan: member id -> topic -> partition numbers, with every member present.
 
         It must depend on its arguments alone: the same arguments give the same plan in every process.
         """

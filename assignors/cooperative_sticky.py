@@ -1,7 +1,7 @@
 """Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
 
 A partition that has to move is left out of the plan while its owner still holds it.  The owner sees that it is no longer
-its own, gives it up and joins again, and in that second round the partition goes where it was meant to go.  Because the
+assigned, revokes it and joins again, and that second round assigns it to the member it is meant for.  Because the
 sticky plan has the fewest moves possible, the second round moves nothing else.
 """
 
@@ -25,7 +25,7 @@ class CooperativeStickyAssignor(Assignor):
         self._generation = sticky_user_data.NO_GENERATION
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """One round: member id -> topic -> partition numbers, without those whose owners have to let go first."""
+        """One round: member id -> topic -> partition numbers, without those that their owners have to revoke first."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
         return draft(cluster, members, claims).plan_without_hand_over()
 

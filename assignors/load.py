@@ -14,7 +14,7 @@ from typing import Literal
 
 from assignors.balancing import sticky_user_data
 from assignors.balancing.balance import Balance, Item
-from assignors.balancing.claims import MemberClaims, settle
+from assignors.balancing.claims import MemberClaims, resolve
 from assignors.balancing.last_assignment import SendsLastAssignment
 from assignors.balancing.sticky_plan import Draft, draft
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
@@ -62,19 +62,19 @@ class LoadAssignor(SendsLastAssignment):
         self._floor = floor
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Even loads, with the brakes; nothing is handed over before its owner let go (KIP-429)."""
+        """Even loads, with the brakes; nothing is handed over before its owner revoked it (KIP-429)."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
         plain = draft(cluster, members, claims)
         subscriptions = Subscriptions.of(cluster, members)
         loads = self._loads(cluster, subscriptions.topics)
         result = plain
         if loads is not None:
-            allowed = sum(map(len, plain.let_go.values()))
+            allowed = sum(map(len, plain.to_revoke.values()))
             result = self._balanced(cluster, subscriptions, claims, loads, allowed)
-        # What only the user data name (in the eager protocol) nobody holds any more.
+        # Partitions that only the user data name (in the eager protocol) are revoked already.
         held = _held(members)
-        for topic in list(result.let_go):
-            result.let_go[topic] &= held.get(topic, set())
+        for topic in list(result.to_revoke):
+            result.to_revoke[topic] &= held.get(topic, set())
         return result.plan_without_hand_over()
 
     def _loads(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, list[float]] | None:
@@ -118,7 +118,7 @@ class LoadAssignor(SendsLastAssignment):
         loads: Mapping[str, Sequence[float]],
         allowed: int,
     ) -> Draft:
-        claims = settle(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
+        claims = resolve(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
         may_have = {topic: subscriptions.member_set(classes) for topic, classes in subscriptions.subscribers.items()}
         balance = Balance(len(subscriptions.members), may_have)
         for member, kept in enumerate(claims.kept):
@@ -164,7 +164,7 @@ def _held(members: Mapping[str, Member]) -> dict[str, set[int]]:
 def _as_draft(members: Sequence[str], balance: Balance, bound: Mapping[str, set[int]]) -> Draft:
     kept: list[Mapping[str, Sequence[int]]] = []
     gains: list[dict[str, Sequence[int]]] = []
-    let_go = {topic: set(partitions) for topic, partitions in bound.items()}
+    to_revoke = {topic: set(partitions) for topic, partitions in bound.items()}
     for member, items in enumerate(balance.held):
         own: dict[str, list[int]] = {}
         new: dict[str, list[int]] = {}
@@ -174,7 +174,7 @@ def _as_draft(members: Sequence[str], balance: Balance, bound: Mapping[str, set[
                 continue
             new.setdefault(item.topic, []).append(item.partition)
             if item.owner is not None:
-                let_go.setdefault(item.topic, set()).add(item.partition)
+                to_revoke.setdefault(item.topic, set()).add(item.partition)
         kept.append({topic: sorted(partitions) for topic, partitions in sorted(own.items())})
         gains.append({topic: sorted(partitions) for topic, partitions in sorted(new.items())})
-    return Draft(members, kept, gains, let_go)
+    return Draft(members, kept, gains, to_revoke)

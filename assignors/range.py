@@ -43,7 +43,7 @@ class RangeAssignor(Assignor):
 
 
 def _cut(count: int, takers: int) -> list[range]:
-    """The ranges that so many members get of a topic, without those that are empty."""
+    """The ranges that the members get of a topic, without empty ones."""
     share, more = divmod(count, takers)
     starts = [place * share + min(place, more) for place in range(min(count, takers) + 1)]
     return list(map(range, starts, starts[1:]))

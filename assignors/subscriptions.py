@@ -1,4 +1,4 @@
-"""What every assignor asks first: who subscribes to what, in which order, and does the input make sense at all.
+"""The input of every assignor: checked, members and topics in Kafka's order, members with equal subscriptions together.
 
 Members with equal subscriptions form a *class*.  Groups have two thousand members and one or two classes, so whatever
 is worked out per class instead of per member is nearly free; that is half of why the assignors are fast.

@@ -5,7 +5,7 @@ The shortest test there is::
     def test_my_assignor():
         check_assignor(MyAssignor())
 
-It runs the assignor through groups and histories of every kind (nobody subscribes, unknown topics, static members,
+It runs the assignor through groups and histories of every kind (no subscriptions, unknown topics, static members,
 racks, members and topics that come and go), fails with a small example when a plan is not valid, differs between two calls,
 depends on an order or changes its input, and returns a :class:`Report` on balance, stickiness and speed.  The strategies are
 there for tests of more than that: :func:`clusters`, :func:`groups` and :func:`histories`.
@@ -141,7 +141,7 @@ def groups(*, racks: bool = True) -> st.SearchStrategy[Group]:
 def histories(*, max_length: int = 4, racks: bool = True) -> st.SearchStrategy[list[Group]]:
     """What one group looks like from rebalance to rebalance: members and topics come, go and change.
 
-    Nobody owns anything in them yet; that depends on the assignor (see :func:`rebalance`).
+    No partition has an owner in them yet; that depends on the assignor (see :func:`rebalance`).
     """
     change = st.tuples(st.sampled_from(("topics", "one comes", "one goes")), groups(racks=racks))
     return st.builds(_history, groups(racks=racks), st.lists(change, max_size=max_length - 1))
@@ -165,7 +165,7 @@ class Rebalanced:
     """A group at rest after a rebalance.
 
     ``members``: each owns what it was given; ``plans``: those of all rounds; ``moves``: how many partitions members that
-    stayed in the group had to give up.
+    stayed in the group had to revoke.
     """
 
     members: Mapping[str, Member]
@@ -249,7 +249,7 @@ _RACKS = ("rack-a", "rack-b", "rack-c")
 
 
 def _inherit(group: Group, before: Mapping[str, Member]) -> Group:
-    """The group, in which those who were there before own what they had."""
+    """The group; members of the last round own what they had."""
     return Group(
         group.cluster,
         {

@@ -1,7 +1,7 @@
-"""What every plan must satisfy, whoever made it.
+"""What the plan of any assignor must satisfy.
 
-A plan that breaks one of these rules costs records: a partition given twice is read twice, one given to nobody is
-not read at all, and in the cooperative protocol one handed over before its owner let go has two owners for a while
+A plan that breaks one of these rules costs records: a partition assigned twice is read twice, one that is not assigned
+is not read at all, and in the cooperative protocol one handed over before its owner revoked it has two owners for a while
 (``ConsumerCoordinator.validateCooperativeAssignment`` in Kafka).  Every plan is checked before it is sent.
 """
 
@@ -32,9 +32,9 @@ def verify(
 ) -> None:
     """Raise :class:`InvalidPlanError` unless the plan is complete, free of duplicates, for subscribers only, and safe.
 
-    *Complete*: every member has an entry, and each partition of each existing topic that somebody subscribes to is
-    given to somebody.  *Safe*, in the cooperative protocol: a partition goes to nobody but the member that still owns it;
-    instead it may be left out for this round, so that its owner lets go.  The owner is the one that claims it
+    *Complete*: every member has an entry, and each partition of each existing topic that a member subscribes to is
+    assigned.  *Safe*, in the cooperative protocol: a partition is assigned only to the member that still owns it;
+    instead it may be left out for this round, so that its owner revokes it.  The owner is the one that claims it
     (``Member.owned``) with the highest generation; claims that conflict within one generation count as none.
     """
     found = list(islice(violations(cluster, members, plan, protocol), MESSAGES + 1))
@@ -107,7 +107,7 @@ def _violations_of_topic(
     claims: Sequence[tuple[int, str, Sequence[int]]],
 ) -> Iterator[str]:
     expected = range(count if subscribed else 0)
-    # What is left out so that its owner lets go of it is not lost: the next round gives it away.
+    # A partition that is left out so that its owner revokes it is not lost: the next round assigns it.
     held = [partitions for _, _, partitions in claims]
     try:
         union = set().union(*[partitions for _, partitions in shares])
@@ -134,13 +134,13 @@ def _violations_of_topic(
             else:
                 owner_of[partition] = member_id
     for partition in sorted(set(expected).difference(owner_of, *held)):
-        yield f"nobody is given partition {partition} of topic {topic!r}"
+        yield f"partition {partition} of topic {topic!r} is not assigned"
 
 
 def _unsafe(
     topic: str, shares: Sequence[tuple[str, Sequence[int]]], claims: Sequence[tuple[int, str, Sequence[int]]]
 ) -> Iterator[str]:
-    """Hand-overs of partitions whose owners have not let go."""
+    """Hand-overs of partitions that their owners have not revoked."""
     if not claims:
         return
     newest = max([generation for generation, _, _ in claims])
@@ -149,7 +149,7 @@ def _unsafe(
     for member_id, partitions in shares:
         own = kept.get(member_id)
         if partitions is own or partitions == own:
-            continue  # what a member claims by the newest generation nobody else can own
+            continue  # a claim of the newest generation rules out every other owner
         if owners is None:
             owners = _owners(claims)
         for partition in partitions:
@@ -157,7 +157,7 @@ def _unsafe(
             if owner is not None and owner != member_id:
                 yield (
                     f"member {member_id!r} is given partition {partition} of topic {topic!r}, "
-                    f"which {owner!r} has not given up"
+                    f"which {owner!r} has not revoked"
                 )
 
 

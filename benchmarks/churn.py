@@ -17,7 +17,7 @@ import attrs
 
 from benchmarks import cluster
 from benchmarks.table import markdown, number
-from tests.kafka.churn import Group, Outcome, churn
+from tests.support.churn import Group, Outcome, churn
 
 CASES = (
     ("ours, cooperative", "ours", "cooperative-sticky"),

@@ -72,7 +72,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 from consumer_coord.wire.schema import Struct
-from tests.wire.peers import KafkaPythonMessage, KioMessage
+from tests.support.codec_peers import KafkaPythonMessage, KioMessage
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a deprecated way

@@ -31,8 +31,8 @@ from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
-from tests.security.secured import Authority
 from tests.support.real_kafka import Listener, RealKafka
+from tests.support.secured import Authority
 
 CLIENTS = ("confluent-kafka", "ours")
 CASES = ("start", "start-100-topics", "start-tls", "start-100-topics-tls", "committed", "appears", "leave", "join")
@@ -285,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     child.append(json.dumps(attrs.asdict(place)))
                     answer = subprocess.run(child, capture_output=True, text=True, check=True, timeout=180).stdout
                     results[case][client].append(float(json.loads(answer)))
+                    print(case, client, answer.strip(), file=sys.stderr, flush=True)
         print(f"\nseconds, medians of {options.rounds} (least-most):\n\n{table(results)}", flush=True)
 
 

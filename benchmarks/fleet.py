@@ -1,4 +1,4 @@
-"""Fleets: processes with members of one group, started and watched by a benchmark; see ``fleet_process.py``."""
+"""Fleets: processes with members of one group, started and watched by a benchmark; see ``tests/support/driver.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
-#: Nothing moves for so long: the rebalance is over.
+#: Of the topic that members assign to themselves, without a group.
+_PARTITIONS_BY_HAND = 240
+#: The rebalance is over when nothing has moved for this long.
 SETTLED_S = 1.0
 DEADLINE_S = 120.0
 
@@ -79,6 +81,8 @@ class Fleet(LineProcess):
         self._told: list[Told] = []
         self._idle: list[tuple[int, float]] = []
         self._ready = threading.Event()
+        #: What its members' polls raised.
+        self.errors: list[str] = []
         super().__init__(command, name=name)
 
     @property
@@ -100,7 +104,7 @@ class Fleet(LineProcess):
 
     def subscribe(self) -> int:
         """All its members join; returns when they began, in nanoseconds of the monotonic clock."""
-        return int(self.command("subscribe")["started_ns"])
+        return int(self.command("begin")["started_ns"])
 
     def close_member(self, number: int) -> int:
         """One member leaves; returns when it began to."""
@@ -116,7 +120,7 @@ class Fleet(LineProcess):
         return answer
 
     def on_line(self, line: str) -> None:
-        """Take in an event; answers go to whoever waits."""
+        """Take in an event; answers go to the caller that waits."""
         event = json.loads(line)
         match event["event"]:
             case "answer":
@@ -125,11 +129,17 @@ class Fleet(LineProcess):
                 self._ready.set()
             case "idle":
                 with self._lock:
-                    self._idle.append((event["member"], event["ms"]))
-            case kind:
-                owner = (self.name, event["member"])
+                    self._idle.append((int(event["member"]), event["ms"]))
+            case "error" | "failure":
                 with self._lock:
-                    self._told.append(Told(event["at_ns"], kind == "assigned", owner, tuple(event["partitions"])))
+                    self.errors.append(f"member {event['member']}: {event['error']}")
+            case kind:
+                owner = (self.name, int(event["member"]))
+                told = event["partitions"]
+                # A list of the one topic's numbers from Java.
+                numbers = told if isinstance(told, list) else [number for row in told.values() for number in row]
+                with self._lock:
+                    self._told.append(Told(event["at_ns"], kind == "assigned", owner, tuple(numbers)))
 
 
 def start_fleet(
@@ -149,20 +159,22 @@ def start_fleet(
     if settings.get("group.protocol") == "consumer":
         # The broker says these in the new protocol.
         del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
-    setup = {
-        "client": variant.client,
-        "members": members,
-        "config": settings,
-        "assignors": list(variant.assignors),
-        "topic": topic,
-        "work_ms": work_ms,
-    }
+    setup: dict[str, Any] = {"client": variant.client, "config": settings, "work_ms": work_ms}
     if variant.client == "java":
         if variant.assignors:
             settings["partition.assignment.strategy"] = ",".join(_JAVA_ASSIGNORS[one] for one in variant.assignors)
+        setup.update(members=members, topic=topic)
         program = JavaProgram(libs, "Fleet", sources=[str(_JAVA_SOURCE)], jvm_arguments=("-Xmx512m",))
         return Fleet(program.command(json.dumps(setup)), name=name)
-    return Fleet([sys.executable, "-m", "benchmarks.fleet_process", json.dumps(setup)], name=name)
+    setup.update(
+        members=[str(number) for number in range(members)],
+        assignors=list(variant.assignors),
+        topics=[topic],
+        partitions=_PARTITIONS_BY_HAND,
+        does="work",
+        waits=True,
+    )
+    return Fleet([sys.executable, "-m", "tests.support.driver", json.dumps(setup)], name=name)
 
 
 class Watch:

@@ -31,7 +31,7 @@ _groups = itertools.count(1)
 
 
 def fill(kafka: RealKafka) -> str:
-    """A topic that nobody reads to its end."""
+    """A topic that is never read to its end."""
     topic = kafka.new_topic(PARTITIONS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "batch.size": 1_000_000})
     for index in range(RECORDS):

@@ -5,7 +5,7 @@
 One process holds members of the group, one thread each, which are closed and made again all the time; further processes
 join, leave and are killed; the brokers are stopped or killed one after the other and come back; a producer writes on.
 Memory, threads, sockets and tasks of the first process are sampled whenever as many members live in it as at the beginning;
-producer and accounts are on this side of a pipe.  At the end everybody catches up, and every record is accounted for.
+producer and accounts are on this side of a pipe.  At the end all members catch up, and every record is accounted for.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import attrs
 
 from benchmarks import cluster
 from benchmarks.table import markdown, number
-from tests.kafka.churn import Group, Outcome, SteadyProducer, outcome
-from tests.kafka.churn_checks import Batch, Moved
+from tests.support.churn import Group, Outcome, SteadyProducer, outcome, take_in
+from tests.support.churn_checks import Batch, Moved
 from tests.support.line_process import LineProcess
 from tests.support.real_kafka import RealKafka
 
@@ -72,13 +72,15 @@ class MemberInside:
 
 
 class Inside(LineProcess):
-    """The measured process, ``soak_process.py``: what its members do is kept on this side."""
+    """The measured process: what its members do is kept on this side."""
 
     def __init__(self, config: Mapping[str, object], topic: str) -> None:
         self._known: dict[str, MemberInside] = {}
         self.failures: list[str] = []
-        setup = json.dumps({"config": config, "topic": topic})
-        super().__init__([sys.executable, "-m", "benchmarks.soak_process", setup], name="inside")
+        setup = {"client": "ours", "config": config, "topics": [topic], "batch": 200, "members": [], "does": "commit"}
+        super().__init__(
+            [sys.executable, "-m", "tests.support.driver", json.dumps({**setup, "lasts": True})], name="inside"
+        )
 
     def start_member(self) -> MemberInside:
         """One more member."""
@@ -98,23 +100,18 @@ class Inside(LineProcess):
         return answer
 
     def on_line(self, line: str) -> None:
-        """Take in what a member tells; answers go to whoever waits."""
+        """Take in what a member tells; answers go to the caller that waits."""
         event = json.loads(line)
         if event["event"] == "answer":
             super().on_line(line)
             return
-        member = self._known[event["member"]]
         match event["event"]:
-            case "batch":
-                ranges = {int(partition): tuple(row) for partition, row in event["ranges"].items()}
-                member.batches.append(Batch(member.name, event["at_ns"], event["generation"], ranges))
-            case "committed":
-                refused = {int(partition): why for partition, why in event["refused"].items()}
-                member.batches[-1] = attrs.evolve(member.batches[-1], refused=refused, took_ms=event["took_ms"])
             case "failure":
-                self.failures.append(f"{member.name}: {event['error']}")
-            case what:
-                member.moved.append(Moved(member.name, event["at_ns"], what, frozenset(event["partitions"])))
+                self.failures.append(f"{event['member']}: {event['error']}")
+            case "ready" | "error":
+                return  # a broker is away, say: the member goes on
+            case _:
+                take_in(event, self._known[event["member"]])
 
 
 class Soak:
@@ -221,7 +218,7 @@ class Soak:
 def grown(samples: Sequence[Sample]) -> list[str]:
     """What is more in the second half than in the second quarter, beyond its slack.
 
-    Medians of memory, whose part is what librdkafka has fetched and nobody taken; else the least, because a peak is no leak.
+    Medians of memory, part of which is what librdkafka has fetched ahead; else the least, because a peak is no leak.
     """
     if len(samples) < 8:
         return [f"only {len(samples)} samples: run it for longer"]

@@ -266,7 +266,7 @@ def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Seque
     topic = fill(kafka, records, size)
     results: dict[str, list[Run]] = {case: [] for case in cases}
     for turn in range(rounds):
-        # Whoever reads first after another has it better or worse: the order changes.
+        # Which client reads first changes its figure: the order rotates.
         for case in cases if turn % 2 == 0 else list(reversed(cases)):
             wanted = records // 10 if case in SLOW else records
             child = [sys.executable, "-m", "benchmarks.throughput", "--child", case, kafka.bootstrap_servers]

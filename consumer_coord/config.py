@@ -16,6 +16,7 @@ import attrs
 from assignors import BUILT_IN
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
 
 ENTRY_POINT_GROUP = "consumer_coord.assignors"
@@ -122,25 +123,6 @@ def _check(config: CoordinatorConfig) -> None:
         raise ConfigurationError(
             f"retry.backoff.max.ms={config.retry_backoff_max_ms} is below retry.backoff.ms={config.retry_backoff_ms}"
         )
-
-
-@attrs.frozen(kw_only=True)
-class ClientConfig:
-    """What connections need to know: addresses and security, equal for all members that may share a connection."""
-
-    bootstrap_servers: tuple[tuple[str, int], ...]
-    client_id: str = "consumer-coord"
-    request_timeout_ms: int = 30_000
-    connection_setup_timeout_ms: int = 30_000
-    reconnect_backoff_ms: int = 100
-    reconnect_backoff_max_ms: int = 10_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
-    connections_max_idle_ms: int = 540_000
-    allow_auto_create_topics: bool = False
-    #: security.protocol, ssl.*, sasl.*, as given: read by net/security.py.
-    security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -387,9 +369,13 @@ def _load(name: str) -> Assignor:
         )
     try:
         found = load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {error}") from error
-    return as_assignor(found)
+    except Exception as error:
+        told = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {told}") from error
+    try:
+        return as_assignor(found)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r}: {error}") from error
 
 
 def _entry_points() -> Mapping[str, Any]:
@@ -401,7 +387,13 @@ def _entry_points() -> Mapping[str, Any]:
 
 def as_assignor(candidate: Any) -> Assignor:
     """An assignor from an object or a class; anything else is a :class:`ConfigurationError` that says what is missing."""
-    assignor = candidate() if isinstance(candidate, type) else candidate
+    try:
+        assignor = candidate() if isinstance(candidate, type) else candidate
+    except Exception as error:
+        raise ConfigurationError(
+            f"{candidate!r} cannot be made without arguments ({error!r}): implement its abstract methods, and give it defaults,"
+            " or pass an object as assignors=[...]"
+        ) from error
     if not isinstance(assignor, Assignor):
         raise ConfigurationError(f"{candidate!r} is no assignor: derive it from assignors.Assignor")
     if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:

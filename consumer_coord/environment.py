@@ -51,7 +51,7 @@ class Connector(Protocol):
     async def connect(self, host: str, port: int) -> Transport:
         """Open a connection.
 
-        Raises :class:`~consumer_coord.errors.DisconnectedError` when nobody answers, and
+        Raises :class:`~consumer_coord.errors.DisconnectedError` when no host answers, and
         :class:`~consumer_coord.errors.AuthenticationError` when TLS cannot be agreed on.
         """
 

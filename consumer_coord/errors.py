@@ -1,9 +1,10 @@
-"""Every error this package raises, in one hierarchy.
+"""Every error this package raises, in one hierarchy::
 
-``CoordinatorError``
-    ``RetriableError``        trying again may help, and the library does so inside the caller's time limit
-    ``FatalError``            trying again cannot help before somebody changes something
-        ``FencedError``       somebody else has taken this member's place
+    CoordinatorError
+        RetriableError        trying again may help, and the library does so inside the caller's time limit
+        FatalError            trying again cannot help before something is changed
+            FencedError       another member has taken this member's place
+
 Errors that come from a broker carry Kafka's numeric ``code``; 0 means that the error is the client's own.
 """
 
@@ -32,11 +33,11 @@ class RetriableError(CoordinatorError):
 
 
 class FatalError(CoordinatorError):
-    """Trying again cannot help: somebody has to change something first; the message says what."""
+    """Trying again cannot help before something is changed; the message says what."""
 
 
 class FencedError(FatalError):
-    """Somebody else has taken this member's place (FENCED_INSTANCE_ID, 82)."""
+    """Another member has taken this member's place (FENCED_INSTANCE_ID, 82)."""
 
 
 class MalformedMessageError(CoordinatorError, ValueError):

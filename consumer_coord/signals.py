@@ -10,13 +10,13 @@ from consumer_coord.retry import Deadline
 
 
 class Signal:
-    """Everybody who waits looks again at each :meth:`fire`; no wake-up is lost between looking and waiting."""
+    """All waiters look again at each :meth:`fire`; no wake-up is lost between looking and waiting."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
 
     def fire(self) -> None:
-        """Wake everybody; on the loop only."""
+        """Wake all waiters; on the loop only."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -40,9 +40,10 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+autodoc_default_options = {"members": True}
 # Not needed to read docstrings, and large.
 autodoc_mock_imports = ["pyspark", "pyarrow"]
 copybutton_prompt_text = r"\$ |>>> "
@@ -61,6 +62,7 @@ PARTS_OF_THE_SITE = {
         "testing",
         "design-an-assignor",
         "operating",
+        "brokers",
         "watch",
         "security",
         "exactly-once",

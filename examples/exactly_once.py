@@ -76,7 +76,7 @@ class Billing:
         return len(messages)
 
     def undo(self, error: KafkaException) -> None:
-        """Abort, and go back to where the group stands; what is no longer ours somebody else reads."""
+        """Abort, and go back to where the group stands; partitions that are no longer ours are read by their new owner."""
         if error.args[0].fatal():
             raise error
         self.aborted += 1

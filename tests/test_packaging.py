@@ -59,6 +59,7 @@ USES = {
     "testing": "import consumer_coord.pytest_plugin; from assignors import RangeAssignor;"
     " from assignors.testing import check_assignor; check_assignor(RangeAssignor())",
     "cli": "from consumer_coord.admin.top import _Live; _Live()",
+    "web": "import consumer_coord.watch.server",
 }
 #: What the same uses say without their extra.  (``top`` goes on with plain lines; tests/cli shows what it prints.)
 MISSING = {
@@ -66,6 +67,7 @@ MISSING = {
     "prometheus": "pip install 'consumer-coord[prometheus]'",
     "opentelemetry": "pip install 'consumer-coord[opentelemetry]'",
     "testing": "pip install 'consumer-coord[testing]'",
+    "web": "pip install 'consumer-coord[web]'",
 }
 
 
@@ -127,8 +129,13 @@ def test_the_wheel_installs_into_a_blank_environment_and_reads(wheel: Path, tmp_
         [str(tmp_path / "blank" / "bin" / "consumer-coord"), "--version"], capture_output=True, text=True, check=True
     )
     assert told.stdout == f"consumer-coord {version}\n"
+    instead = {
+        "opentelemetry": "import consumer_coord.monitoring.opentelemetry",
+        "web": "from consumer_coord.cli import main;"
+        " raise SystemExit(main(['watch', '--bootstrap-server', '127.0.0.1:1']) and 1)",
+    }
     for extra, message in MISSING.items():
-        ran = run(python, USES[extra].partition("; ")[2] if extra == "opentelemetry" else USES[extra], tmp_path)
+        ran = run(python, instead.get(extra, USES[extra]), tmp_path)
         assert ran.returncode == 1, extra
         assert message in ran.stderr, (extra, ran.stderr)
 
@@ -204,7 +211,7 @@ def test_the_metadata_is_what_an_index_shows(wheel: Path) -> None:
     assert told["License-File"] == "LICENSE"
     assert told["Description-Content-Type"] == "text/markdown"
     assert told.get_payload() == (ROOT / "README.md").read_text()
-    assert set(told.get_all("Provides-Extra") or ()) >= {*USES, "web"}
+    assert set(told.get_all("Provides-Extra") or ()) >= set(USES)
     urls = dict(one.split(", ", 1) for one in told.get_all("Project-URL") or ())
     assert {"Homepage", "Documentation", "Repository", "Issues", "Changelog"} <= set(urls)
     pythons = {one.rpartition(" :: ")[2] for one in told.get_all("Classifier") or () if "Python :: 3." in one}

@@ -26,6 +26,7 @@ PURE = (
     "consumer_coord.group.subscription",
     "consumer_coord.config",
     "consumer_coord.setting_names",
+    "consumer_coord.net.client_config",
     "consumer_coord.net.metadata",
     "consumer_coord.wire",
 )
@@ -52,7 +53,6 @@ BROKER_MAY_IMPORT = (
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.environment",
-    "consumer_coord.net.transport",
 )
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")
@@ -188,6 +188,12 @@ def test_nothing_of_production_imports_the_simulation_or_the_tests() -> None:
             if not within(name, ("consumer_coord.simulation",)):
                 found = {one for one in imports_of(file) if within(one, ("consumer_coord.simulation", "tests"))}
                 assert not found, f"{name} imports {found}"
+
+
+def test_benchmarks_import_the_testbed_and_no_other_tests() -> None:
+    for name, file in modules_below("benchmarks"):
+        found = {one for one in imports_of(file) if within(one, ("tests",)) and not within(one, ("tests.support",))}
+        assert not found, f"{name} imports {found}"
 
 
 def test_clock_randomness_and_connections_are_handed_to_core_and_broker() -> None:

@@ -36,7 +36,7 @@ _CELL, _GAP, _ROW, _LABEL, _TOP = 26, 4, 40, 36, 56
 
 @attrs.frozen
 class Panel:
-    """A group at one moment: a title, what everybody holds, and what changed hands since the panel before."""
+    """A group at one moment: a title, what each member holds, and what changed hands since the panel before."""
 
     title: str
     held: Plan

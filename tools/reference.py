@@ -109,12 +109,31 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 _FIELDS = {"bootstrap.servers": None, "group.id": None, "partition.assignment.strategy": "strategy"}
 
 
+@attrs.frozen
+class Setting:
+    """A setting of the control plane; ``default`` and ``bounds`` are Markdown, empty for none."""
+
+    name: str
+    default: str
+    bounds: str
+    plane: str
+    what: str
+    cost: str
+
+
+def setting_list() -> Iterator[Setting]:
+    """Every setting that the control plane knows."""
+    for name, (what, cost) in SETTINGS.items():
+        yield Setting(name, _default(name), _range(name), _plane(name), what, cost)
+
+
 def settings() -> str:
     """Every setting that the control plane knows, with its default, its range and its plane."""
-    rows = []
-    for name, (what, cost) in SETTINGS.items():
-        rows.append([f"`{name}`", _default(name), _range(name), _plane(name), f"{what} {cost}".strip()])
-    return _table(["setting", "default", "from, to", "plane", "what it does, and when to change it"], rows)
+    parts = []
+    for one in setting_list():
+        facts = [f"default {one.default}" if one.default else "no default", one.bounds, f"plane: {one.plane}"]
+        parts.append(f"### `{one.name}`\n\n*{'; '.join(filter(None, facts))}*\n\n{one.what}\n\n{one.cost}\n")
+    return "\n".join(parts)
 
 
 def _default(name: str) -> str:
@@ -138,7 +157,7 @@ def _field(name: str, part: Any) -> str | None:
 
 def _range(name: str) -> str:
     given = _COORDINATOR_INTEGERS.get(name) or _CLIENT_INTEGERS.get(name)
-    return f"{given[1]:,} to {given[2]:,}" if given else ""
+    return f"{given[1]} to {given[2]}" if given else ""
 
 
 def _plane(name: str) -> str:
@@ -180,12 +199,20 @@ def metrics() -> str:
             f"`{name}`",
             source.unit(name),
             source.describe(name),
-            f"`{prometheus.PREFIX}{name.replace('-', '_')}`",
-            f"`{opentelemetry.PREFIX}{name.replace('-', '_')}`",
         ]
         for name in NAMES
     ]
-    return _table(["figure", "unit", "what it tells", "Prometheus", "OpenTelemetry"], rows)
+    return _table(["figure", "unit", "what it tells"], rows)
+
+
+def metric_names() -> str:
+    """How a figure is called elsewhere."""
+    one = "join-time-max"
+    rows = [
+        ["Prometheus", f"`{prometheus.PREFIX}{one.replace('-', '_')}`", "`group`, `client_id`"],
+        ["OpenTelemetry", f"`{opentelemetry.PREFIX}{one.replace('-', '_')}`", "`group`, `client-id`"],
+    ]
+    return _table(["in", f"`{one}` is", "labels"], rows)
 
 
 _LEVELS = ("debug", "info", "warning", "error", "exception")
@@ -323,6 +350,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "aliases": aliases,
     "data plane": data_plane_settings,
     "metrics": metrics,
+    "metric names": metric_names,
     "log lines": log_lines,
     "exceptions": exceptions,
     "error codes": error_code_table,

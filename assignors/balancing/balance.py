@@ -22,7 +22,7 @@ _WORTHWHILE = 0.005
 
 
 class Item(NamedTuple):
-    """A partition; ``owner``: the member that owned it before, None if nobody did."""
+    """A partition; ``owner``: the member that owned it before, None without one."""
 
     load: float
     topic: str
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Who had what at some point, and the gap between the fullest and the emptiest member then."""
+    """The members' partitions at one point, and the gap between the fullest and the emptiest member then."""
 
     held: list[list[Item]]
     totals: list[float]

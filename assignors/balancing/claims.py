@@ -1,4 +1,4 @@
-"""Who owns what, out of what the members claim.
+"""Which member owns which partition, worked out from what the members claim.
 
 A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest one on a partition wins, two of one
 generation cost both.  A claim that cannot be true (a deleted topic, a partition that does not exist, a generation that the
@@ -20,12 +20,12 @@ MemberClaims = tuple[Mapping[str, Sequence[int]], int]
 
 @attrs.frozen
 class Claims:
-    """The claims of a group after everything doubtful was settled.
+    """The claims of a group after conflicting claims were resolved.
 
     ``kept``: for each member (by its position) what it owns, of topics that it subscribes to.  ``free``: topic -> the
-    partitions that nobody owns, ascending; topics without any are absent.  ``bound``: topic -> those of the free ones
+    partitions without an owner, ascending; topics without any are absent.  ``bound``: topic -> those of the free ones
     that some member may still be reading, because two claim them or the owner no longer subscribes: in the cooperative
-    protocol nobody may be given them yet.
+    protocol they must not be assigned yet.
     """
 
     kept: list[Mapping[str, Sequence[int]]]
@@ -41,8 +41,8 @@ class _Claim:
     subscribed: bool
 
 
-def settle(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]) -> Claims:
-    """Settle who owns what; ``claims`` has an entry per member, in the order of ``subscriptions.members``."""
+def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[MemberClaims]) -> Claims:
+    """Resolve which member owns what; ``claims`` has an entry per member, in the order of ``subscriptions.members``."""
     kept: list[Mapping[str, Sequence[int]]] = [{} for _ in subscriptions.members]
     claimed: dict[str, list[Sequence[int]]] = {topic: [] for topic in subscriptions.topics}
     odd_topics: set[str] = set()
@@ -87,11 +87,11 @@ def settle(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Memb
             for position, owned in enumerate(kept)
             if topic in owned
         ]
-        _settle_topic(topic, cluster.partitions[topic], disputed + foreign.get(topic, []), kept, free, bound)
+        _resolve_topic(topic, cluster.partitions[topic], disputed + foreign.get(topic, []), kept, free, bound)
     return Claims(kept, free, bound)
 
 
-def _settle_topic(
+def _resolve_topic(
     topic: str,
     count: int,
     claims: Sequence[_Claim],

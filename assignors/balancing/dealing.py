@@ -1,6 +1,6 @@
-"""Dealing partitions that nobody owns to the members that want some.
+"""Dealing partitions without an owner to the members that want some.
 
-How many each member gets is settled before; here it is about which.  Each topic is spread over as many members as
+How many each member gets is known already; this is about which ones.  Each topic is spread over as many members as
 possible, so that a busy topic does not end up with one of them.  Two limits to that: a plan travels in one SyncGroup
 request, where every (member, topic) pair costs the topic's name, so beyond ``MOST_ENTRIES`` pairs the partitions
 are dealt in longer runs; and runs are contiguous, so that they are ``range`` objects and cost no memory each.
@@ -60,7 +60,7 @@ def deal(
 
 
 def run_length(total: int) -> int:
-    """How many partitions of a topic go to one member at a time when so many are dealt."""
+    """How many partitions of a topic go to one member at a time when ``total`` are dealt."""
     return max(1, -(-total // MOST_ENTRIES))
 
 
@@ -72,7 +72,7 @@ def _deal_blocks(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> int:
-    """Of each topic that is large enough give everybody a block of one size; returns how many each one got.
+    """Give every member a block of equal size from each topic that is large enough; returns how many each one got.
 
     ``start_of`` is moved behind the blocks that were dealt.
     """
@@ -126,7 +126,7 @@ def _deal_singly(
 
 
 def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:
-    """(member, how many) in the order of dealing: everybody who still wants some gets ``run`` of them, in a circle."""
+    """(member, how many) in the order of dealing: each member that still wants some gets ``run`` of them, in a circle."""
     while wanted:
         left = []
         for member, number in wanted:

@@ -2,7 +2,7 @@
 
 This is a flow of least cost.  Lots give partitions to members; a partition that a member owned already costs
 nothing, any other costs 1, and one without a replica in the member's rack costs more than all moves together, so that
-racks come before stickiness, as in Kafka (KIP-881).  The flow starts with everybody keeping all that is theirs, which is
+racks come before stickiness, as in Kafka (KIP-881).  The flow starts with every member keeping all that it owns, which is
 free of cost but leaves some lots with partitions to place, some members with too many and some with too few.
 Those surpluses are sent along shortest paths to where something is missing (the primal-dual method), so the result is not
 merely good: there is no balanced plan with fewer moves.
@@ -52,7 +52,7 @@ class LeastMoves:
         *,
         all_may_stay: bool = False,
     ) -> None:
-        """``supply``: how many partitions each lot has; ``free``: how many of them nobody owns; ``allowed``: for each
+        """``supply``: how many partitions each lot has; ``free``: how many of them have no owner; ``allowed``: for each
         lot the set of members that may have some in a balanced plan; ``least``: for each member the smaller of the two
         loads it may have; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: none of those is
         with a member that is not allowed to have it or not near to it."""

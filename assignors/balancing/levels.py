@@ -114,7 +114,7 @@ class Flow:
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
         takers = sorted(numbers_in(self.subscribers[lot]), key=heights.__getitem__)
-        # As water would: raise the emptiest ones to one height, and whom that height reaches, too.
+        # As water rises: raise the emptiest classes to one height, and those that it reaches with them.
         members = sizes[takers[0]]
         volume = left + loads[takers[0]]
         reached = 1
@@ -144,7 +144,7 @@ class Flow:
 
     def balance(self) -> None:
         """Move partitions until the flow is balanced."""
-        pending = [self._everybody()]
+        pending = [self._all_classes()]
         while pending:
             part = pending.pop()
             if not part:
@@ -170,12 +170,12 @@ class Flow:
         """
         floors = [load // size for load, size in zip(self.loads, self.sizes, strict=True)]
         least = list(floors)
-        everybody = self._everybody()
-        inside = list(numbers_in(everybody))
+        all_classes = self._all_classes()
+        inside = list(numbers_in(all_classes))
         if len({floors[c] for c in inside}) <= 1:
             return least
         self._index()
-        unlabelled = everybody
+        unlabelled = all_classes
         lots = (1 << len(self.supply)) - 1
         for floor in sorted({floors[c] for c in inside}):
             fresh = bit_set([c for c in inside if floors[c] == floor], len(floors)) & unlabelled
@@ -191,12 +191,12 @@ class Flow:
                 fresh = givers & unlabelled
         return least
 
-    def _everybody(self) -> int:
+    def _all_classes(self) -> int:
         """The classes that may have anything at all."""
-        everybody = 0
+        all_classes = 0
         for subscribers in self.subscribers:
-            everybody |= subscribers
-        return everybody
+            all_classes |= subscribers
+        return all_classes
 
     def _above(self, inside: Sequence[int], height: int) -> int:
         loads, sizes = self.loads, self.sizes
@@ -207,7 +207,7 @@ class Flow:
         return bit_set([c for c in inside if loads[c] < sizes[c] * height], len(loads))
 
     def _index(self) -> None:
-        """Work out who has some of what, once, for the searches."""
+        """Work out which classes have some of which lot, once, for the searches."""
         if self._owners:
             return
         rows = [bytearray(len(self.loads)) for _ in self.supply]

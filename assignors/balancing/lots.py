@@ -22,7 +22,7 @@ class Lots:
     """The lots of a group, numbered.
 
     ``topics``: for each lot its topic; ``supply``: how many partitions it has; ``owned``: for each member,
-    lot -> the partitions that it owns; ``free``: for each lot the partitions that nobody owns, ascending.
+    lot -> the partitions that it owns; ``free``: for each lot the partitions without an owner, ascending.
     ``nearness`` is None where racks do not matter.
     """
 

@@ -1,6 +1,6 @@
 """The plan of the sticky assignors: even loads first, then racks, then as few moves as possible.
 
-Three steps, each in a module of its own: who owns what (``claims``), how many each member should have (``levels``; a
+Three steps, each in a module of its own: which member owns what (``claims``), how many each member should have (``levels``; a
 division when all subscribe alike), and which of their partitions the members keep (``least_moves``; arithmetic when all
 subscribe alike and racks do not matter).  What is then without an owner is dealt out (``dealing``).
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from assignors.balancing.claims import Claims, MemberClaims, settle
+from assignors.balancing.claims import Claims, MemberClaims, resolve
 from assignors.balancing.dealing import add, deal, level, one_range, run_length
 from assignors.balancing.least_moves import LeastMoves
 from assignors.balancing.levels import Flow
@@ -26,27 +26,27 @@ class Draft:
     """A plan in two halves.
 
     ``kept``: for each member, topic -> the partitions that it owns already and keeps; ``gains``: topic -> those
-    that are new to it.  ``let_go``: topic -> partitions that a member of the group has to give up, or that several claim.
+    that are new to it.  ``to_revoke``: topic -> partitions that a member of the group has to revoke, or that several claim.
     """
 
     members: Sequence[str]
     kept: list[Mapping[str, Sequence[int]]]
     gains: list[dict[str, Sequence[int]]]
-    let_go: dict[str, set[int]]
+    to_revoke: dict[str, set[int]]
 
     def plan(self) -> Plan:
-        """Everybody gets all that is meant for them."""
+        """Every member gets all that is meant for it."""
         return {
             member_id: _join(kept, gains) if gains else kept
             for member_id, kept, gains in zip(self.members, self.kept, self.gains, strict=True)
         }
 
     def plan_without_hand_over(self) -> Plan:
-        """The plan of a cooperative round: what is still held by somebody goes to nobody yet (KIP-429)."""
-        if self.let_go:
+        """The plan of a cooperative round: partitions that another member still owns are left out (KIP-429)."""
+        if self.to_revoke:
             for gains in self.gains:
-                for topic in [topic for topic in gains if topic in self.let_go]:
-                    held = self.let_go[topic]
+                for topic in [topic for topic in gains if topic in self.to_revoke]:
+                    held = self.to_revoke[topic]
                     if not held.isdisjoint(gains[topic]):
                         gains[topic] = [partition for partition in gains[topic] if partition not in held]
                         if not gains[topic]:
@@ -60,7 +60,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
     Raises :class:`assignors.subscriptions.InvalidInputError`.
     """
     subscriptions = Subscriptions.of(cluster, members)
-    claims = settle(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
+    claims = resolve(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
     rack_of = racks_of_members(cluster, subscriptions, members)
     takers = [positions for positions, row in zip(subscriptions.classes, subscriptions.rows, strict=True) if row]
     gains: list[dict[str, Sequence[int]]] = [{} for _ in subscriptions.members]
@@ -79,7 +79,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
-    """All subscribe alike: everybody keeps up to a quota, which is one higher for those who lose less by it."""
+    """All subscribe alike: each member keeps up to a quota, which is one higher for those that lose less by it."""
     loads = {member: sum(map(len, result.kept[member].values())) for member in takers}
     free = claims.free
     total = sum(loads.values()) + sum(map(len, free.values()))
@@ -89,26 +89,26 @@ def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
         chosen = set(fuller)
         fuller += [member for member in takers if member not in chosen][: over - len(fuller)]
     quotas = dict.fromkeys(takers, quota) | dict.fromkeys(fuller, quota + 1)
-    given_up: dict[str, list[int]] = {}
+    revoked: dict[str, list[int]] = {}
     wanted = []
     for place, (member, load) in enumerate(loads.items()):
         if load > quotas[member]:
-            _cut(result, member, quotas[member], place, given_up)
+            _cut(result, member, quotas[member], place, revoked)
         elif load < quotas[member]:
             wanted.append((member, quotas[member] - load))
-    for topic, partitions in given_up.items():
-        result.let_go.setdefault(topic, set()).update(partitions)
+    for topic, partitions in revoked.items():
+        result.to_revoke.setdefault(topic, set()).update(partitions)
         free[topic] = sorted([*free.get(topic, ()), *partitions])
-    deal({topic: free[topic] for topic in sorted(free)} if given_up else free, wanted, result.gains)
+    deal({topic: free[topic] for topic in sorted(free)} if revoked else free, wanted, result.gains)
 
 
-def _cut(result: Draft, member: int, keep: int, place: int, given_up: dict[str, list[int]]) -> None:
-    """Have a member keep only so many partitions, by taking from the topics of which it has most."""
+def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, list[int]]) -> None:
+    """Have a member keep only ``keep`` partitions, by taking from the topics of which it has most."""
     kept = result.kept[member]
     height, rest = level([len(partitions) for partitions in kept.values()], keep)
     topics = sorted(kept)
     larger = [topic for topic in topics if len(kept[topic]) > height]
-    # Who keeps the odd ones differs from member to member, so that they do not all give up the same topic.
+    # Which topics keep one more differs from member to member, so that not all of them revoke from the same topic.
     first = place * rest % len(larger)
     lucky = set((larger[first:] + larger[:first])[:rest])
     left: dict[str, Sequence[int]] = {}
@@ -118,7 +118,7 @@ def _cut(result: Draft, member: int, keep: int, place: int, given_up: dict[str, 
         if len(partitions) > stop:
             if not isinstance(partitions, range):
                 partitions = sorted(partitions)
-            given_up.setdefault(topic, []).extend(partitions[stop:])
+            revoked.setdefault(topic, []).extend(partitions[stop:])
             partitions = partitions[:stop]
         if partitions:
             left[topic] = partitions
@@ -126,7 +126,7 @@ def _cut(result: Draft, member: int, keep: int, place: int, given_up: dict[str, 
 
 
 def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """Nobody owns anything: balanced loads, each topic spread over as many members as that allows."""
+    """No partition has an owner: balanced loads, each topic spread over as many members as that allows."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     flow.fill(run_length(sum(lots.supply)))
@@ -194,8 +194,8 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
 
 
 def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> None:
-    """Turn numbers into partitions: the highest ones are given up, the lowest ones without an owner are taken."""
-    given_up: dict[tuple[int, str], set[int]] = {}
+    """Turn numbers into partitions: the highest ones are revoked, the lowest ones without an owner are taken."""
+    revoked: dict[tuple[int, str], set[int]] = {}
     for lot, of_lot in enumerate(changes):
         topic, free = lots.topics[lot], lots.free[lot]
         dropped: list[int] = []
@@ -203,16 +203,16 @@ def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> N
             if change < 0:
                 partitions = sorted(lots.owned[member][lot])[change:]
                 dropped += partitions
-                given_up.setdefault((member, topic), set()).update(partitions)
+                revoked.setdefault((member, topic), set()).update(partitions)
         if dropped:
-            result.let_go.setdefault(topic, set()).update(dropped)
+            result.to_revoke.setdefault(topic, set()).update(dropped)
             free = sorted([*free, *dropped])
         start = 0
         for member in sorted(of_lot):
             if of_lot[member] > 0:
                 add(result.gains[member], topic, free[start : start + of_lot[member]])
                 start += of_lot[member]
-    for (member, topic), gone in given_up.items():
+    for (member, topic), gone in revoked.items():
         kept = dict(result.kept[member])
         left = sorted(set(kept[topic]) - gone)
         if left:

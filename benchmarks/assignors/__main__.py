@@ -24,7 +24,7 @@ from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerGaveUpError,
 from benchmarks.table import markdown, median, number
 from tests.support.kafka_jars import UnavailableError, ensure_jars
 
-#: Below this a case is too small for its ratio to be held against anybody.
+#: Below this a case is too small for its ratio to mean anything.
 _SMALL_MS = 10.0
 
 

@@ -27,7 +27,7 @@ from assignors import (
 from assignors.balancing import sticky_user_data
 from benchmarks.assignors.cases import JOINS, LEAVES, Case
 from consumer_coord.wire.membership import Assignment, encode_assignment
-from tests.assignors.java import JavaAssignors
+from tests.support.java_assignors import JavaAssignors
 from tests.support.kafka_jars import cache_directory
 from tests.support.line_process import LineProcess, LineProcessError
 
@@ -73,7 +73,7 @@ class Peer(ABC):
 
     @abstractmethod
     def change(self) -> None:
-        """One leaves and one comes, and everybody else owns what this peer's own plan gave it."""
+        """One leaves and one comes, and the others own what this peer's own plan gave them."""
 
     @abstractmethod
     def run(self) -> Times:

@@ -1,7 +1,7 @@
 """kafka-python's and aiokafka's assignors on one case: ``python -m benchmarks.assignors.python_peers PEER ASSIGNOR CASE``.
 
 Prints two lines, the milliseconds of the first assignment and of the one after a member left and one came.  They run in
-a process of their own because some take minutes, and whoever waits has to be able to give up.
+a process of their own because some take minutes, and the caller has to be able to stop waiting.
 """
 
 from __future__ import annotations

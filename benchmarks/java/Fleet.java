@@ -20,7 +20,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Many members of one group in one JVM, a thread each; the protocol is that of benchmarks/fleet_process.py. */
+/** Many members of one group in one JVM, a thread each; the protocol is that of tests/support/driver.py. */
 public final class Fleet {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Duration POLL = Duration.ofMillis(100);
@@ -121,7 +121,7 @@ public final class Fleet {
             JsonNode command = JSON.readTree(line);
             ObjectNode answer = JSON.createObjectNode().put("event", "answer").put("started_ns", System.nanoTime());
             switch (command.get("command").asText()) {
-                case "subscribe" -> members.forEach(one -> one.subscribed.countDown());
+                case "begin" -> members.forEach(one -> one.subscribed.countDown());
                 case "close" -> end(List.of(members.get(command.get("member").asInt())));
                 case "usage" -> {
                     usage(answer);

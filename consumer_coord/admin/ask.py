@@ -1,4 +1,4 @@
-"""Asking the coordinator of a group that we are no member of."""
+"""Asking the coordinator of a group from outside of it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,26 @@ from consumer_coord.errors import (
     RetriableError,
 )
 from consumer_coord.group.answers import fatal
+from consumer_coord.net import group_requests
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.connection import Versioned
+from consumer_coord.net.group_requests import coordinator_in
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.group import FindCoordinatorRequest
 
 T = TypeVar("T")
-
-_GROUP = 0
 
 
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
     """The broker that coordinates a group now; raises :class:`RetriableError` when there is none just now."""
-
-    def build(version: int) -> FindCoordinatorRequest:
-        if version >= 4:
-            return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=_GROUP)
-        return FindCoordinatorRequest(key=group_id, key_type=_GROUP)
-
-    answer = await cluster.request_any(Versioned(FindCoordinatorRequest, build), deadline)
-    found = answer.coordinators[0] if answer.coordinators else answer
-    if found.error_code == codes.NONE:
-        return Broker(found.node_id, found.host, found.port)
-    if codes.is_retriable(found.error_code):
-        name = codes.error_name(found.error_code)
-        raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator now ({name})", code=found.error_code)
-    raise refused(found.error_code, group_id, "FindCoordinator")
+    code, coordinator = coordinator_in(await cluster.request_any(group_requests.find_coordinator(group_id), deadline))
+    if code == codes.NONE:
+        return coordinator
+    if codes.is_retriable(code):
+        raise CoordinatorNotAvailableError(
+            f"group {group_id!r} has no coordinator now ({codes.error_name(code)})", code=code
+        )
+    raise refused(code, group_id, "FindCoordinator")
 
 
 async def ask_coordinator(

@@ -227,7 +227,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
 
 
 def check_reset(arguments: argparse.Namespace) -> None:
-    """Refuse flags that contradict each other, before anybody is asked."""
+    """Refuse flags that contradict each other, before any broker is asked."""
     rule, value = chosen_rule(arguments)
     if arguments.execute and arguments.dry_run:
         raise ConfigurationError("--execute and --dry-run contradict each other")

@@ -34,7 +34,7 @@ from consumer_coord.wire.messages.group import (
     ListGroupsRequest,
 )
 
-#: States in which nobody is a member, so that offsets may be changed.
+#: States without members, so that offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
 
 CLASSIC = "Classic"

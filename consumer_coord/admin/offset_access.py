@@ -1,4 +1,4 @@
-"""Offsets of a group that we are no member of: fetched, committed without a generation, deleted, and held against the log."""
+"""Offsets of a group, from outside of it: fetched, committed without a generation, deleted, and held against the log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorEr
 from consumer_coord.list_offsets import LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
@@ -26,8 +27,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
 )
 
 
@@ -43,26 +42,19 @@ class Committed:
 async def committed_offsets(
     cluster: ClusterClient, group_id: str, deadline: Deadline
 ) -> Mapping[TopicPartition, Committed]:
-    """Everything that the group has committed, by partition; empty for a group that nobody knows."""
-
-    def build(version: int) -> OffsetFetchRequest:
-        if version < 8:
-            return OffsetFetchRequest(group_id=group_id, topics=None)
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+    """Everything that the group has committed, by partition; empty for a group that does not exist."""
 
     def read(answer: Any, _: Broker) -> dict[TopicPartition, Committed]:
-        group = answer.groups[0] if answer.groups else answer
-        check(group.error_code, group_id, "OffsetFetch")
+        code, offsets = offsets_in(answer)
+        check(code, group_id, "OffsetFetch")
         found = {}
-        for topic in group.topics:
-            for row in topic.partitions:
-                check(row.error_code, group_id, f"OffsetFetch of {topic.name}-{row.partition_index}")
-                if row.committed_offset >= 0:
-                    partition = TopicPartition(topic.name, row.partition_index)
-                    found[partition] = Committed(row.committed_offset, row.committed_leader_epoch, row.metadata or "")
+        for row in offsets:
+            check(row.error_code, group_id, f"OffsetFetch of {row.partition}")
+            if row.offset >= 0:
+                found[row.partition] = Committed(row.offset, row.leader_epoch, row.metadata)
         return dict(sorted(found.items()))
 
-    return await ask_coordinator(cluster, group_id, Versioned(OffsetFetchRequest, build), deadline, read)
+    return await ask_coordinator(cluster, group_id, offset_fetch(group_id, None), deadline, read)
 
 
 async def commit_offsets(
@@ -111,7 +103,7 @@ async def commit_offsets(
 async def delete_offsets(
     cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
-    """Delete committed offsets of topics that nobody in the group consumes (KIP-496); for each None, or why not."""
+    """Delete committed offsets of topics that no member of the group consumes (KIP-496); for each None, or why not."""
     topics = [
         OffsetDeleteRequestTopic(
             name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]

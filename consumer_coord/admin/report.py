@@ -1,4 +1,4 @@
-"""A group beside its offsets and the log: who reads what, how far, and how far behind; as values and as JSON."""
+"""A group, its offsets and the log: which member reads what, how far, and how far behind; as values and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class PartitionRow:
-    """One partition that somebody in the group is assigned or that the group has committed; None where unknown."""
+    """One partition that is assigned to a member or that the group has committed; None where unknown."""
 
     partition: TopicPartition
     committed: Committed | None

@@ -46,7 +46,7 @@ class Rebalance:
     def prepare(
         self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None
     ) -> None:
-        """Go to PreparingRebalance. Who waits for an assignment is told to join again; for ``done`` see below."""
+        """Go to PreparingRebalance. Members that wait for an assignment are told to join again; for ``done`` see below."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_and_propagate_error(shard, group, error_codes.REBALANCE_IN_PROGRESS)
         self._remove_sync_expiration(group)
@@ -66,7 +66,7 @@ class Rebalance:
     def maybe_complete_join(
         self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None
     ) -> None:
-        """End the join phase if everybody is there; an initial rebalance always waits for its delay."""
+        """End the join phase if all members have joined; an initial rebalance always waits for its delay."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
@@ -76,7 +76,7 @@ class Rebalance:
         return (done or _ignore)(error_codes.NONE)
 
     def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
-        """End the join phase: drop who did not join, choose the protocol and answer everybody.
+        """End the join phase: drop members that did not join, choose the protocol and answer the others.
 
         ``done`` is called with an error code once an empty generation is stored, or at once when there is none to store.
         """
@@ -137,7 +137,7 @@ class Rebalance:
     # -- the sync phase
 
     def sync_received(self, group: GroupMetadata, member_id: str) -> None:
-        """A member sent its SyncGroup; after the last one nobody has to be expired for not sending it."""
+        """A member sent its SyncGroup; after the last one no member is expired for not sending it."""
         group.pending_sync_members.pop(member_id, None)
         if not group.pending_sync_members:
             self._purgatory.cancel(group.sync_operation)
@@ -158,7 +158,7 @@ class Rebalance:
                 self.reschedule_heartbeat(shard, group, member)
 
     def reset_and_propagate_error(self, shard: Shard, group: GroupMetadata, error_code: int) -> None:
-        """Whoever waits for an assignment gets an error instead, and there is no assignment any more."""
+        """Members that wait for an assignment get an error instead, and there is no assignment any more."""
         for member in group.members.values():
             member.assignment = b""
         for member in group.members.values():
@@ -260,7 +260,7 @@ class Rebalance:
             self.prepare(shard, group, f"loaded with {len(group.members)} members, more than group.max.size")
 
     def assignment_failed(self, shard: Shard, group: GroupMetadata, append_error: int) -> None:
-        """The leader's assignment could not be stored: everybody is told, and joins again."""
+        """The leader's assignment could not be stored: all members are told, and join again."""
         error_code = response_error(append_error)
         self.reset_and_propagate_error(shard, group, error_code)
         self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)} when storing the assignment")

@@ -29,9 +29,9 @@ from consumer_coord.wire.codec import Request
 
 #: Producer ids are handed out from here, as in Kafka in blocks per broker, here from one counter.
 _FIRST_PRODUCER_ID = 1000
-#: So many of them are reserved on disk at a time.
+#: How many of them are reserved on disk at a time.
 _PRODUCER_ID_BLOCK = 1000
-#: So many different Metadata questions are remembered with their answers.
+#: How many different Metadata requests are remembered with their answers.
 _KEPT_METADATA = 100
 
 
@@ -155,7 +155,7 @@ class BrokerCluster:
                 self._lead(partition, self._first_up(partition))
 
     def start(self, broker_id: int) -> None:
-        """Start a broker again: it leads what nobody else can."""
+        """Start a broker again: it leads partitions that have no other leader."""
         node = self.nodes[broker_id]
         if node.up:
             return
@@ -200,7 +200,7 @@ class BrokerCluster:
             if leader != NO_LEADER:
                 self.node(leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
         else:
-            # Who waits for records here must ask the new leader.
+            # Clients that wait for records here must ask the new leader.
             for callback in tuple(partition.log.on_append.values()):
                 callback(0)
 
@@ -249,7 +249,7 @@ class BrokerCluster:
         assignments: Mapping[int, Sequence[int]] | None = None,
         internal: bool = False,
     ) -> Topic:
-        """Add a topic. Names and numbers are validated by who takes them from a client."""
+        """Add a topic. The caller validates names and numbers that come from a client."""
         topic = self.topics.create(
             name,
             self.config.num_partitions if partitions is None else partitions,
@@ -266,7 +266,7 @@ class BrokerCluster:
         return topic
 
     def grow_topic(self, name: str, partitions: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
-        """Add partitions to a topic until it has so many."""
+        """Add partitions to a topic, up to ``partitions`` in all."""
         self.topics.grow(self.topics.by_name[name], partitions, self.is_up, assignments)
         self._save()
 
@@ -282,7 +282,7 @@ class BrokerCluster:
         self._save(partition_directory(name, partition.index) for partition in topic.partitions)
 
     def next_producer_id(self) -> int:
-        """An id for an idempotent producer that nobody else has, or had before a restart."""
+        """An id for an idempotent producer; no other one has it, or had it before a restart."""
         self._next_producer_id += 1
         if self._next_producer_id > self._producer_ids_until:
             self._producer_ids_until += _PRODUCER_ID_BLOCK
@@ -306,7 +306,7 @@ class BrokerCluster:
                 internal=topic.internal,
             )
             for partition in restored.partitions:
-                # Whoever led before the restart led in an epoch of its own.
+                # The leader before the restart had an epoch of its own.
                 partition.leader_epoch = partition.log.epoch_at(partition.log.end_offset) + 1
 
     def _save(self, deleting: Iterable[str] = ()) -> None:

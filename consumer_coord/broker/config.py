@@ -53,7 +53,7 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
     auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
-    #: Kafka's default is 1; here every broker holds every log anyway, so it only says who may lead.
+    #: Kafka's default is 1; here every broker holds every log anyway, so it only says which brokers may lead.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
     #: Kafka keeps everything by default (-1); these logs live in memory, so they are bounded.

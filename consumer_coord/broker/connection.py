@@ -16,9 +16,9 @@ from consumer_coord.printable import get_logger
 logger = get_logger(__name__)
 
 _LENGTH = struct.Struct(">i")
-#: So many bytes are asked of the socket at once while no frame's length is known.
+#: Bytes asked of the socket at once while no frame's length is known.
 _CHUNK = 1 << 13
-#: A longer request is read into a buffer that begins with so many bytes and doubles as they come: a length alone is a claim.
+#: A longer request is read into a buffer that begins with this many bytes and doubles as they come: a length alone is a claim.
 _FIRST_BUFFER = 1 << 16
 #: With more than this waiting to be handled, the connection is not read; its client waits, as with Kafka.
 _MAX_QUEUED_BYTES = 1 << 20
@@ -95,7 +95,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; nobody reads what is still to be answered."""
+        """The connection is gone; what is still to be answered will not be read."""
         self._transport = None
         self._writable.set()
         if self._work is not None:
@@ -234,7 +234,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def _served(self, work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
-            # A bug of the broker: whoever runs it must hear of it, and the client must not wait for ever.
+            # A bug of the broker: the owner of the server must hear of it, and the client must not wait for ever.
             self._failed(error)
             self._abort(f"{type(error).__name__}: {error}", logging.ERROR)
 

@@ -147,7 +147,7 @@ class DataDirectory:
             raise
 
     def close(self) -> None:
-        """Close all files and let go of the lock; idempotent."""
+        """Close all files and release the lock; idempotent."""
         self._files.close()
         if self._lock != -1:
             os.close(self._lock)
@@ -228,7 +228,7 @@ class SegmentFiles:
 
 
 class _OpenFiles:
-    """File descriptors, of which only so many are open at a time."""
+    """File descriptors; a limited number of them is open at a time."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()

@@ -1,7 +1,7 @@
 """A classic consumer group as the broker sees it: members, generation, leader, and a state with legal transitions.
 
 It follows Kafka's ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``).
-Everything here is pure: no timers, no log, no clock. Who may do what in which state is decided in
+Everything here is pure: no timers, no log, no clock. What a member may do in which state is decided in
 ``group_coordinator``; this module keeps the books, and keeps them in a deterministic order.
 """
 
@@ -18,7 +18,7 @@ import attrs
 
 from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.java_hash import hash_map_order
-from consumer_coord.broker.purgatory import DelayedOperation, settle
+from consumer_coord.broker.purgatory import DelayedOperation, complete
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     JoinGroupRequestProtocol,
@@ -120,7 +120,7 @@ class GroupMetadata:
     pending_join_members: dict[str, DelayedOperation] = attrs.field(factory=dict)
     pending_sync_members: dict[str, None] = attrs.field(factory=dict)
     awaiting_join_count: int = 0
-    #: Whether somebody joined during the initial delay, so that it is extended.
+    #: Whether a member joined during the initial delay, so that it is extended.
     new_member_added: bool = False
     join_operation: DelayedOperation | None = None
     sync_operation: DelayedOperation | None = None
@@ -202,7 +202,7 @@ class GroupMetadata:
         self._await_join(member, awaiting_join)
 
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> GroupMember:
-        """Give the place of a static member to the one that returned; who still waits as the old one is fenced."""
+        """Give the place of a static member to the one that returned; requests of the old one that still wait are fenced."""
         old = self.members.pop(old_member_id)
         self.complete_join(old, join_error(error_codes.FENCED_INSTANCE_ID, old_member_id))
         self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
@@ -238,12 +238,12 @@ class GroupMetadata:
         return False
 
     def leader_candidates(self) -> Iterable[str]:
-        """Who leads next, best first: who is in the group longest. (In Kafka a hash map's order decides.)"""
+        """Candidates for the next leader, best first: those that joined first. (In Kafka a hash map's order decides.)"""
         return self.members
 
     @property
     def all_members_joined(self) -> bool:
-        """Whether the join phase has nobody left to wait for."""
+        """Whether the join phase has no member left to wait for."""
         return len(self.members) == self.awaiting_join_count and not self.pending_join_members
 
     @property
@@ -271,7 +271,7 @@ class GroupMetadata:
         if waiter is None:
             return False
         self._await_join(member, None)
-        settle(waiter, response)
+        complete(waiter, response)
         return True
 
     def complete_sync(self, member: GroupMember, response: SyncGroupResponse) -> bool:
@@ -280,7 +280,7 @@ class GroupMetadata:
         if waiter is None:
             return False
         member.awaiting_sync = None
-        settle(waiter, response)
+        complete(waiter, response)
         return True
 
     def _await_join(self, member: GroupMember, waiter: asyncio.Future[JoinGroupResponse] | None) -> None:
@@ -303,10 +303,10 @@ class GroupMetadata:
         Members are counted by their list of names, so that this costs O(different lists), not O(members). Of names
         with equally many votes Kafka takes the first one in the order of a Java hash map, and so does this.
         """
-        everybody = len(self.members)
+        members = len(self.members)
         votes: dict[str, int] = {}
         for names, count in self._preferences.items():
-            vote = next(name for name in names if self._protocol_counts[name] == everybody)
+            vote = next(name for name in names if self._protocol_counts[name] == members)
             votes[vote] = votes.get(vote, 0) + count
         return max(hash_map_order(votes), key=votes.__getitem__)
 
@@ -342,7 +342,7 @@ class GroupMetadata:
         return self._subscribed_topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the group must be taken to use a topic; when nobody knows, a consumer group uses them all."""
+        """Whether the group must be taken to use a topic; when that is unknown, a consumer group uses them all."""
         topics = self.subscribed_topics()
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
 

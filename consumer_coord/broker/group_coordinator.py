@@ -38,7 +38,7 @@ from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState, StoreHooks, response_error
 from consumer_coord.broker.joining import Joining, RequestContext
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, settle
+from consumer_coord.broker.purgatory import DelayedOperation, Purgatory, complete
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup
 from consumer_coord.wire.messages.group import (
@@ -115,7 +115,7 @@ class GroupCoordinator:
         self._store.elect(partition, log, leader_epoch, self._loaded)
 
     def on_resignation(self, partition: int) -> None:
-        """Another broker leads a partition now: whoever waits here is told NOT_COORDINATOR."""
+        """Another broker leads a partition now: requests that wait here are answered NOT_COORDINATOR."""
         shard = self._store.resign(partition)
         if shard is not None:
             for group in shard.groups.values():
@@ -217,7 +217,7 @@ class GroupCoordinator:
         waiter: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
         superseded, member.awaiting_sync = member.awaiting_sync, waiter
         if superseded is not None:
-            settle(superseded, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
+            complete(superseded, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
         if group.leader_id == member.member_id:
             self._store_assignment(shard, group, request)
         return await waiter
@@ -226,7 +226,7 @@ class GroupCoordinator:
         assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
 
         def stored(append_error: int) -> None:
-            # While the log took its time a rebalance may have started; it has told everybody already.
+            # While the log took its time a rebalance may have started, which has answered all members already.
             if (
                 group.state is not GroupState.COMPLETING_REBALANCE
                 or group.generation_id != request.generation_id
@@ -279,7 +279,7 @@ class GroupCoordinator:
             return LeaveGroupResponse(members=members)
         responses = tuple(_left(identity, self._leave(group, identity)) for identity in request.members)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._after_leaving(shard, group, responses, lambda append_error: settle(done, append_error))
+        self._after_leaving(shard, group, responses, lambda append_error: complete(done, append_error))
         error_code = response_error(await done)
         return LeaveGroupResponse(error_code=error_code, members=() if error_code else responses)
 
@@ -302,7 +302,7 @@ class GroupCoordinator:
     def _after_leaving(
         self, shard: Shard, group: GroupMetadata, responses: Sequence[MemberResponse], done: Callable[[int], None]
     ) -> None:
-        """Go on without who left. ``done`` waits for the empty generation to be stored if nobody is left."""
+        """Go on without the members that left. ``done`` waits for the empty generation to be stored if no member is left."""
         if all(response.error_code for response in responses):
             return done(error_codes.NONE)
         if group.can_rebalance and group.state is not GroupState.EMPTY:

@@ -20,7 +20,7 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.records import encode, group_tombstones
 from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_ID, GroupMetadata, GroupState
 from consumer_coord.broker.group_store import GroupStore, Shard, encode_offset, response_error
-from consumer_coord.broker.purgatory import settle
+from consumer_coord.broker.purgatory import complete
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.schema import ZERO_UUID
 
@@ -44,7 +44,7 @@ class Commit:
 
 @attrs.frozen
 class Committer:
-    """Who commits: a member with its generation, or (-1 and no member id) somebody outside of the group's protocol."""
+    """The sender of a commit: a member with its generation, or a client outside of the group (-1 and no member id)."""
 
     group_id: str
     generation_id: int = -1
@@ -174,7 +174,7 @@ class OffsetCoordinator:
                     _apply(group.offsets, accepted, base_offset, producer_id)
                 elif isinstance(group, GroupMetadata) and group.is_simple and not group.generation_id and not group.offsets:
                     shard.groups.pop(group.group_id, None)
-                settle(done, append_error)
+                complete(done, append_error)
 
             records = [(_key(committer.group_id, commit), encode_offset(offset)) for commit, offset in accepted]
             self._store.append(shard, records, appended, producer_id, producer_epoch)
@@ -197,8 +197,8 @@ class OffsetCoordinator:
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
         """(error code, for each partition its offset, or an error code: 0 means that it has none).
 
-        ``partitions`` None means every partition that the group has an offset of. Members of the consumer protocol say
-        who they are and in which epoch.
+        ``partitions`` None means every partition that the group has an offset of. Members of the consumer protocol tell
+        their id and epoch.
         """
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
@@ -257,7 +257,7 @@ class OffsetCoordinator:
         self, shard: Shard, group: GroupMetadata | ConsumerGroup, doomed: Sequence[tuple[str, int]], with_group: bool
     ) -> int:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tombstones(shard, group, doomed, with_group, lambda error_code: settle(done, error_code))
+        self._tombstones(shard, group, doomed, with_group, lambda error_code: complete(done, error_code))
         return response_error(await done)
 
     def _tombstones(
@@ -387,7 +387,7 @@ def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMet
         and group.protocol_type == CONSUMER_PROTOCOL_TYPE
         and group.subscribed_topics() is not None
     ):
-        return _commit_timestamp_ms  # of topics that nobody in the group subscribes to any more
+        return _commit_timestamp_ms  # of topics that no member subscribes to any more
     return None
 
 

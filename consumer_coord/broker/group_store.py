@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
-#: A log of groups is written anew when it has grown by so many bytes, and has doubled.
+#: A log of groups is written anew when it has grown by this many bytes, and has doubled.
 _COMPACT_AT = 32 << 20
 
 #: What a failed append means to the member whose request it was (``appendGroupMetadataErrorToResponseError``).

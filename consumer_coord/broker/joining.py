@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, under which id, and what that does to the group.
+"""JoinGroup: which members may join, under which id, and what that does to the group.
 
 It follows the ``classicGroupJoin…`` methods of Kafka's ``GroupMetadataManager``, whose error codes it answers.
 """
@@ -21,7 +21,7 @@ from consumer_coord.broker.group import (
     join_error,
 )
 from consumer_coord.broker.group_store import GroupStore, Shard, response_error
-from consumer_coord.broker.purgatory import Purgatory, settle
+from consumer_coord.broker.purgatory import Purgatory, complete
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     JoinGroupRequest,
@@ -78,7 +78,7 @@ class Joining:
         def stored(append_error: int) -> None:
             if append_error == error_codes.NONE or shard.groups.get(group.group_id) is not group:
                 return
-            # The group must not outlive its record: whoever came in meanwhile starts again.
+            # The group must not outlive its record: members that came in meanwhile start again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
             _refuse(waiter, response_error(append_error))
@@ -112,7 +112,7 @@ class Joining:
             return True
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # By those who joined again, so that of a group that is too large the last ones to come are turned away.
+            # By the members that joined again, so that of a group that is too large the last ones to come are turned away.
             joined = member is not None and member.awaiting_join is not None
             return joined or group.awaiting_join_count < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
@@ -184,7 +184,7 @@ class Joining:
             member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if superseded is not None:
-            # It asked again on another connection: nobody reads the first answer, but it must not wait for ever.
+            # It asked again on another connection: the first request is not read any more, but must not wait for ever.
             _refuse(superseded, error_codes.REBALANCE_IN_PROGRESS, member.member_id)
         return self._rebalance.prepare_or_complete(
             shard, group, f"member {member.member_id} joins again; reason: {request.reason}"
@@ -262,7 +262,7 @@ class Joining:
             group.update_member(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
             restored = group.replace_static_member(member.group_instance_id, member.member_id, old.member_id)
             self._rebalance.reschedule_heartbeat(shard, group, restored)
-        settle(
+        complete(
             waiter,
             JoinGroupResponse(
                 error_code=response_error(append_error),
@@ -275,7 +275,7 @@ class Joining:
 
 
 def _refuse(waiter: Waiter, error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> None:
-    settle(waiter, join_error(error_code, member_id))
+    complete(waiter, join_error(error_code, member_id))
 
 
 def _current_generation(

@@ -76,7 +76,7 @@ class PartitionLog:
         self.end_offset = 0
         self.size = 0
         self.producers = ProducerStates()
-        #: Called with the number of bytes after each append, by those who wait for records.
+        #: Called with the number of bytes after each append, for requests that wait for records.
         self.on_append: dict[int, Callable[[int], None]] = {}
         self._storage = storage
         self._batches: list[_Batch] = []
@@ -299,7 +299,7 @@ class PartitionLog:
     # -- leader epochs (KIP-101, KIP-320)
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch in which ``offset`` was, or will be, written; -1 in a log nobody wrote to."""
+        """The leader epoch in which ``offset`` was, or will be, written; -1 in a log that was never written."""
         index = bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
         return self._epochs[index][0] if index >= 0 else -1
 

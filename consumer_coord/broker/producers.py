@@ -10,7 +10,7 @@ from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.wire import error_codes
 
-#: So many batches may be in flight on one connection of an idempotent producer; a repetition of any of them is found.
+#: Batches that may be in flight on one connection of an idempotent producer; a repetition of any of them is found.
 _REMEMBERED_BATCHES = 5
 #: Producers that wrote longest ago are forgotten beyond this many.
 _MAX_PRODUCERS = 10_000

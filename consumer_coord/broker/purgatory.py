@@ -20,8 +20,8 @@ _SWEEP_THRESHOLD = 256
 T = TypeVar("T")
 
 
-def settle(waiter: asyncio.Future[T], result: T) -> None:
-    """Give a waiter its result, unless it gave up waiting."""
+def complete(waiter: asyncio.Future[T], result: T) -> None:
+    """Give a waiter its result, unless it stopped waiting."""
     if not waiter.done():
         waiter.set_result(result)
 

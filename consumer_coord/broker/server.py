@@ -217,7 +217,7 @@ class EmbeddedKafka:
         self._call(lambda: self._running.create_topic(name, partitions, configs=configs))
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Add partitions to a topic until it has so many."""
+        """Add partitions to a topic, up to ``partitions`` in all."""
         self._call(lambda: self._running.grow_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:

@@ -1,6 +1,6 @@
-"""The topics of a cluster: who leads which partition, in which epoch, and the logs.
+"""The topics of a cluster: the leader of each partition, its epoch, and the logs.
 
-There is one log per partition for the whole cluster, as if replication took no time and never lagged: whoever leads a
+There is one log per partition for the whole cluster, as if replication took no time and never lagged: the broker that leads a
 partition serves it from there.
 """
 

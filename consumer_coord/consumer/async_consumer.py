@@ -152,7 +152,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     reset=ResetPolicy(
                         self._settings.auto_offset_reset,
                         self._settings.isolation_level == "read_committed",
-                        check_epochs=self._threaded is not None,
+                        looks_up=self._threaded is not None,
                     ),
                     auto_store=self._auto_store,
                     resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
@@ -271,7 +271,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             else:
                 engine.core.subscribe(topics)
                 self._subscription = to_topics(topics)
-            engine.subscribed(Callbacks(on_assign, on_revoke, on_lost))
+            engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
 
     async def unsubscribe(self) -> None:
         """Commit what is finished, give everything up, and leave the group."""

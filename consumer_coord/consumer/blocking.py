@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import CONSUMER, ClientConfig, Config, as_assignor, load_assignors, parse
+from consumer_coord.config import CONSUMER, Config, as_assignor, load_assignors, parse
 from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
@@ -36,6 +36,7 @@ from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetada
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.generation import Generation
 from consumer_coord.list_offsets import ListedOffset, list_offsets
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.printable import get_logger

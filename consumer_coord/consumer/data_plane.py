@@ -6,7 +6,7 @@ do, and an operation that was begun goes on when the one who awaits it is cancel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -49,6 +49,9 @@ class DataPlane(Protocol):
 
     async def settled(self) -> None:
         """Returns when no operation that was begun is still under way."""
+
+    async def learn(self, topics: Collection[str], limit_s: float) -> bool:
+        """Hear of topics that will be assigned, within ``limit_s``; False when no broker answered."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too, from these positions; none of them is assigned now, and none is paused afterwards."""

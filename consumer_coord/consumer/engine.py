@@ -80,9 +80,9 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.identity = TopicIdentity(core, home)
+        self.identity = TopicIdentity(core, home, self.reader.handed_out)
         self.auto = AutoCommit(core, home, self.identity)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.identity.now)
         self.commits = AsynchronousCommits(core, home, told, self.identity)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -91,6 +91,8 @@ class Engine:
         #: True while partitions are assigned by the application, not by a group.
         self.manual = False
         self.closing = False
+        #: Topics of the subscription that the data plane may not have heard of.
+        self._expected: frozenset[str] = frozenset()
         self._home = home
         self._settings = settings
         self._events = events
@@ -165,9 +167,19 @@ class Engine:
             return
         if not self.manual and (not reader.assigned or core.rebalancing or self.starting.pending):
             if not core.application.attention:
-                await self._home.ring(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
+                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
             slice_s = 0.0
         await reader.fetch(most, slice_s)
+
+    async def _wait_for_group(self, slice_s: float) -> None:
+        """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""
+        ends = self._home.now() + slice_s
+        unheard = bool(self._expected) and not self.reader.assigned and slice_s > 0
+        if unheard and await self.reader.plane.learn(self._expected, slice_s):
+            self._expected = frozenset()
+        left_s = ends - self._home.now()
+        if left_s > 0 or slice_s == 0:
+            await self._home.ring(max(0.0, left_s))
 
     def _look_for_lapsed(self) -> None:
         """Events that say that an offset is out of range: their partitions begin again."""
@@ -226,7 +238,7 @@ class Engine:
             await self._home.settled()
             await self.reader.ready()
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
-            self.identity.started(recreated)
+            self.identity.begun_anew(recreated)
             self.auto.forget(recreated)
             for partition in recreated:
                 self.stored.pop(partition, None)
@@ -379,8 +391,9 @@ class Engine:
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
-    def subscribed(self, callbacks: Callbacks) -> None:
-        """The subscription was handed to the coordinator."""
+    def subscribed(self, callbacks: Callbacks, topics: Iterable[str] = ()) -> None:
+        """The subscription was handed to the coordinator; ``topics``: those that it names."""
+        self._expected = frozenset(topics)
         self.handover.callbacks = callbacks
         self.auto.begin()
 

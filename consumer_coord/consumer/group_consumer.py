@@ -97,7 +97,7 @@ class GroupConsumer:
                 reset=ResetPolicy(
                     self._settings.auto_offset_reset,
                     self._settings.isolation_level == "read_committed",
-                    check_epochs=True,
+                    looks_up=True,
                 ),
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
@@ -319,7 +319,8 @@ class GroupConsumer:
                 self._coordinator.subscribe_pattern(librdkafka_pattern(topics))
             else:
                 self._coordinator.subscribe(topics)
-            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost))
+            named = () if any(topic.startswith("^") for topic in topics) else topics
+            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), named)
 
         self._run(subscribe, in_callback=False)
 

@@ -297,6 +297,13 @@ class Reader:
                 positions[partition] = began
         return positions
 
+    def handed_out(self, partition: TopicPartition) -> bool:
+        """Whether the application got a record of a partition since it was begun at the first record; thread-safe."""
+        if (partition.topic, partition.partition) not in self.behind:
+            return False
+        waiting = next((one for one in list(self.ahead) if partition_of_message(one) == partition), None)
+        return waiting is None or waiting.offset() > 0
+
     async def position(self, partition: TopicPartition) -> int:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
         found = (await self.positions([partition])).get(partition)

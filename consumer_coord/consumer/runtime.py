@@ -22,12 +22,12 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from consumer_coord.config import ClientConfig
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application import Application
 from consumer_coord.net import security
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.printable import get_logger
 from consumer_coord.version import __version__
@@ -89,27 +89,13 @@ async def _in_thread(function: Callable[[], T], /) -> T:
 def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None = None) -> ClusterClient:
     """A cluster client of its own for the running loop.
 
-    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.cluster.ClusterConfig`.  Raises
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
     :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
     secured = security.load(config.security)
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return ClusterClient(
-        ClusterConfig(
-            bootstrap_servers=config.bootstrap_servers,
-            client_id=config.client_id,
-            software_version=__version__,
-            request_timeout_ms=config.request_timeout_ms,
-            connection_setup_timeout_ms=config.connection_setup_timeout_ms,
-            reconnect_backoff_ms=config.reconnect_backoff_ms,
-            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-            metadata_max_age_ms=config.metadata_max_age_ms,
-            connections_max_idle_ms=config.connections_max_idle_ms,
-            allow_auto_create_topics=config.allow_auto_create_topics,
-            unreachable_timeout_ms=unreachable_timeout_ms,
-        ),
+        attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms),
         environment,
         secured.authenticator(environment),
     )

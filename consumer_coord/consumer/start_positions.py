@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from consumer_coord.consumer.data_plane import EARLIEST
-from consumer_coord.errors import NoOffsetError
+from consumer_coord.errors import CoordinatorError, NoOffsetError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.leader_epochs import epoch_ends
+from consumer_coord.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
 from consumer_coord.list_offsets import list_offsets
 from consumer_coord.printable import get_logger
@@ -25,7 +26,7 @@ logger = get_logger(__name__)
 BY_DURATION = "by_duration:"
 #: ``auto.offset.reset=none``, in librdkafka's word.
 NONE = "error"
-#: How long the check of leader epochs may hold up the beginning; librdkafka would take up to a second.
+#: How long such a look-up may hold up the beginning; librdkafka would take up to a second.
 _CHECK_MS = 1_000
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
@@ -46,8 +47,10 @@ class Starts:
     """Where each partition begins, by how that was found out."""
 
     committed: Positions = attrs.field(factory=dict)
-    #: By ``auto.offset.reset``; the offset of the first record is not looked up (``EARLIEST``).
+    #: By ``auto.offset.reset``.
     reset: Positions = attrs.field(factory=dict)
+    #: At the first record, which is no position to commit before something was read.
+    first: Positions = attrs.field(factory=dict)
     #: Without a position, and ``auto.offset.reset`` is ``none``: why.
     unknown: Mapping[TopicPartition, str] = attrs.field(factory=dict)
 
@@ -59,8 +62,9 @@ class ResetPolicy:
     reset: str
     read_committed: bool
     #: Check that the group's commits are still in the log (KIP-320), before the data plane begins there.  librdkafka would
-    #: check it, too, but begins only a second later.
-    check_epochs: bool = False
+    #: check it, too, but begins only a second later.  For the same reason first offsets are looked up, for all partitions in
+    #: one request: librdkafka asks for each one, and its question waits behind a Fetch that waits for records.
+    looks_up: bool = False
 
     async def starts(
         self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float
@@ -70,11 +74,14 @@ class ResetPolicy:
         rows = await coordinator.committed(wanted, timeout_ms)
         committed = {partition: position for partition, position in rows.items() if position is not None}
         resets = self.resets(coordinator, wanted - committed.keys(), timeout_ms)
-        if not self.check_epochs:
+        if not self.looks_up:
             return attrs.evolve(await resets, committed=committed)
         found, checked = await asyncio.gather(resets, self._checked(coordinator, committed, timeout_ms))
         return attrs.evolve(
-            checked, reset={**found.reset, **checked.reset}, unknown={**found.unknown, **checked.unknown}
+            checked,
+            reset={**found.reset, **checked.reset},
+            first={**found.first, **checked.first},
+            unknown={**found.unknown, **checked.unknown},
         )
 
     async def _checked(self, coordinator: ConsumerCoordinator, committed: Positions, timeout_ms: float) -> Starts:
@@ -101,8 +108,8 @@ class ResetPolicy:
         if lost and self.reset != NONE:
             # Nothing is left of that epoch, nor of older ones.
             again = await self.resets(coordinator, frozenset(lost), timeout_ms)
-            return Starts(good, {**reset, **again.reset}, again.unknown)
-        return Starts(good, reset, lost)
+            return Starts(good, {**reset, **again.reset}, again.first, again.unknown)
+        return Starts(good, reset, unknown=lost)
 
     async def resets(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
@@ -115,7 +122,7 @@ class ResetPolicy:
         if not partitions:
             return Starts()
         if self.reset == "earliest":
-            return Starts(reset=dict.fromkeys(partitions, EARLIEST))
+            return Starts(first=await self._first(coordinator, partitions, timeout_ms))
         if self.reset == "latest":
             return Starts(reset=await self._listed(coordinator, dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout_ms))
         if self.reset.startswith(BY_DURATION):
@@ -126,6 +133,19 @@ class ResetPolicy:
             ends = await self._listed(coordinator, none, timeout_ms) if none else {}
             return Starts(reset={**found, **ends})
         return Starts(unknown=dict.fromkeys(partitions, "no committed offset"))
+
+    async def _first(
+        self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float
+    ) -> Positions:
+        logical = dict.fromkeys(partitions, EARLIEST)
+        if not self.looks_up:
+            return logical
+        try:
+            wanted = dict.fromkeys(partitions, EARLIEST_TIMESTAMP)
+            return {**logical, **await self._listed(coordinator, wanted, min(timeout_ms, _CHECK_MS))}
+        except CoordinatorError as error:
+            logger.debug("first offsets are left to librdkafka: %s", error)
+            return logical
 
     async def _listed(
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float

@@ -27,6 +27,8 @@ class _LookUp:
 
     pending: Pending[Starts]
     ownerships: Mapping[TopicPartition, int | None]
+    #: Of which topics: what was committed for a topic that was made again since is no position of the new one.
+    topics: Mapping[TopicPartition, object]
 
 
 class Starting:
@@ -40,8 +42,12 @@ class Starting:
         policy: ResetPolicy,
         on_committed: Callable[[Positions], None],
         on_reset: Callable[[Positions], None],
+        topic_id: Callable[[TopicPartition], object],
     ) -> None:
-        """``on_committed`` gets what begins at a commit of the group, ``on_reset`` what begins by the policy."""
+        """``topic_id``: which topic bears a partition's name now.
+
+        ``on_committed`` gets what begins at a commit of the group, ``on_reset`` what begins by the policy.
+        """
         #: Held, told to the application, and waiting for their position; nothing is read from them.
         self.pending: frozenset[TopicPartition] = frozenset()
         #: Without a position, and ``auto.offset.reset`` is none: why.
@@ -57,6 +63,7 @@ class Starting:
         self._retry_at = 0.0
         self._on_committed = on_committed
         self._on_reset = on_reset
+        self._topic_id = topic_id
 
     @property
     def busy(self) -> bool:
@@ -125,10 +132,16 @@ class Starting:
         async def look_up() -> Starts:
             found = await policy.starts(core, wanted - lapsed, limit_ms)
             again = await policy.resets(core, lapsed, limit_ms)
-            return attrs.evolve(found, reset={**found.reset, **again.reset}, unknown={**found.unknown, **again.unknown})
+            return attrs.evolve(
+                found,
+                reset={**found.reset, **again.reset},
+                first={**found.first, **again.first},
+                unknown={**found.unknown, **again.unknown},
+            )
 
         pending = self._home.start(look_up)
-        self._look_up = _LookUp(pending, core.assignment.ownerships(wanted))
+        topics = {partition: self._topic_id(partition) for partition in wanted}
+        self._look_up = _LookUp(pending, core.assignment.ownerships(wanted), topics)
         pending.add_done_callback(lambda _: core.application.rouse())
 
     async def _take(self, look_up: _LookUp) -> None:
@@ -150,6 +163,7 @@ class Starting:
             partition
             for partition, ownership in look_up.ownerships.items()
             if ownership is not None and now[partition] == ownership
+            and look_up.topics[partition] == self._topic_id(partition)
             and (partition not in self._reader.assigned or partition in self._lapsed)
         }
         committed = {partition: at for partition, at in found.committed.items() if partition in still}
@@ -159,7 +173,8 @@ class Starting:
         )
         self._on_committed(committed)
         self._on_reset(reset)
-        await self._start({**committed, **reset}, begun=reset.keys())
+        first = {partition: at for partition, at in found.first.items() if partition in still}
+        await self._start({**committed, **reset, **first}, begun=reset.keys())
 
 
 def _without(values: Mapping[TopicPartition, T], gone: Collection[TopicPartition]) -> dict[TopicPartition, T]:

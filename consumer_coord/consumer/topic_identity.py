@@ -9,7 +9,7 @@ begin again with the first record of the new topic.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
@@ -23,27 +23,41 @@ _UNKNOWN = uuid.UUID(int=0)
 class TopicIdentity:
     """The ids of the topics that are read; brokers before 2.8 tell none, and nothing is checked there."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, handed_out: Callable[[TopicPartition], bool]) -> None:
+        """``handed_out`` tells whether the application has got a record since the partition was begun anew."""
         self._core = core
         self._home = home
+        self._handed_out = handed_out
         self._ids: dict[TopicPartition, uuid.UUID] = {}
+        #: The topic that was, until the application gets a record of the new one: what it commits is of the former.
+        self._former: dict[TopicPartition, uuid.UUID] = {}
         self._seen = -1
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
         """These are read from the topics that bear their names now."""
-        self._ids.update({partition: known for partition in partitions if (known := self._now(partition)) is not None})
+        self._ids.update({partition: known for partition in partitions if (known := self.now(partition)) is not None})
+
+    def begun_anew(self, partitions: Collection[TopicPartition]) -> None:
+        """These are read from the beginning of the topics that bear their names now."""
+        for partition in partitions:
+            self._former.setdefault(partition, self._ids[partition])
+        self.started(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """These are read no more."""
         for partition in partitions:
             self._ids.pop(partition, None)
+            self._former.pop(partition, None)
 
     def of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, uuid.UUID]:
-        """partition -> the id of the topic that its positions belong to, for those of which it is known."""
-        return {partition: self._ids[partition] for partition in partitions if partition in self._ids}
+        """partition -> the id of the topic that the application's positions belong to, for those of which it is known."""
+        for partition in [one for one in self._former if self._handed_out(one)]:
+            del self._former[partition]
+        ids = {**self._ids, **self._former}
+        return {partition: ids[partition] for partition in partitions if partition in ids}
 
     def recreated(self, assigned: Set[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of ``assigned`` whose topic has another id now; the same again until :meth:`started` is called for them."""
+        """Those of ``assigned`` whose topic has another id now; the same again until :meth:`begun_anew` is called for them."""
         version = self._core.cluster.metadata.version
         if version == self._seen and len(self._ids) == len(assigned):
             return frozenset()
@@ -51,7 +65,7 @@ class TopicIdentity:
         other = frozenset(
             partition
             for partition, before in self._ids.items()
-            if (known := self._now(partition)) is not None and known != before
+            if (known := self.now(partition)) is not None and known != before
         )
         if not other:
             self._seen = version
@@ -78,6 +92,7 @@ class TopicIdentity:
         pending.add_done_callback(look_up)
         return pending
 
-    def _now(self, partition: TopicPartition) -> uuid.UUID | None:
+    def now(self, partition: TopicPartition) -> uuid.UUID | None:
+        """The id of the topic that bears a partition's name now, None when it is not known."""
         topic = self._core.cluster.metadata.topics.get(partition.topic)
         return None if topic is None or topic.id == _UNKNOWN else topic.id

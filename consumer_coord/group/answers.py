@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 
+from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import (
     AuthorizationError,
     BrokerError,
@@ -94,6 +95,17 @@ def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> Coordi
     if detail and detail != advice:
         advice = f"{advice}; {detail}"
     return kind(f"{said}: {advice}" if advice else said, code=code)
+
+
+def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
+    """The value of ours that a refused JoinGroup or SyncGroup is about; empty when it is about none."""
+    if code == codes.INCONSISTENT_GROUP_PROTOCOL:
+        return f"this member offers {', '.join(assignors)} (partition.assignment.strategy)"
+    if code == codes.INVALID_SESSION_TIMEOUT:
+        return f"session.timeout.ms={config.session_timeout_ms} here"
+    if code == codes.FENCED_INSTANCE_ID:
+        return f"group.instance.id={config.group_instance_id} here"
+    return ""
 
 
 _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,7 +15,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.environment import now
 from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import leader
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.figures import Figures
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
@@ -48,7 +48,7 @@ class Assigning:
         config: CoordinatorConfig,
         cluster: ClusterClient,
         watch: MetadataWatch,
-        offsets: Offsets,
+        offsets: CommittedOffsets,
         metrics: Metrics,
         log: logging.LoggerAdapter[logging.Logger],
         ask: Callable[[Any], Awaitable[Any]],
@@ -172,3 +172,15 @@ class Assigning:
         if not work.cancelled():
             self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
         self._on_return()
+
+
+def tell_assignor(
+    assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
+) -> None:
+    """Call ``on_assignment`` of the assignor that the group agreed on; raises :class:`AssignorError` when it raises."""
+    for assignor in assignors:
+        if assignor.name == name:
+            try:
+                assignor.on_assignment(assignment, generation)
+            except Exception as error:
+                raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error

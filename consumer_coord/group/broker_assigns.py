@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer_coord.group.consumer_protocol.schedule import EARLY_MS
 from consumer_coord.group.member_log import MemberLog
-from consumer_coord.group.session import Session
+from consumer_coord.group.session import ClassicSession
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
 #: Assignors of Kafka's own, in place of which a broker's does as well.
@@ -14,7 +14,7 @@ _OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 class BrokerAssigns:
     """Whether it does, and what follows."""
 
-    def __init__(self, log: MemberLog, session: Session) -> None:
+    def __init__(self, log: MemberLog, session: ClassicSession) -> None:
         self._log = log
         self._session = session
         self._true = self._told = False

@@ -21,27 +21,25 @@ from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.config import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import (
-    AssignorError,
     CoordinatorError,
     MalformedMessageError,
     RetriableError,
 )
 from consumer_coord.group import requests
-from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, step_for
-from consumer_coord.group.assigning import Assigning
+from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
+from consumer_coord.group.assigning import Assigning, tell_assignor
 from consumer_coord.group.broker_assigns import BrokerAssigns
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
 from consumer_coord.group.protocol import MemberContext
-from consumer_coord.group.session import Session
+from consumer_coord.group.session import ClassicSession
 from consumer_coord.group.standing import Standing, Superseded
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
-from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import decode_assignment
 from consumer_coord.wire.messages.group import (
     JoinGroupResponse,
@@ -58,8 +56,8 @@ class ClassicProtocol:
     def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
         """``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support."""
         config = context.config
-        self.assignors = tuple(assignors)
-        self.rebalance_protocol = common_protocol(self.assignors)
+        self._assignors = tuple(assignors)
+        self.rebalance_protocol = common_protocol(self._assignors)
         self.lease = context.make_lease(
             session_timeout_ms=config.session_timeout_ms, rebalance_timeout_ms=config.rebalance_timeout_ms
         )
@@ -68,8 +66,8 @@ class ClassicProtocol:
         #: The membership, and what follows when it changes.
         self.standing = Standing(context, self.lease, self._waiting)
         #: Heartbeats.
-        self.session = Session(context, self.standing, self.lease, self._waiting)
-        self.offsets = Offsets(
+        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.offsets = CommittedOffsets(
             config,
             context.link,
             self.standing,
@@ -253,7 +251,7 @@ class ClassicProtocol:
 
     # -- the sequence ----------------------------------------------------------------------------------------------------
 
-    async def ensure_coordinator_ready(self) -> Broker:
+    async def _ensure_coordinator_ready(self) -> Broker:
         """Find the coordinator if it is not known (``ensureCoordinatorReady``)."""
         context = self._context
         return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
@@ -301,7 +299,7 @@ class ClassicProtocol:
         if before.generation_id < 0:
             peers.gathering.arrives(self.session)
         try:
-            await self.ensure_coordinator_ready()
+            await self._ensure_coordinator_ready()
             standing.check_not_superseded(before)
             topics = await self.on_join_prepare()
             joined = await self._join_group(topics, reason)
@@ -401,7 +399,7 @@ class ClassicProtocol:
             if before.has_member_id or config.group_instance_id is not None:
                 await context.peers.gathering.pass_gate(self.session)
                 standing.check_not_superseded(before)
-            broker = await self.ensure_coordinator_ready()
+            broker = await self._ensure_coordinator_ready()
             await self._join_pace.turn()
             standing.check_not_superseded(before)
             started = now()
@@ -410,7 +408,7 @@ class ClassicProtocol:
             if before.has_member_id:
                 context.peers.joins(self.session, owns_less=before.generation_id >= 0 and bool(named - self._named))
             answer: JoinGroupResponse = await self.session.ask_and_wait(
-                broker, requests.join_group(config, before, self.assignors, topics, owned, reason)
+                broker, requests.join_group(config, before, self._assignors, topics, owned, reason)
             )
             standing.check_not_superseded(before)
             step = step_for(JOIN_GROUP, answer.error_code)
@@ -425,7 +423,7 @@ class ClassicProtocol:
             if step is Step.GO_ON:
                 break
             standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
-        check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self.assignors])
+        check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(
             Generation(answer.generation_id, answer.member_id, answer.protocol_name),
@@ -447,12 +445,12 @@ class ClassicProtocol:
         The assignor runs in a worker thread, at most ``assignor.timeout.ms``.  Raises
         :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
         """
-        assignor = next(each for each in self.assignors if each.name == joined.protocol_name)
+        assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
         """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
-        broker = await self.ensure_coordinator_ready()
+        broker = await self._ensure_coordinator_ready()
         config = self._context.config
         return await self._context.link.ask(
             broker, message, timeout_ms=config.request_timeout_ms, patience_ms=config.session_timeout_ms / 2
@@ -464,7 +462,7 @@ class ClassicProtocol:
         """Send SyncGroup, the leader's with every member's assignment, and wait for our own (SyncGroupResponseHandler)."""
         context, standing = self._context, self.standing
         current = self.generation_state
-        broker = await self.ensure_coordinator_ready()
+        broker = await self._ensure_coordinator_ready()
         standing.check_not_superseded(current)
         if self.is_leader:
             context.peers.leader_first.leader_syncs(current.generation_id)
@@ -504,7 +502,7 @@ class ClassicProtocol:
         if unwanted:
             context.log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
             assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
-        self._tell_assignor(generation, assignment)
+        tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
         context.application.failures.went_on()
@@ -515,14 +513,6 @@ class ClassicProtocol:
             context.application.call_attention()
         self._look_for_another_round(topics, unwanted=bool(unwanted))
         context.signal.fire()
-
-    def _tell_assignor(self, generation: int, assignment: Mapping[str, Sequence[int]]) -> None:
-        for assignor in self.assignors:
-            if assignor.name == self.generation_state.protocol_name:
-                try:
-                    assignor.on_assignment(assignment, generation)
-                except Exception as error:
-                    raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error
 
     def _look_for_another_round(self, topics: tuple[str, ...], *, unwanted: bool) -> None:
         """Whatever changed while the rebalance went on is a reason for the next one."""
@@ -588,13 +578,8 @@ class ClassicProtocol:
                 lambda: self.generation_state.has_member_id or not standing.joining, Deadline.after(MEMBER_ID_MS)
             )
 
+    def _names(self) -> list[str]:
+        return [assignor.name for assignor in self._assignors]
+
     def _detail(self, code: int) -> str:
-        """The value of ours that a refusal is about."""
-        config = self._context.config
-        if code == codes.INCONSISTENT_GROUP_PROTOCOL:
-            return f"this member offers {', '.join(one.name for one in self.assignors)} (partition.assignment.strategy)"
-        if code == codes.INVALID_SESSION_TIMEOUT:
-            return f"session.timeout.ms={config.session_timeout_ms} here"
-        if code == codes.FENCED_INSTANCE_ID:
-            return f"group.instance.id={config.group_instance_id} here"
-        return ""
+        return refused_value(code, self._context.config, self._names())

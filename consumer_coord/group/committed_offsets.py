@@ -38,11 +38,12 @@ from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.connection import Versioned
+from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.signals import Signal
-from consumer_coord.topic_partition import TopicPartition, by_topic, listed
+from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,
@@ -50,10 +51,6 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
 
@@ -112,7 +109,7 @@ class _Entry:
 
 @attrs.define(eq=False)
 class _Ticket:
-    """One call of :meth:`Offsets.commit`."""
+    """One call of :meth:`CommittedOffsets.commit`."""
 
     entries: dict[TopicPartition, _Entry]
     future: asyncio.Future[CommitResult]
@@ -126,7 +123,7 @@ class _Ticket:
                 self.future.set_result(dict(self.results))
 
 
-class Offsets:
+class CommittedOffsets:
     """The commit lane and the offset fetches of one member; everything on its loop."""
 
     def __init__(
@@ -514,7 +511,7 @@ class Offsets:
                 broker = await self._link.find(deadline)
                 answer = await self._link.ask(
                     broker,
-                    _fetch_request(self._group_id, partitions),
+                    offset_fetch(self._group_id, partitions, require_stable=True),
                     timeout_ms=self._request_timeout_ms,
                     patience_ms=max(1.0, deadline.remaining_ms),
                 )
@@ -524,21 +521,15 @@ class Offsets:
     def _read_fetched(
         self, answer: OffsetFetchResponse, partitions: frozenset[TopicPartition], broker: Broker
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        # Up to v7 the message is about one group; from v8 on it has a list of them.
-        group: Any = answer.groups[0] if answer.groups else answer
-        code, topics = group.error_code, group.topics
+        code, offsets = offsets_in(answer)
         self._check_fetched(code, "all partitions", broker)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(sorted(partitions))
-        for topic in topics:
-            for row in topic.partitions:
-                partition = TopicPartition(topic.name, row.partition_index)
-                if partition not in found:
-                    continue
-                self._check_fetched(row.error_code, str(partition), broker)
-                if row.committed_offset >= 0:
-                    found[partition] = OffsetAndMetadata(
-                        row.committed_offset, row.committed_leader_epoch, row.metadata or ""
-                    )
+        for row in offsets:
+            if row.partition not in found:
+                continue
+            self._check_fetched(row.error_code, str(row.partition), broker)
+            if row.offset >= 0:
+                found[row.partition] = OffsetAndMetadata(row.offset, row.leader_epoch, row.metadata)
         return found
 
     def _check_fetched(self, code: int, what: str, broker: Broker) -> None:
@@ -571,22 +562,3 @@ def _by_name_or_id(request: OffsetCommitRequest) -> Versioned:
     """In a version with ids only if every topic's id is known (KIP-848)."""
     by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
     return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)
-
-
-def _fetch_request(group_id: str, partitions: Iterable[TopicPartition]) -> Versioned:
-    """Up to v7 for one group, from v8 on for a list of them (KIP-709); v7 brought require-stable (KIP-447)."""
-    topics = by_topic(partitions)
-
-    def build(version: int) -> OffsetFetchRequest:
-        if version < 8:
-            return OffsetFetchRequest(
-                group_id=group_id,
-                topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=row) for topic, row in topics.items()],
-                require_stable=version >= 7,
-            )
-        rows = [OffsetFetchRequestTopics(name=topic, partition_indexes=row) for topic, row in topics.items()]
-        return OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=group_id, topics=rows)], require_stable=True
-        )
-
-    return Versioned(OffsetFetchRequest, build)

@@ -8,16 +8,13 @@ from typing import Protocol
 from consumer_coord.errors import CoordinatorNotAvailableError
 from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.connection import Versioned
+from consumer_coord.net.group_requests import coordinator_in, find_coordinator
 from consumer_coord.net.metadata import Broker
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.group import FindCoordinatorRequest
 
 logger = get_logger(__name__)
-
-_GROUP = 0
 
 
 class Waiter(Protocol):
@@ -82,7 +79,7 @@ class CoordinatorLookup:
     async def _look_up(self) -> Broker:
         """Until it is found: with backoff, for as long as somebody may still want it."""
         group_id = self._group_id
-        request = _find_request(group_id)
+        request = find_coordinator(group_id)
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):
             with attempt:
                 answer = await self._cluster.request_any(
@@ -91,13 +88,12 @@ class CoordinatorLookup:
                     attempt_ms=self._attempt_ms,
                     note=self._note,
                 )
-                found = answer.coordinators[0] if answer.coordinators else answer
-                code = found.error_code
+                code, coordinator = coordinator_in(answer)
                 for waiter in dict.fromkeys(self._waiting):
                     waiter.looked_up()
                 if code == codes.NONE:
-                    self.coordinator = Broker(found.node_id, found.host, found.port)
-                    return self.coordinator
+                    self.coordinator = coordinator
+                    return coordinator
                 if codes.is_retriable(code):
                     raise CoordinatorNotAvailableError(
                         f"the brokers have no coordinator for group {group_id!r} now ({codes.error_name(code)})", code=code
@@ -109,14 +105,3 @@ class CoordinatorLookup:
         self._last = message
         for waiter in dict.fromkeys(self._waiting):
             waiter.note_obstacle(message)
-
-
-def _find_request(group_id: str) -> Versioned:
-    """Up to v3 for one group, from v4 on for a list of them."""
-
-    def build(version: int) -> FindCoordinatorRequest:
-        if version >= 4:
-            return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=_GROUP)
-        return FindCoordinatorRequest(key=group_id, key_type=_GROUP)
-
-    return Versioned(FindCoordinatorRequest, build)

@@ -11,7 +11,7 @@ import attrs
 
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.leader import ClusterView
 from consumer_coord.list_offsets import LATEST, ListedOffset, list_offsets
 from consumer_coord.net.cluster import ClusterClient
@@ -40,7 +40,7 @@ class Figures:
     """Fetches the figures; keeps the last look, because a rate is measured from one look to the next."""
 
     def __init__(
-        self, cluster: ClusterClient, offsets: Offsets, log: logging.LoggerAdapter[logging.Logger]
+        self, cluster: ClusterClient, offsets: CommittedOffsets, log: logging.LoggerAdapter[logging.Logger]
     ) -> None:
         self._cluster = cluster
         self._offsets = offsets

@@ -60,7 +60,7 @@ class Intent(enum.Enum):
     CLOSED = "closed"
 
 
-class Event(enum.Enum):
+class MemberEvent(enum.Enum):
     """What can happen to a member."""
 
     # The sequence of a rebalance.
@@ -100,39 +100,39 @@ def _all_to(target: State) -> Mapping[State, State]:
 _OPEN = (Intent.UNSUBSCRIBED, Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE, Intent.LEAVING, Intent.CLOSING)
 
 #: event -> state -> next state; see the module's text.
-TRANSITIONS: Mapping[Event, Mapping[State, State]] = {
+TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
     # Only a subscribed member that polls begins a rebalance.
-    Event.PREPARE: {
+    MemberEvent.PREPARE: {
         MemberState.UNJOINED: MemberState.PREPARING_JOIN,
         MemberState.STABLE: MemberState.PREPARING_JOIN,
         **_stay(Intent.SUBSCRIBED),
     },
-    Event.JOIN: {MemberState.PREPARING_JOIN: MemberState.PREPARING_REBALANCE},
-    Event.MEMBER_ID_GIVEN: _stay(MemberState.PREPARING_REBALANCE),
-    Event.JOINED: {MemberState.PREPARING_REBALANCE: MemberState.COMPLETING_REBALANCE},
-    Event.SYNCED: {MemberState.COMPLETING_REBALANCE: MemberState.STABLE},
-    Event.FAIL: _all_to(MemberState.UNJOINED),
-    Event.REJOIN: {},
-    Event.LOSE: _all_to(MemberState.UNJOINED),
-    Event.LEAVE: _all_to(MemberState.UNJOINED),
-    Event.SUBSCRIBE: {**dict.fromkeys(_OPEN, Intent.SUBSCRIBED), **_stay(Intent.CLOSING)},
-    Event.POLL: {
+    MemberEvent.JOIN: {MemberState.PREPARING_JOIN: MemberState.PREPARING_REBALANCE},
+    MemberEvent.MEMBER_ID_GIVEN: _stay(MemberState.PREPARING_REBALANCE),
+    MemberEvent.JOINED: {MemberState.PREPARING_REBALANCE: MemberState.COMPLETING_REBALANCE},
+    MemberEvent.SYNCED: {MemberState.COMPLETING_REBALANCE: MemberState.STABLE},
+    MemberEvent.FAIL: _all_to(MemberState.UNJOINED),
+    MemberEvent.REJOIN: {},
+    MemberEvent.LOSE: _all_to(MemberState.UNJOINED),
+    MemberEvent.LEAVE: _all_to(MemberState.UNJOINED),
+    MemberEvent.SUBSCRIBE: {**dict.fromkeys(_OPEN, Intent.SUBSCRIBED), **_stay(Intent.CLOSING)},
+    MemberEvent.POLL: {
         **_stay(*Intent),
         Intent.SILENT: Intent.SUBSCRIBED,
         Intent.ABOUT_TO_LEAVE: Intent.SUBSCRIBED,
     },
-    Event.POLL_TIMEOUT: {**_all_to(MemberState.UNJOINED), **_stay(*_OPEN), Intent.SUBSCRIBED: Intent.SILENT},
-    Event.PREPARE_TO_LEAVE: {
+    MemberEvent.POLL_TIMEOUT: {**_all_to(MemberState.UNJOINED), **_stay(*_OPEN), Intent.SUBSCRIBED: Intent.SILENT},
+    MemberEvent.PREPARE_TO_LEAVE: {
         **_stay(*Intent),
         Intent.SUBSCRIBED: Intent.ABOUT_TO_LEAVE,
         Intent.SILENT: Intent.ABOUT_TO_LEAVE,
     },
-    Event.UNSUBSCRIBE: dict.fromkeys((Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE), Intent.LEAVING),
+    MemberEvent.UNSUBSCRIBE: dict.fromkeys((Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE), Intent.LEAVING),
     # It may have subscribed again while it left.
-    Event.UNSUBSCRIBED: {**_stay(*_OPEN), Intent.LEAVING: Intent.UNSUBSCRIBED},
-    Event.CLOSE: dict.fromkeys(_OPEN, Intent.CLOSING),
-    Event.CLOSED: {Intent.CLOSING: Intent.CLOSED},
-    Event.CRASH: {
+    MemberEvent.UNSUBSCRIBED: {**_stay(*_OPEN), Intent.LEAVING: Intent.UNSUBSCRIBED},
+    MemberEvent.CLOSE: dict.fromkeys(_OPEN, Intent.CLOSING),
+    MemberEvent.CLOSED: {Intent.CLOSING: Intent.CLOSED},
+    MemberEvent.CRASH: {
         **_all_to(MemberState.UNJOINED),
         **dict.fromkeys(_OPEN, Intent.UNSUBSCRIBED),
         **_stay(Intent.CLOSING, Intent.CLOSED),
@@ -140,7 +140,7 @@ TRANSITIONS: Mapping[Event, Mapping[State, State]] = {
 }
 
 #: Events that end the generation: the partitions are lost, and nothing more is committed under it.
-LOSES_PARTITIONS = frozenset({Event.LOSE, Event.LEAVE, Event.POLL_TIMEOUT, Event.CRASH})
+LOSES_PARTITIONS = frozenset({MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH})
 
 #: In these states a join is under way.
 _REBALANCING = frozenset(
@@ -237,88 +237,88 @@ class Membership:
     def prepare(self) -> Membership:
         """A rebalance begins; the reason for it is used up."""
         assert self.rejoin_reason is not None, "a rebalance begins for a reason"
-        return self._after(Event.PREPARE, rejoin_reason=None)
+        return self._after(MemberEvent.PREPARE, rejoin_reason=None)
 
     def join(self) -> Membership:
         """``on_join_prepare`` is over but for the last commits: no transaction holds the join any more."""
-        return self._after(Event.JOIN, hold=None)
+        return self._after(MemberEvent.JOIN, hold=None)
 
     def member_id_given(self, member_id: str) -> Membership:
         """JoinGroup was answered MEMBER_ID_REQUIRED (KIP-394)."""
-        return self._after(Event.MEMBER_ID_GIVEN, generation=Generation(member_id=member_id))
+        return self._after(MemberEvent.MEMBER_ID_GIVEN, generation=Generation(member_id=member_id))
 
     def joined_as(self, generation: Generation, *, leader: bool) -> Membership:
         """JoinGroup was answered."""
-        return self._after(Event.JOINED, generation=generation, is_leader=leader)
+        return self._after(MemberEvent.JOINED, generation=generation, is_leader=leader)
 
     def synced(self) -> Membership:
         """SyncGroup was answered."""
-        return self._after(Event.SYNCED)
+        return self._after(MemberEvent.SYNCED)
 
     def failed(self, reason: str) -> Membership:
         """A step of the rebalance that began for ``reason`` failed: the generation stands, the join begins anew."""
-        return self._after(Event.FAIL, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
+        return self._after(MemberEvent.FAIL, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
 
     def rejoin(self, reason: str) -> Membership:
         """A join is needed; the first reason counts."""
-        return self._after(Event.REJOIN, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
+        return self._after(MemberEvent.REJOIN, rejoin_reason=(self.rejoin_reason or reason) if self.subscribed else None)
 
     def lose(self, reason: str, *, keep_member_id: bool = False) -> Membership:
         """The generation is gone; with a subscription the group is joined anew, for ``reason``."""
-        return self._without_generation(Event.LOSE, reason, keep_member_id=keep_member_id)
+        return self._without_generation(MemberEvent.LOSE, reason, keep_member_id=keep_member_id)
 
     def leave(self) -> Membership:
         """The member leaves, and joins again only for a new reason."""
-        return self._without_generation(Event.LEAVE, None)
+        return self._without_generation(MemberEvent.LEAVE, None)
 
     def subscribe(self) -> Membership:
         """A new subscription; without effect on a member that closes."""
-        return self._after(Event.SUBSCRIBE)
+        return self._after(MemberEvent.SUBSCRIBE)
 
     def resubscribe(self) -> Membership:
         """The same subscription again: the application does not leave after all."""
-        return self._after(Event.SUBSCRIBE) if self.subscribed else self
+        return self._after(MemberEvent.SUBSCRIBE) if self.subscribed else self
 
     def polled(self, polls: int) -> Membership:
         """The application polled; ``polls`` is its count of polls."""
         hold = None if self.hold is not None and self.hold.polls != polls else self.hold
         if polls == self.polls:
             return attrs.evolve(self, hold=hold)
-        return self._after(Event.POLL, hold=hold)
+        return self._after(MemberEvent.POLL, hold=hold)
 
     def poll_timeout(self, polls: int, reason: str) -> Membership:
         """The application did not poll for max.poll.interval.ms since poll number ``polls``."""
-        return attrs.evolve(self._without_generation(Event.POLL_TIMEOUT, reason), polls=polls)
+        return attrs.evolve(self._without_generation(MemberEvent.POLL_TIMEOUT, reason), polls=polls)
 
     def prepare_to_leave(self, polls: int) -> Membership:
         """The application gives everything up after poll number ``polls``, to close or to unsubscribe."""
-        return self._after(Event.PREPARE_TO_LEAVE, polls=polls)
+        return self._after(MemberEvent.PREPARE_TO_LEAVE, polls=polls)
 
     def unsubscribe(self) -> Membership:
         """The subscription ends."""
-        return self._after(Event.UNSUBSCRIBE, rejoin_reason=None)
+        return self._after(MemberEvent.UNSUBSCRIBE, rejoin_reason=None)
 
     def unsubscribed(self) -> Membership:
         """LeaveGroup is over."""
-        return self._after(Event.UNSUBSCRIBED)
+        return self._after(MemberEvent.UNSUBSCRIBED)
 
     def close(self) -> Membership:
         """The member begins to close."""
-        return self._after(Event.CLOSE, rejoin_reason=None)
+        return self._after(MemberEvent.CLOSE, rejoin_reason=None)
 
     def close_completed(self) -> Membership:
         """It is closed."""
-        return self._after(Event.CLOSED)
+        return self._after(MemberEvent.CLOSED)
 
     def crash(self) -> Membership:
         """A task of ours crashed: nothing can be relied on."""
-        return self._without_generation(Event.CRASH, None)
+        return self._without_generation(MemberEvent.CRASH, None)
 
     def hold_joins(self, hold: JoinHold) -> Membership:
         """A transaction begins to hold joins."""
         return attrs.evolve(self, hold=hold)
 
-    def _without_generation(self, event: Event, reason: str | None, *, keep_member_id: bool = False) -> Membership:
+    def _without_generation(self, event: MemberEvent, reason: str | None, *, keep_member_id: bool = False) -> Membership:
         before = self.generation
         return self._after(
             event,
@@ -328,14 +328,14 @@ class Membership:
             rejoin_reason=(self.rejoin_reason or reason) if reason is not None and self.subscribed else None,
         )
 
-    def _after(self, event: Event, **changes: Any) -> Membership:
+    def _after(self, event: MemberEvent, **changes: Any) -> Membership:
         """This value after ``event``, by the table; an illegal event is a bug of ours and an AssertionError."""
         return attrs.evolve(
             self, state=_next(event, self.state), intent=_next(event, self.intent), **changes
         )
 
 
-def _next(event: Event, state: Any) -> Any:
+def _next(event: MemberEvent, state: Any) -> Any:
     rows = TRANSITIONS[event]
     if not any(type(before) is type(state) for before in rows):
         return state

@@ -11,7 +11,15 @@ from consumer_coord.group.leader import ClusterView
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
+from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes as codes
+
+logger = get_logger(__name__)
+
+#: What a subscription names and the cluster does not have is logged after so long: it may only be late.
+_TOLD_AFTER_MS = 3_000
+#: Stands for the pattern among what was logged: no topic has an empty name.
+_PATTERN = ""
 
 
 class MetadataWatch:
@@ -35,6 +43,10 @@ class MetadataWatch:
         self._missing_reported = False
         #: topic -> since when it is missing.
         self._missing_since: dict[str, float] = {}
+        #: Since when the pattern matches nothing; None while it matches, and without one.
+        self._unmatched_since: float | None = None
+        #: Topics, and patterns, that were logged as missing.
+        self._logged: set[str] = set()
         self._watch = cluster.watch(frozenset(), on_change)
 
     def close(self) -> None:
@@ -46,6 +58,8 @@ class MetadataWatch:
         self.subscription = subscription
         self._missing_reported = False
         self._missing_since.clear()
+        self._unmatched_since = None
+        self._logged.clear()
         self._update()
 
     def topics(self) -> tuple[str, ...]:
@@ -105,6 +119,7 @@ class MetadataWatch:
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
         self._missing_since = {topic: self._missing_since.get(topic, now()) for topic in missing}
+        self._log_missing()
         if not missing:
             self._missing_reported = False
             return None
@@ -124,6 +139,38 @@ class MetadataWatch:
             " as they appear",
             code=codes.UNKNOWN_TOPIC_OR_PARTITION,
         )
+
+    def _log_missing(self) -> None:
+        """A line for topics that stay missing, and for a pattern that matches nothing, once each."""
+        self._logged &= {*self._missing_since, *([] if self._unmatched_since is None else [_PATTERN])}
+        for topic, since in self._missing_since.items():
+            if topic not in self._logged and now() - since >= _TOLD_AFTER_MS / 1000:
+                self._logged.add(topic)
+                code = self._cluster.metadata.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION)
+                logger.warning(
+                    "[group=%s] topic %s is subscribed to and cannot be had (%s); it is looked for again",
+                    self._group_id,
+                    topic,
+                    "it does not exist" if code == codes.UNKNOWN_TOPIC_OR_PARTITION else codes.error_name(code),
+                )
+        pattern = self.subscription.pattern
+        if pattern is None or self.topics():
+            self._unmatched_since = None
+            return
+        if self._unmatched_since is None:
+            self._unmatched_since = now()
+        if _PATTERN in self._logged:
+            return
+        if now() - self._unmatched_since < _TOLD_AFTER_MS / 1000:
+            self._cluster.refresh_later(_TOLD_AFTER_MS)
+        else:
+            self._logged.add(_PATTERN)
+            logger.warning(
+                "[group=%s] no topic that this principal may see matches the pattern %s; new topics are looked for"
+                " every metadata.max.age.ms",
+                self._group_id,
+                pattern.pattern,
+            )
 
     def _update(self) -> None:
         if self.subscription.pattern is not None:

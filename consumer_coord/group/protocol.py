@@ -12,7 +12,7 @@ A member *has* a protocol: the classic one (JoinGroup, SyncGroup, Heartbeat; ``c
 * **Waiting**: ``context.signal.until(condition, deadline)``; whoever changes what a condition reads calls
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the facade cancels them after :meth:`GroupProtocol.close`.
-* **Commits**: the protocol makes its :class:`~consumer_coord.group.committed_offsets.Offsets` with itself as the membership;
+* **Commits**: the protocol makes its :class:`~consumer_coord.group.committed_offsets.CommittedOffsets` with itself behind it;
   ``generation_state`` fences them.  In the consumer protocol its ``generation_id`` is the member epoch (OffsetCommit v9).
 * **The lease** (until when records may be handed out) is the protocol's to renew: it knows which answers prove the session.
 
@@ -32,7 +32,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.background import BackgroundTasks
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.link import CoordinatorLink
@@ -134,7 +134,7 @@ class GroupProtocol(Protocol):
         """Until when the coordinator must still count this member."""
 
     @property
-    def offsets(self) -> Offsets:
+    def offsets(self) -> CommittedOffsets:
         """Commits and committed offsets."""
 
     # -- what the application says -----------------------------------------------------------------------------------------

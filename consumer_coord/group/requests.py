@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from assignors.base import Assignor
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.errors import AssignorError
+from consumer_coord.errors import AssignorError, ConfigurationError
 from consumer_coord.group.generation import Generation
 from consumer_coord.net.connection import Versioned
 from consumer_coord.wire.membership import Subscription, encode_subscription
@@ -41,6 +41,10 @@ def join_group(
             user_data = assignor.user_data(topics)
         except Exception as error:
             raise AssignorError(f"assignor {assignor.name!r} raised in user_data: {error!r}") from error
+        if user_data is not None and not isinstance(user_data, bytes):
+            raise ConfigurationError(
+                f"assignor {assignor.name!r}: user_data must return bytes or None, not {type(user_data).__name__}"
+            )
         subscription = Subscription(
             topics=topics,
             user_data=user_data,

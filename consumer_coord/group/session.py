@@ -38,7 +38,7 @@ def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> f
     return min(request_timeout_ms, session_timeout_ms / 2)
 
 
-class Session:
+class ClassicSession:
     """Heartbeats of one member."""
 
     def __init__(self, context: MemberContext, standing: Standing, lease: Lease, waiting: WaitingRequest) -> None:

@@ -16,6 +16,7 @@ import attrs
 
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
+    AuthenticationError,
     AuthorizationError,
     CoordinatorError,
     DisconnectedError,
@@ -23,6 +24,7 @@ from consumer_coord.errors import (
     RetriableError,
     UnreachableError,
 )
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
 from consumer_coord.net.reach import Reach
@@ -39,33 +41,18 @@ logger = get_logger(__name__)
 #: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
 _KEPT_S = 3.0
 
+#: A broker that refused the credentials is asked again after so long, and at most after so long: each attempt may count
+#: against the account.
+_REFUSED_MS = 1_000
+_REFUSED_MAX_MS = 10_000
+
 #: Metadata of more brokers, topics and partitions than this is read off the loop.
 _MANY_ROWS = 10_000
 
 
-@attrs.frozen(kw_only=True)
-class ClusterConfig:
-    """What a cluster client must know; Kafka's names with ``_`` for ``.``."""
-
-    bootstrap_servers: tuple[tuple[str, int], ...]
-    client_id: str
-    software_version: str
-    request_timeout_ms: int = 30_000
-    connection_setup_timeout_ms: int = 30_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
-    connections_max_idle_ms: int = 540_000
-    allow_auto_create_topics: bool = False
-    #: When nothing has listened at any address for so long, requests end early; None: they try until their time is over.
-    unreachable_timeout_ms: int | None = None
-
-
 @attrs.define(eq=False)
 class Watch:
-    """Somebody's interest in topics (None: in all of them), told of each new metadata on the loop."""
+    """An interest in topics (None: in all of them); ``on_change`` gets each new metadata on the loop."""
 
     topics: frozenset[str] | None
     on_change: Callable[[Metadata], None]
@@ -98,13 +85,14 @@ class ClusterClient:
     """
 
     def __init__(
-        self, config: ClusterConfig, environment: Environment, authenticator: Authenticator | None = None
+        self, config: ClientConfig, environment: Environment, authenticator: Authenticator | None = None
     ) -> None:
         self.config = config
         self.metadata = Metadata()
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
         self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
+        self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
         self._bootstrap = tuple(
@@ -127,7 +115,7 @@ class ClusterClient:
     ) -> Any:
         """Ask one broker.  ``waits`` for what it answers late (JoinGroup, SyncGroup): then on a connection of its own.
 
-        A broker that does not answer for ``timeout_ms`` loses its connection, and with it everybody who shares that.  A
+        A broker that does not answer for ``timeout_ms`` loses its connection, and with it all members that share it.  A
         caller with less time says so by ``patience_ms``: then it alone goes away, and the late answer is dropped.
         """
         if waits:
@@ -290,7 +278,7 @@ class ClusterClient:
             endpoint.opening = asyncio.create_task(
                 self._open_shared(broker, endpoint, setup), name=f"connect {broker.address}"
             )
-            # Everybody who asked may have given up by the time it fails; that is no "exception never retrieved".
+            # All callers may have timed out by the time it fails; that is no "exception never retrieved".
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience_ms = deadline.remaining_ms
         try:
@@ -349,7 +337,8 @@ class ClusterClient:
                 await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError as error:
             self._reach.failed(broker.address, error)
-            endpoint.not_before = now() + self._reconnect.ms(endpoint.failures) / 1000
+            backoff = self._after_refusal if isinstance(error, AuthenticationError) else self._reconnect
+            endpoint.not_before = now() + backoff.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             endpoint.ask_versions = True
             raise

@@ -87,7 +87,6 @@ class Connection:
     ) -> None:
         self.address = address
         self.versions: Mapping[int, tuple[int, int]] = {}
-        self.requests_sent = 0
         self.last_used = self.heard_at = asyncio.get_running_loop().time()
         #: True once the broker answered a request here, beyond those that open a connection.
         self.proven = False
@@ -197,7 +196,7 @@ class Connection:
         api = api_for(request_class)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                # First come, first served: nobody's request overtakes another's because a session ends.
+                # First come, first served: no request overtakes another because a session ends.
                 async with self._gate:
                     await self._renew_session()
                     answer = self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -218,7 +217,7 @@ class Connection:
         await asyncio.gather(*self._decoding, return_exceptions=True)
 
     async def exchange(self, message: Any) -> Any:
-        """One request of an :class:`Authenticator`; whoever opens or renews the connection bounds its time."""
+        """One request of an :class:`Authenticator`; the caller that opens or renews the connection bounds its time."""
         version = self.version_for(type(message))
         api = api_for(type(message))
         return await self._send(message, version, lambda frame: decode_response(api.response, version, frame)[1])
@@ -265,7 +264,6 @@ class Connection:
         # The entry stays when the caller is cancelled, so that the late answer is recognised and dropped.
         self.last_used = loop.time()
         self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used)
-        self.requests_sent += 1
         return future
 
     def frame_received(self, frame: bytes) -> None:
@@ -335,7 +333,7 @@ class Connection:
                 error = type(reason)(str(reason)) if isinstance(reason, FatalError) else DisconnectedError(str(reason))
                 error.__cause__ = reason
                 waiting.future.set_exception(error)
-                # Nobody may be waiting any more (a cancelled caller); that is no "exception never retrieved".
+                # The caller may be cancelled; that is no "exception never retrieved".
                 waiting.future.exception()
         self._in_flight.clear()
         logger.debug("closed connection to %s: %s", self.address, reason)

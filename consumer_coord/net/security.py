@@ -246,7 +246,7 @@ def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:
     context.check_hostname = algorithm == "https" and verify in ("true", "1", "t")
     if verify in ("false", "0", "f"):
         context.verify_mode = ssl.CERT_NONE
-        _warn_once("enable.ssl.certificate.verification is off: anybody on the way can pose as the broker")
+        _warn_once("enable.ssl.certificate.verification is off: any host on the way can pose as the broker")
     elif not context.check_hostname:
         _warn_once(
             "ssl.endpoint.identification.algorithm=none: the owner of any certificate that the authority signed can pose as"

@@ -299,7 +299,7 @@ class MemberProcess:
             )
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
-        """``auto.offset.reset`` is none, and somebody has to say where to begin."""
+        """``auto.offset.reset`` is none: the application has to say where to begin."""
         waiting = [native(partition) for partition in sorted(consumer.engine.starting.pending)]
         try:
             found = await consumer.committed(waiting, timeout=2.0)
@@ -506,7 +506,7 @@ class MemberProcess:
         row = native(partition, OffsetAndMetadata(offset))
         try:
             if self._plan.sometimes():
-                # Nobody knows whether a cancelled seek was done: so it is done again.
+                # A cancelled seek may or may not have been done: so it is done again.
                 await self._calls.cancelled(consumer.seek(row), self._plan)
             await self._calls.timed(consumer.seek(row), 1.0, "seek")
         except CoordinatorError as error:

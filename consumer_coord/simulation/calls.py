@@ -240,7 +240,7 @@ class Calls:
     def _odd(self, engine: Engine, plane: SimulatedPlane, partition: TopicPartition) -> str | None:
         reader, starting = engine.reader, engine.starting
         if partition in starting.pending:
-            return None if partition in starting.unknown or starting.busy else "waits for a position that nobody looks up"
+            return None if partition in starting.unknown or starting.busy else "waits for a position that is not looked up"
         if partition not in reader.assigned:
             return "is neither read nor waits for its position"
         reading = plane.reading(partition)
@@ -249,7 +249,7 @@ class Calls:
         if reading is None:
             return "is taken for read, and the data plane does not know of it"
         if reading.stopped and not plane.tells_of(partition) and partition not in waiting_events:
-            return "is out of range, and nobody looks for its offset"
+            return "is out of range, and its offset is not looked up"
         if reading.paused != (partition in reader.paused or partition in reader.frozen):
             return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
         return None

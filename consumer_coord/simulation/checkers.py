@@ -7,7 +7,7 @@ who is in which generation), the JoinGroup answers that brokers send (who took p
 The rules, by the names under which they are reported:
 
 ``exclusive``     two live members that hold the group's current generation never both own a partition
-``handover``      a partition goes to its next owner only after the former one let go, was fenced, or lost its session
+``handover``      a partition goes to its next owner only after the former one revoked it, was fenced, or lost its session
 ``fencing``       a commit is accepted only while no later owner has the partition
 ``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
 ``durability``    what was told to be committed is in the log, and the next owner starts no earlier
@@ -34,6 +34,7 @@ The rules, by the names under which they are reported:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -46,6 +47,10 @@ from consumer_coord.wire import offsets_topic
 
 #: A member of its own process, in a rebalance, sends about thirty requests a second.
 MOST_REQUESTS = 100
+
+
+#: A member may take a topic that was made again for the one that was until its metadata is so old.
+_OLD_METADATA_S = 30.0
 
 
 class Violation(AssertionError):
@@ -98,6 +103,9 @@ class Stint:
     position: int = 0
     acknowledged: int = -1
     ended: str | None = None
+    #: The topic was made again, and this member may not have noticed: so often it may begin with the first record, when its
+    #: position is not in the new log, and when it notices.
+    may_begin: int = 0
 
     @property
     def clean(self) -> bool:
@@ -112,14 +120,14 @@ class _PartitionTruth:
     #: The stint whose commit was the last one accepted.
     committed_by: Stint | None = None
     #: The last commit was an older one of the same owner, which a newer one had overtaken on another connection.  No
-    #: client can tell, so whoever comes next begins there.
+    #: client can tell, so the next owner begins there.
     went_back: bool = False
     #: Everything below was processed at least once.
     covered: int = 0
     #: Processed beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     stints: list[Stint] = attrs.field(factory=list)
-    #: Who handed out the last record, and who did before somebody else.
+    #: The member that handed out the last record, and the one before it.
     handing: Stint | None = None
     handed: list[Stint] = attrs.field(factory=list)
 
@@ -152,10 +160,11 @@ class Checkers:
         self._serving = serving
         self._truths: dict[TopicPartition, _PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
+        self._recreated_at: dict[TopicPartition, float] = {}
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
-        #: The present virtual second, and who sent how many requests in it.
+        #: The present virtual second, and how many requests each client sent in it.
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests = 0
@@ -188,6 +197,12 @@ class Checkers:
         self.commits += 1
         stint = next((stint for stint in reversed(truth.stints) if stint.owner.name == client), None)
         self._history.note("log", f"{partition} committed {offset} by {client}")
+        if stint is None and offset <= truth.covered:
+            # Of a topic that was made again: where it begins, before anything of it was handed out.
+            beginning = (one for one in self._holders.get(partition, ()) if one.owner.name == client and one.may_begin)
+            stint = next(beginning, None)
+            if stint is not None:
+                truth.stints.append(stint)
         if stint is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
         for other in truth.stints:
@@ -205,7 +220,7 @@ class Checkers:
         if offset >= truth.highest:
             truth.went_back = False
         if stint.start is None and stint.owner.reset != "earliest":
-            # Where it begins, committed before anything was read: nobody has promised to read what was there before.
+            # Where it begins, committed before anything was read: what was there before need not be read.
             truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = stint
@@ -306,6 +321,8 @@ class Checkers:
         self._stints += 1
         before = self.committed_now(partition)
         stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner), before)
+        if self._clock() < self._recreated_at.get(partition, -math.inf) + _OLD_METADATA_S:
+            stint.may_begin = 1
         holders.append(stint)
         if len(holders) > 1:
             self._shared[partition] = None
@@ -329,7 +346,7 @@ class Checkers:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
         if stint.owner.reset != "earliest" and stint.committed_before < log_start:
-            # Nobody has promised to read what was there before.
+            # What was there before need not be read.
             truth.covered = max(truth.covered, offset)
         if offset < stint.committed_before and stint.ended is None:
             raise Violation(
@@ -363,7 +380,7 @@ class Checkers:
         truth = self._truth(stint.partition)
         name, partition = stint.owner.name, stint.partition
         if stint.ended is not None:
-            raise Violation("callbacks", f"{name} handed out {start} of {partition}, which it gave up ({stint.ended})")
+            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({stint.ended})")
         if truth.handing is not stint:
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
@@ -377,6 +394,8 @@ class Checkers:
                     raise Violation(
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
                     )
+        if stint.may_begin:
+            self._notices(stint, start, log_start)
         if stint.start is None:
             self.starts(stint, start, log_start=log_start)
         elif start != stint.position and partition not in self._deleted:
@@ -390,8 +409,20 @@ class Checkers:
             stint.position = start
         self._processes(stint, end - start)
 
+    def _notices(self, stint: Stint, start: int, log_start: int) -> None:
+        """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
+        stints = self._truth(stint.partition).stints
+        if start == log_start:
+            # Its first start is none of the beginnings that are left to it.
+            stint.may_begin -= stint.start is not None and start != stint.position
+            stint.went_back = True
+            if stint not in stints:
+                stints.append(stint)
+        if start == log_start or stint not in stints:
+            stint.start = stint.position = start
+
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
-        """Retention: what is before this offset nobody can read any more."""
+        """Retention: records before this offset are gone."""
         truth = self._truth(partition)
         truth.covered = max(truth.covered, log_start)
 
@@ -427,9 +458,9 @@ class Checkers:
             )
 
     def ends(self, stint: Stint, how: str) -> None:
-        """A member lets go: revoked, lost, closed, or it died (killed)."""
+        """A member stops holding a partition: revoked, lost, closed, or killed."""
         if stint.ended is not None:
-            raise Violation("callbacks", f"{stint.owner.name} gave up {stint.partition} twice: {stint.ended}, then {how}")
+            raise Violation("callbacks", f"{stint.owner.name} ended holding {stint.partition} twice: {stint.ended}, then {how}")
         stint.ended = how
         holders = self._holders.get(stint.partition, [])
         if stint in holders:
@@ -444,7 +475,7 @@ class Checkers:
     # -- when all is quiet ------------------------------------------------------------------------------------------
 
     def covered(self, partition: TopicPartition) -> int:
-        """So many records, from the first, were processed at least once."""
+        """How many records, from the first on, were processed at least once."""
         return self._truth(partition).covered
 
     def forget(self, partition: TopicPartition) -> None:
@@ -452,15 +483,23 @@ class Checkers:
         self._deleted.add(partition)
         truth = self._truths.pop(partition, None)
         if truth is not None:
-            # Who still holds it gives it up without anybody waiting for it.
+            # A member that still holds it revokes it, and no other member waits for that.
             truth.stints.clear()
+
+    def recreated(self, partition: TopicPartition) -> None:
+        """The partition was deleted and made again: all of its records are to be processed, from the first."""
+        self._recreated_at[partition] = self._clock()
+        self._truths.pop(partition, None)
+        for stint in self._holders.get(partition, ()):
+            stint.may_begin = 2
+            stint.committed_before = stint.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:
         """Whether an overtaken commit was the last one."""
         return self._truth(partition).went_back
 
     def holders(self, partition: TopicPartition) -> list[Stint]:
-        """Who holds it."""
+        """The stints of the members that hold it."""
         return list(self._holders.get(partition, ()))
 
     def _truth(self, partition: TopicPartition) -> _PartitionTruth:

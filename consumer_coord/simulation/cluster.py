@@ -36,7 +36,7 @@ class CountingLog(PartitionLog):
     """A log of which only the end is known."""
 
     def produce(self, count: int) -> None:
-        """So many more records are in it."""
+        """``count`` more records are in it."""
         self.end_offset += count
 
 
@@ -81,7 +81,7 @@ class SimulatedCluster:
         self.loop = loop
         self.network = network
         self.loading_ms = 0
-        #: Called with each partition that got records, by those who read them.
+        #: Called with each partition that got records, for the members that read them.
         self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
         self.kafka = BrokerCluster(
@@ -139,7 +139,7 @@ class SimulatedCluster:
         ]
 
     def produce(self, partition: TopicPartition, count: int) -> None:
-        """Somebody wrote records."""
+        """A producer wrote records."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is not None and isinstance(found.log, CountingLog):
             found.log.produce(count)

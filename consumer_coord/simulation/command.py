@@ -1,6 +1,6 @@
 """``python -m consumer_coord simulate``: many histories with faults, one of them again, or one group under churn.
 
-* ``--seeds 1000`` plays so many histories on all cores and ends with the first that fails: its seed, its faults, shrunk,
+* ``--seeds 1000`` plays 1000 histories on all cores and ends with the first that fails: its seed, its faults, shrunk,
   and the end of its timeline;
 * ``--seed 4711`` plays one again, line by line; ``--replay FILE`` one that was kept with ``--keep FILE``;
 * ``--members 500 --topics orders:1200 --churn deploy`` shows what churn does to a group (see ``deployment.py``).
@@ -29,7 +29,7 @@ from consumer_coord.simulation.report import write_report
 from consumer_coord.simulation.scenario import Scenario, from_json, to_json
 from consumer_coord.simulation.shrink import shrink
 
-#: So many lines of a failed history's timeline are printed.
+#: How many lines of a failed history's timeline are printed.
 _TAIL = 60
 _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9

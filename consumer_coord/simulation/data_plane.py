@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 from typing import Any, Protocol
 
@@ -176,6 +176,9 @@ class SimulatedPlane:
     async def settled(self) -> None:
         if self._last is not None and not self._last.done():
             await asyncio.wait({self._last})
+
+    async def learn(self, topics: Collection[str], limit_s: float) -> bool:
+        return True
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         wanted = dict(sorted(positions.items()))

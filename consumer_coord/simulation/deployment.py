@@ -2,7 +2,7 @@
 
 Members run the production coordinator, several of them in one process if wanted, sharing its connections and its view of
 the metadata; brokers are the production ones.  Nothing fails here but what the churn says.  Ownership is recorded from the
-application's side: a partition is owned from the moment its owner could read it to the moment it let go, or died.
+application's side: a partition is owned from the moment its owner could read it to the moment its owner revoked it, or died.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from consumer_coord.config import CoordinatorConfig, load_assignors
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
@@ -42,9 +43,9 @@ CHURNS = {
     "loss": "one member in a hundred, at least one, goes without a word",
 }
 
-#: A phase that does not settle within so many virtual seconds is a finding.
+#: Limit for the group to become stable after a phase, in virtual seconds; later is a finding.
 _MOST_S = 1_800.0
-#: The members of one process poll at so many different moments.
+#: At how many different moments of the interval the members of one process poll.
 _TURNS = 20
 
 
@@ -84,7 +85,7 @@ class Phase:
 
     name: str
     began_s: float
-    settled_s: float
+    stable_s: float
     rebalances: int
     moved: int
     interruptions: int
@@ -157,7 +158,7 @@ class _Host:
         random = Random(f"{deployment.seed}-host-{self.number}-{self.life}")
         await asyncio.sleep(random.uniform(0, 1))
         client = ClusterClient(
-            ClusterConfig(bootstrap_servers=group.cluster.bootstrap, client_id=self.process.name, software_version="0"),
+            ClientConfig(bootstrap_servers=group.cluster.bootstrap, client_id=self.process.name),
             Environment(group.network.connector(self.process), random, group.cluster.wall_clock_ms, Inline()),
         )
         for number in self.members:
@@ -172,7 +173,7 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member, each at a moment of its own within the interval; whoever has something to do is woken.
+        """Poll for every member, each at a moment of its own within the interval; members that have something to do are woken.
 
         Most polls find nothing. A coroutine and a timer for each of them would be a fifth of a large group's time.
         """
@@ -310,7 +311,7 @@ class _Group:
     # -- the course of it -------------------------------------------------------------------------------------------
 
     async def play(self) -> None:
-        """Form, churn, settle."""
+        """The group forms, churns, and becomes stable."""
         self.cluster.start()
         deployment = self.deployment
         await self._phase("start", self._start_members(deployment.members))
@@ -350,8 +351,8 @@ class _Group:
         await self._kill([host for host in self.hosts if host.rack == self.hosts[0].rack])
 
     async def _loss(self) -> None:
-        everybody = [(host, number) for host in self.hosts for number in host.members]
-        for host, number in Random(f"{self.deployment.seed}-loss").sample(everybody, math.ceil(len(everybody) / 100)):
+        running = [(host, number) for host in self.hosts for number in host.members]
+        for host, number in Random(f"{self.deployment.seed}-loss").sample(running, math.ceil(len(running) / 100)):
             host.gone.add(number)
         # They notice at their next poll.
         await asyncio.sleep(2 * self.deployment.poll_every_ms / 1000)
@@ -373,13 +374,13 @@ class _Group:
         self._interruptions = 0
         began = self.loop.time()
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # one of the coroutines above
-        while not task.done() or not self._settled():
+        while not task.done() or not self._is_stable():
             if self._failed is not None:
                 raise SimulationError(self._failed)
             if self.loop.errors:
                 raise SimulationError(f"{self.loop.errors[0].get('message')}: {self.loop.errors[0].get('exception')!r}")
             if self.loop.time() - began > _MOST_S and task.done():
-                raise SimulationError(f"{name}: the group did not settle within {_MOST_S:.0f} virtual seconds")
+                raise SimulationError(f"{name}: the group did not become stable within {_MOST_S:.0f} virtual seconds")
             await asyncio.sleep(0.25)
         task.result()
         loads = dict.fromkeys((number for host in self.hosts for number in host.present), 0)
@@ -389,7 +390,7 @@ class _Group:
             Phase(
                 name=name,
                 began_s=began,
-                settled_s=self.loop.time(),
+                stable_s=self.loop.time(),
                 rebalances=len(self.rebalances) - rebalances,
                 moved=sum(index in before and before[index][0] != member for index, (member, _) in self.owner.items()),
                 interruptions=self._interruptions,
@@ -402,7 +403,7 @@ class _Group:
         # What follows is seen apart from what was.
         await asyncio.sleep(5.0)
 
-    def _settled(self) -> bool:
+    def _is_stable(self) -> bool:
         group = self.cluster.group("group")
         if group is None or group.state is not GroupState.STABLE or len(self.owner) != len(self.partitions):
             return False
@@ -420,7 +421,7 @@ class _Group:
 
 
 def play_deployment(deployment: Deployment) -> DeploymentResult:
-    """Play it; raises :class:`~consumer_coord.simulation.loop.SimulationError` when the group does not settle."""
+    """Play it; raises :class:`~consumer_coord.simulation.loop.SimulationError` when the group does not become stable."""
     group: _Group | None = None
 
     async def main() -> None:
@@ -488,7 +489,7 @@ def run_deployment(args: argparse.Namespace) -> DeploymentResult:
     if args.members < 1 or args.members_per_process < 1 or args.racks < 1:
         raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
     if args.churn == "rack-loss" and (args.racks < 2 or args.members <= args.members_per_process):
-        raise ConfigurationError("--churn rack-loss takes everybody if there is one rack or one process: give it more of both")
+        raise ConfigurationError("--churn rack-loss ends all members if there is one rack or one process: give it more of both")
     names = tuple(name.strip() for name in args.assignor.split(","))
     load_assignors(names)
     return play_deployment(
@@ -518,7 +519,7 @@ def describe(result: DeploymentResult) -> str:
     ]
     for phase in result.phases:
         lines.append(
-            f"  {phase.name:<10} settled after {phase.settled_s - phase.began_s:7.1f} s, {phase.rebalances:>4} rebalances,"
+            f"  {phase.name:<10} stable after {phase.stable_s - phase.began_s:7.1f} s, {phase.rebalances:>4} rebalances,"
             f" {phase.moved:>6} partitions moved, unowned {phase.unowned_partition_s:9.1f} partition-seconds"
             f" (longest {phase.longest_unowned_s:.1f} s), {phase.least} to {phase.most} partitions a member"
         )

@@ -30,7 +30,7 @@ import attrs
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: So many callbacks in one moment of virtual time are taken for a loop that spins.
+#: More callbacks than this in one moment of virtual time are taken for a loop that spins.
 MAX_STEPS_PER_MOMENT = 2_000_000
 
 _STEPS_BETWEEN_LOOKS = 1_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.net.cluster import ClusterConfig
+from consumer_coord.net.client_config import ClientConfig
 
 
 @attrs.frozen(kw_only=True)
@@ -32,7 +32,7 @@ class MemberSpec:
     rebalance_timeout_ms: int = 10_000
     max_poll_interval_ms: int = 30_000
     poll_every_ms: int = 300
-    #: So many records of each partition are asked for at a time; with 1 it uses ``poll``.
+    #: Records of each partition asked for at a time; with 1 it uses ``poll``.
     batch: int = 20
     commit: str = "interval"
     commit_every_ms: int = 2_000
@@ -41,7 +41,7 @@ class MemberSpec:
     poll_timeout_ms: int = 0
     #: ``consume`` waits until all of ``batch`` came, as the blocking consumer's does.
     waits_for_all: bool = False
-    #: So many of a thousand turns bring something unruly.
+    #: How many of a thousand turns bring something unruly.
     unruly: int = 0
     #: ``auto.offset.reset``.
     reset: str = "earliest"
@@ -59,12 +59,11 @@ class MemberSpec:
         return self.commit in ("auto", "store")
 
 
-def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClusterConfig:
+def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
     """Connections as a member of the simulation has them: impatient, so that a minute holds many attempts."""
-    return ClusterConfig(
+    return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,
-        software_version="0",
         request_timeout_ms=8_000,
         connection_setup_timeout_ms=5_000,
         reconnect_backoff_ms=50,

@@ -74,7 +74,7 @@ class SimulatedNetwork:
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
         self._connections: dict[_Connection, None] = {}
 
-    # -- who there is -----------------------------------------------------------------------------------------------
+    # -- hosts --------------------------------------------------------------------------------------------------
 
     def listen(self, host: str, port: int, server: Server, process: Process) -> None:
         """Let ``server`` answer at an address; its code runs in ``process``."""
@@ -105,7 +105,7 @@ class SimulatedNetwork:
                 resend()
 
     def slow(self, source: str, target: str, extra_ms: float) -> None:
-        """Let frames take so much longer from now on (0: as usual)."""
+        """Let frames take ``extra_ms`` longer from now on (0: as usual)."""
         self._link(source, target).extra_ms = extra_ms
 
     def disconnect(self, one: str, other: str | None = None) -> int:
@@ -257,7 +257,7 @@ class _Stream:
             on_stall()
 
     def lose_waiting(self) -> None:
-        """Whoever sent this gave up: what the link holds back is not sent again, only the end is."""
+        """The sender ended the connection: what the link holds back is not sent again, only the end is."""
         if self._waiting:
             self._waiting = deque([None])
 

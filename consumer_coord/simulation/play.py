@@ -103,7 +103,7 @@ class _Course:
     @property
     def bound_s(self) -> float:
         """Within this many seconds after the last fault the group must be quiet: what is in the way may be one session,
-        one rebalance of stragglers, a request that is given up, and an application that polls late, each twice."""
+        one rebalance of stragglers, a request that is abandoned, and an application that polls late, each twice."""
         specs = [member.spec for member in self.world.lives]
         return (
             2 * max(spec.session_timeout_ms for spec in specs)
@@ -229,6 +229,10 @@ class _Course:
         """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
         owner = stint.owner
         assert isinstance(owner, MemberProcess)
+        log_start = self.world.cluster.log_start(stint.partition)
+        if owner.reset == "latest" and stint.start is not None and stint.position < log_start:
+            # Retention overtook it, and it goes on at the end, where no record has come yet.
+            return True
         return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
     def _look_at_errors(self) -> None:

@@ -1,4 +1,4 @@
-"""One self-contained page about a simulated deployment: who owned what when, and what it cost.
+"""One self-contained page about a simulated deployment: which member owned what when, and what it cost.
 
 It is the page of ``consumer-coord watch``; times count from the start of the run, and are exact.
 """
@@ -51,7 +51,7 @@ def as_recording(result: DeploymentResult) -> Recording:
     rows = tuple(
         (
             phase.name,
-            f"{phase.settled_s - phase.began_s:.1f} s",
+            f"{phase.stable_s - phase.began_s:.1f} s",
             str(phase.rebalances),
             str(phase.moved),
             str(phase.interruptions),

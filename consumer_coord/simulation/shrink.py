@@ -12,7 +12,7 @@ from consumer_coord.simulation.scenario import Fault, Scenario
 
 T = TypeVar("T")
 
-#: A shrinking plays at most so many histories.
+#: Limit of the histories that one shrinking plays.
 MOST_TRIALS = 150
 
 

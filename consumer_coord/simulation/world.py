@@ -97,6 +97,20 @@ class World(Stage):
         for partition in gone:
             self.checkers.forget(partition)
 
+    def recreate_topic(self, name: str, tenths: int) -> None:
+        """A topic goes, and another one takes its name, with so many tenths of each partition's records in it."""
+        ends = {
+            partition: self.cluster.end_offset(partition) or 0
+            for partition in self.cluster.partitions()
+            if partition.topic == name
+        }
+        self.cluster.kafka.delete_topic(name)
+        for partition in ends:
+            self.checkers.recreated(partition)
+        self.cluster.kafka.create_topic(name, len(ends))
+        for partition, end in ends.items():
+            self.cluster.produce(partition, end * tenths // 10)
+
     def topics_of(self, member: MemberProcess) -> Sequence[str]:
         """The topics that a member subscribes to, by name or by its pattern."""
         if member.spec.pattern is not None:

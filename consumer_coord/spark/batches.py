@@ -18,7 +18,7 @@ from confluent_kafka import Message
 
 @attrs.frozen
 class Run:
-    """So many messages of one partition, one after the other."""
+    """Consecutive messages of one partition."""
 
     topic: str
     partition: int

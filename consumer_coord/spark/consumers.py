@@ -27,12 +27,12 @@ logger = get_logger(__name__)
 
 #: How many messages are taken from librdkafka at once.
 TAKE = 10_000
-#: Beyond so many messages, or bytes, a partition that nobody asks for is given back to the broker.
+#: Limit of messages, and of bytes, kept of a partition that no task asks for; beyond it the partition is unassigned.
 STASH_MESSAGES = 10_000
 STASH_BYTES = 4 << 20
 #: A gap up to here is read over; a wider one is worth a new fetch.
 SKIP = 1_000
-#: A task of so many records keeps nothing of other partitions: they would only be in its way.
+#: A task of this many records keeps no messages of other partitions: they would only be in its way.
 BIG_TASK = 20_000
 #: What was not used for so long is closed.
 IDLE_S = 60.0

@@ -25,7 +25,7 @@ TopicIds: TypeAlias = Mapping[str, uuid.UUID]
 #: topic -> the ids under which its partitions are held
 HeldIds: TypeAlias = Mapping[str, Set[uuid.UUID]]
 
-#: The second look comes so much later than the first.
+#: Time between the first look and the second.
 AGAIN_S = 0.2
 
 

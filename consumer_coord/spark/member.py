@@ -111,7 +111,7 @@ class Membership:
     def leave(self) -> None:
         """Leave the group, within a second or so; nothing more is committed.  From any thread.
 
-        It is one operation: everybody who asks waits for its end.
+        It is one operation: every caller waits for its end.
         """
         with self._gate:
             self._left = True
@@ -289,7 +289,7 @@ class Membership:
             self._background.forget_view()
 
     def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
-        """What is finished and can be committed no more will be read again by whoever has these partitions now."""
+        """Finished records that can no longer be committed will be read again by the new owner of their partitions."""
         waiting = self._planner.uncommitted()
         config = self._options.config().coordinator
         for partition in sorted(lost & waiting.keys()):
@@ -341,7 +341,7 @@ class Membership:
                 self._planner.take_up(partition, holding)
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
-        """Commit the starts that were resolved: whoever comes next must not resolve them again, later."""
+        """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
         commits = self._due(
             {
                 partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)

@@ -31,6 +31,6 @@ def position(commit: PlannedCommit) -> OffsetAndMetadata:
 
 
 def note_of(metadata: str) -> Note | None:
-    """What :func:`position` noted, None in a commit that somebody else made."""
+    """What :func:`position` noted, None in a commit of another client."""
     found = _NOTE.fullmatch(metadata)
     return None if found is None else Note(int(found[1]), uuid.UUID(found[2]))

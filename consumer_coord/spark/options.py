@@ -57,7 +57,7 @@ _KNOWN = {name.lower(): name for name in _NAMES}
 
 #: Options of Spark's own source, and other likely ones, that have no place here, and why.
 _REFUSED = {
-    "assign": "the group decides who reads which partition; use subscribe, or Spark's own source (format 'kafka')",
+    "assign": "the group decides which member reads which partition; use subscribe, or Spark's own source (format 'kafka')",
     "endingoffsets": "a stream has no end; use Trigger.AvailableNow to read what is there now",
     "endingoffsetsbytimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",
     "endingtimestamp": "a stream has no end; use Trigger.AvailableNow to read what is there now",

@@ -17,9 +17,9 @@ import attrs
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
 
-#: So many records are worth a task of their own, when there are cores for it.
+#: Records that are worth a task of their own, when there are cores for it.
 TASK_WORTH = 50_000
-#: A range is split for the sake of balance only when its pieces are at least so big.
+#: A range is split for balance only into pieces of at least this many records.
 SPLIT_WORTH = 100_000
 
 

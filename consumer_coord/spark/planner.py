@@ -191,7 +191,7 @@ class Planner:
             for partition, holding in sorted(self._held.items())
         }
         takes = self._admit(ready, limits, now_ms)
-        if not any(takes.values()) and self._is_settled(start):
+        if not any(takes.values()) and self._is_final(start):
             return None
         topics: dict[str, dict[int, Span]] = {}
         for partition in ready:
@@ -214,7 +214,7 @@ class Planner:
         holding = next(holding for partition, holding in self._held.items() if partition.topic == topic)
         return holding.topic_id, holding.count
 
-    def _is_settled(self, start: Offsets) -> bool:
+    def _is_final(self, start: Offsets) -> bool:
         """True if a batch would say nothing new: the same share, and no position that waits to be committed.
 
         After a restart a position may be ahead of the group's commit.  Its range was planned by a membership that is

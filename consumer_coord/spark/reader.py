@@ -20,11 +20,11 @@ from consumer_coord.spark.packing import Range, ReadSpec
 
 logger = get_logger(__name__)
 
-#: An Arrow batch is handed over when it has so many records, or so many bytes of values.
+#: An Arrow batch is handed over when it has this many records, or this many bytes of values.
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
 
-#: After so many tasks what was frozen is looked through for garbage.
+#: After how many tasks the frozen objects are collected.
 _COLLECT_EVERY = 64
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from consumer_coord.spark.planner import Holding
 from consumer_coord.topic_partition import TopicPartition, by_topic
 
-#: The last so many changes of the share are told; each has a number, so a listener sees each once.
+#: How many of the last changes of the share are told; each has a number, so a listener sees each once.
 MOST_EVENTS = 32
 
 

@@ -147,7 +147,7 @@ def _topic(metadata: Metadata, name: str) -> Topic:
 
 
 def _count(name: str, topic: Topic, siblings: Iterable[OffsetAndMetadata], planner: Planner) -> int | None:
-    """How many partitions the topic had when the group began to read it, as far as anybody noted it."""
+    """How many partitions the topic had when the group began to read it, as far as it was noted in a commit."""
     noted = [note.count for commit in siblings if (note := note_of(commit.metadata)) is not None]
     noted += [
         holding.count

@@ -19,7 +19,7 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
-#: A broker may be behind the others: what it says of another id is believed when it is said again so much later.
+#: A broker may be behind the others: what it says of another id is believed when it is said again after this time.
 _AGAIN_S = 0.5
 _REQUEST_TIMEOUT_S = 10.0
 

@@ -144,7 +144,7 @@ def decode_request(frame: bytes) -> Request:
 
     Raises :class:`~consumer_coord.errors.MalformedMessageError`, or
     :class:`~consumer_coord.errors.UnsupportedVersionError` when API key or version are not known here: then
-    :func:`decode_request_header` still says who asked for what.
+    :func:`decode_request_header` still names the client and the request.
     """
     header, position = _request_header(frame)
     api = APIS.get(header.api_key)

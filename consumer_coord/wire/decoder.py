@@ -5,7 +5,7 @@ the length of the field behind it, is one ``struct.unpack_from``.  Three rules k
 
 * A slice never raises: ``data[a:b]`` ends where the data ends, so a length cannot cost more than the input itself.
   The position moves on by the length that was claimed, the next read then lies outside (``IndexError`` or
-  ``struct.error``), and whoever calls the function checks the last position.
+  ``struct.error``), and the caller of the function checks the last position.
 * A count is compared with the bytes that remain, divided by the smallest size of an element, before anything is made.
 * Nothing recurses, so depth is that of the table.
 

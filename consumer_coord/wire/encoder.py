@@ -19,7 +19,7 @@ from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvar
 #: ``encoder(message, append)`` hands the pieces of the encoding to ``append``, in order.
 Encoder = Callable[[Any, Callable[[bytes], object]], None]
 
-#: Arrays of up to so many numbers (the replicas of a partition) have packers of their own.
+#: Arrays of up to this many numbers (the replicas of a partition) have packers of their own.
 _SHORT_ARRAY = 8
 
 

@@ -26,7 +26,7 @@ LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
-#: Ranges of at most so many partitions have their bytes remembered, and so many pieces of each kind.
+#: Ranges of up to this many partitions have their bytes remembered, and up to this many pieces of each kind.
 _LONGEST_REMEMBERED = 64
 _MOST_REMEMBERED = 16_384
 

@@ -87,7 +87,7 @@ def run(servers: str, name: str, topic: str, orders: int, protocol: str = "class
         ]
         calm_since: float | None = None
         while time.monotonic() - started < PATIENCE_S:
-            # The next turn comes when everybody has had partitions for a while.
+            # The next turn comes when all members have had partitions for a while.
             if not shared(group, ledger):
                 calm_since = None
             elif calm_since is None:
@@ -117,7 +117,7 @@ CAST = (("ann", 2), ("bob", 1), ("cid", 1), ("dan", 1))
 
 
 def die(group: Group, member: MemberProcess, ledger: Ledger) -> None:
-    """Nobody tells of a kill, so the ledger has to know it."""
+    """A killed member tells nothing, so the ledger has to know of the kill."""
     group.kill(member)
     ledger.freed(member.name, ledger.owned_by(member.name), time.time())
 

@@ -12,18 +12,18 @@ class CapacityAssignor(Assignor):
     """Members say how much they can take (``CAPACITY`` in their environment); the leader shares partitions out by that.
 
     It is cooperative: what a member holds beyond its share is left out of the plan, so its owner lets go of it, and the
-    next round gives it away.  Meanwhile everybody keeps consuming.
+    next round gives it away.  Meanwhile all members keep consuming.
     """
 
     name = "capacity"
     protocols = (RebalanceProtocol.COOPERATIVE,)
 
     def user_data(self, topics: Sequence[str]) -> bytes:
-        """This member's capacity, for whoever leads."""
+        """This member's capacity, for the leader."""
         return os.environ.get("CAPACITY", "1").encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """topic by topic: keep what fits into one's share, give what nobody holds to those who have room."""
+        """topic by topic: keep what fits into one's share, assign what has no owner to members with room."""
         plan: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         for topic, count in cluster.partitions.items():
             takers = {name: int(member.user_data or b"1") for name, member in members.items() if topic in member.topics}

@@ -75,7 +75,7 @@ class Group:
         member.process.send_signal(signal.SIGTERM)
 
     def kill(self, member: MemberProcess) -> None:
-        """SIGKILL: nobody is told, and the group finds out when the session ends."""
+        """SIGKILL: the group finds out when the session ends."""
         member.state = "killed"
         member.process.kill()
 

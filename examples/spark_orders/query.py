@@ -5,7 +5,7 @@ name and price, put into windows of five seconds, and written to Parquet.  Any n
 members of one group.
 
 The watermark bounds how long an order's id is remembered.  That memory is this query's own: an order that is read again
-by *another* query, after a kill, is written again, so whoever reads the Parquet removes duplicates by ``order_id``.
+by *another* query, after a kill, is written again, so readers of the Parquet remove duplicates by ``order_id``.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Story(GroupListener):
         tell("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
     def on_lost(self, query: str, event: ShareEvent) -> None:
-        """Partitions are somebody else's."""
+        """Partitions went to another member."""
         tell("revoked", event.at_ms, partitions=event.partitions.get(TOPIC, []))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -103,7 +103,7 @@ class Story(GroupListener):
 
 
 def tell(event: str, at_ms: int, **what: Any) -> None:
-    """One line for whoever started this process."""
+    """One line for the parent process."""
     print(json.dumps({"event": event, "at_ms": at_ms, **what}), flush=True)
 
 

@@ -77,7 +77,7 @@ def with_doubtful_claims(rng: random.Random, cluster: Cluster, members: dict[str
 
 
 def changed(rng: random.Random, cluster: Cluster, members: dict[str, Member]) -> tuple[Cluster, dict[str, Member]]:
-    """What may have happened to a group since its last rebalance: somebody left, came, or subscribed to other topics,
+    """What may have happened to a group since its last rebalance: a member left, came, or subscribed to other topics,
     a topic grew, came or went."""
     partitions = dict(cluster.partitions)
     group = dict(members)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.assignors.java import JavaAssignors
+from tests.support.java_assignors import JavaAssignors
 
 
 @pytest.fixture(scope="session")

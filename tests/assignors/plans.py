@@ -40,7 +40,7 @@ def owning(members: Mapping[str, Member], plan: Plan, generation: int) -> dict[s
 def settle_group(
     leaders: list[Assignor], cluster: Cluster, members: Mapping[str, Member], generation: int
 ) -> tuple[dict[str, Member], int]:
-    """Rebalance in the cooperative protocol until nobody has to give anything up; returns the group and the rounds.
+    """Rebalance in the cooperative protocol until no member has to revoke anything; returns the group and the rounds.
 
     The first leader makes the first plan, the second one the second, and the last one any later ones.
     """

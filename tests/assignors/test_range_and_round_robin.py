@@ -9,7 +9,7 @@ import pytest
 
 from assignors import Assignor, Cluster, Member, Plan, RangeAssignor, RoundRobinAssignor, verify
 from tests.assignors.cases import cluster_and_members
-from tests.assignors.java import JavaAssignors
+from tests.support.java_assignors import JavaAssignors
 
 #: Set ASSIGNOR_CASES to run more of them.
 CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))

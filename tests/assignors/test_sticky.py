@@ -141,7 +141,7 @@ def test_two_claims_of_one_generation_cost_both() -> None:
 
 
 @pytest.mark.behaviour(109)
-def test_cooperative_hands_nothing_over_before_its_owner_let_go() -> None:
+def test_cooperative_hands_nothing_over_before_its_owner_revoked_it() -> None:
     cluster = Cluster({"t": 4})
     assignor = CooperativeStickyAssignor()
     members = {"a": Member(["t"], {"t": [0, 1, 2, 3]}, 5), "b": Member(["t"])}

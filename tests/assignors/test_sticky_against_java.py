@@ -22,9 +22,9 @@ from assignors import (
 )
 from assignors.balancing import sticky_user_data
 from tests.assignors.cases import changed, cluster_and_members, with_history
-from tests.assignors.java import JavaAssignors
 from tests.assignors.optimum import quality
 from tests.assignors.plans import as_lists, owning, racks_matter, settle_group
+from tests.support.java_assignors import JavaAssignors
 
 CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 
@@ -121,7 +121,7 @@ def test_what_a_java_member_remembers_counts(java_assignors: JavaAssignors) -> N
 @pytest.mark.behaviour(104, 105, 106, 109)
 @pytest.mark.parametrize("first", ["java", "ours"])
 def test_leaders_of_both_kinds_take_turns(first: str, java_assignors: JavaAssignors) -> None:
-    """All subscribe alike: two rounds, whoever leads which, and then neither moves anything any more."""
+    """All subscribe alike: two rounds with either leader, and then neither moves anything any more."""
     ours = CooperativeStickyAssignor()
     java = JavaLeader(java_assignors, ours)
     leaders: list[Assignor] = [java, ours] if first == "java" else [ours, java]

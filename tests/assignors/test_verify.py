@@ -31,7 +31,7 @@ def test_valid_plans_pass(plan: Plan) -> None:
     ("plan", "problem"),
     [
         ({"a": {"t": range(3), "u": range(2)}}, "member 'b' has no entry"),
-        ({"a": {"t": [0, 1], "u": range(2)}, "b": {}}, "nobody is given partition 2 of topic 't'"),
+        ({"a": {"t": [0, 1], "u": range(2)}, "b": {}}, "partition 2 of topic 't' is not assigned"),
         ({"a": {"t": range(3), "u": range(2)}, "b": {"t": [1]}}, "member 'b' is given partition 1 of topic 't' as well as 'a'"),
         ({"a": {"t": [0, 1, 2, 2], "u": range(2)}, "b": {}}, "member 'a' is given partition 2 of topic 't' twice"),
         ({"a": {"t": range(3), "u": [0]}, "b": {"u": [1]}}, "member 'b' is given topic 'u', to which it does not subscribe"),
@@ -62,11 +62,11 @@ def test_a_thousand_violations_make_a_short_message() -> None:
 
 
 @pytest.mark.behaviour(29, 109)
-def test_a_partition_is_not_handed_over_before_its_owner_let_go() -> None:
+def test_a_partition_is_not_handed_over_before_its_owner_revoked_it() -> None:
     members = {"a": Member(["t"], {"t": [0, 1, 2]}, 4), "b": Member(["t"], {}, 4)}
     plan = {"a": {"t": [0, 1]}, "b": {"t": [2]}}
     verify(CLUSTER, members, plan)
-    with pytest.raises(InvalidPlanError, match="'b' is given partition 2 of topic 't', which 'a' has not given up"):
+    with pytest.raises(InvalidPlanError, match="'b' is given partition 2 of topic 't', which 'a' has not revoked"):
         verify(CLUSTER, members, plan, COOPERATIVE)
     verify(CLUSTER, members, {"a": {"t": [0, 1]}, "b": {}}, COOPERATIVE)
 
@@ -75,7 +75,7 @@ def test_a_partition_is_not_handed_over_before_its_owner_let_go() -> None:
 def test_the_highest_generation_owns() -> None:
     members = {"stale": Member(["t"], {"t": [0]}, 3), "fresh": Member(["t"], {"t": [0, 1, 2]}, 4), "new": Member(["t"])}
     verify(CLUSTER, members, {"stale": {}, "fresh": {"t": [0, 1, 2]}, "new": {}}, COOPERATIVE)
-    with pytest.raises(InvalidPlanError, match="'stale' is given partition 0 of topic 't', which 'fresh' has not given up"):
+    with pytest.raises(InvalidPlanError, match="'stale' is given partition 0 of topic 't', which 'fresh' has not revoked"):
         verify(CLUSTER, members, {"stale": {"t": [0]}, "fresh": {"t": [1, 2]}, "new": {}}, COOPERATIVE)
 
 
@@ -89,5 +89,5 @@ def test_conflicting_claims_of_one_generation_count_as_none() -> None:
 @pytest.mark.behaviour(30)
 def test_what_nobody_holds_may_not_be_left_out() -> None:
     members = {"a": Member(["t"], {"t": [0, 1]}, 4)}
-    with pytest.raises(InvalidPlanError, match="nobody is given partition 2 of topic 't'"):
+    with pytest.raises(InvalidPlanError, match="partition 2 of topic 't' is not assigned"):
         verify(CLUSTER, members, {"a": {"t": [0, 1]}}, COOPERATIVE)

@@ -267,7 +267,7 @@ class Bench:
         return await self.complete([await join for join in joins], **how)
 
     async def complete(self, joined: Sequence[JoinGroupResponse], **how: Any) -> Members:
-        """Sync everybody who joined one generation."""
+        """Sync all members that joined one generation."""
         assert {one.error_code for one in joined} == {0}, joined
         assert len({one.generation_id for one in joined}) == 1, joined
         leader = joined[0].leader

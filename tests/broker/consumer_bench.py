@@ -99,7 +99,7 @@ class Client:
 
 
 async def settle_all(*clients: Client, rounds: int = 6) -> None:
-    """Let everybody send heartbeats until nothing moves any more."""
+    """Let all members send heartbeats until nothing moves any more."""
     for _ in range(rounds):
         for client in clients:
             response = await client.beat()

@@ -5,7 +5,7 @@ in virtual time, at the same moments and with the same ids. Every answer must be
 ConsumerGroupDescribe and DescribeGroups show it: epochs, states, assignments and targets.
 
 ``uniform`` goes by the order of a Java hash map of random ids. So the target that Kafka computed is given to our
-coordinator there, if it is as good as the one that ours computed (as many partitions for everybody, as few moved); the
+coordinator there, if it is as good as the one that ours computed (as many partitions for each member, as few moved); the
 assignors are compared with Java's classes in ``test_server_assignors``. ``range`` must give the very same target.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
+from consumer_coord.broker import BrokerCluster, BrokerConfig
 from consumer_coord.broker.consumer_group import conversion
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.assignors.uniform import UniformAssignor
@@ -30,8 +30,6 @@ from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes, membership
-from consumer_coord.wire.apis import api_for
-from consumer_coord.wire.codec import decode_response, encode_request
 from consumer_coord.wire.messages.admin import (
     CreatableTopic,
     CreatePartitionsResponse,
@@ -50,8 +48,6 @@ from consumer_coord.wire.messages.group import (
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     SyncGroupRequest,
@@ -68,7 +64,6 @@ _SETTLE_S = 0.015
 _LONG_PATIENCE_S = 10.0
 #: A new topic takes a moment to be known to the coordinator.
 _METADATA_S = 0.15
-_LATENESS_MS = (5, 15, 40, 100)
 #: The topics of a sequence have so many partitions to begin with.
 PARTITIONS = 2
 #: As the real broker of these tests is configured, for what matters here.
@@ -127,7 +122,7 @@ async def record(broker: RealBroker, seed: int, name: str, length: int, pace: fl
     )
     _note_topics(recording, made)
     player = ConsumerPlayer(Random(seed), name, topic, other, recording.topic_ids)
-    await _await_coordinator(broker, name)
+    await differential.await_coordinator(broker, name)
     await asyncio.sleep(2 * _METADATA_S * (1 + pace))
     clock = asyncio.get_running_loop().time
     begun_s = clock()
@@ -174,16 +169,6 @@ async def _probe(call: Callable[[Struct, int], Awaitable[Struct]], group_id: str
     return modern, classic
 
 
-async def _await_coordinator(broker: RealBroker, group_id: str) -> None:
-    for _ in range(300):
-        found = await broker.call("lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4)
-        heartbeat = await broker.call("lookup", HeartbeatRequest(group_id=group_id, generation_id=1, member_id="x"), 4)
-        if found.coordinators[0].error_code == 0 and heartbeat.error_code == error_codes.UNKNOWN_MEMBER_ID:  # type: ignore[attr-defined]
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the broker has no coordinator for the group")
-
-
 def _note_topics(recording: ConsumerRecording, response: Struct) -> None:
     if isinstance(response, CreateTopicsResponse):
         for topic in response.topics:
@@ -224,19 +209,6 @@ def _wants_id(message: Struct) -> bool:
 
 
 # -- ours
-
-
-class _GivenIds(Random):
-    """Draws the ids that Kafka drew."""
-
-    next_number: int | None = None
-
-    def getrandbits(self, k: int, /) -> int:
-        """The number behind the next id, or one that nobody knows."""
-        if k == 128 and self.next_number is not None:
-            number, self.next_number = self.next_number, None
-            return number
-        return super().getrandbits(k)
 
 
 def _number(member_id: str) -> int:
@@ -305,7 +277,7 @@ def replay(recording: ConsumerRecording, late_ms: int = 0, config: Mapping[str, 
 
 
 async def _replay(recording: ConsumerRecording, late_ms: int, config: Mapping[str, object]) -> ConsumerRecording:
-    ids = _GivenIds(recording.seed)
+    ids = differential.GivenIds(recording.seed)
     loop = asyncio.get_running_loop()
     cluster = BrokerCluster(
         BrokerConfig.from_mapping(config), random=ids, wall_clock_ms=lambda: 1_000_000 + round(loop.time() * 1000)
@@ -313,11 +285,9 @@ async def _replay(recording: ConsumerRecording, late_ms: int, config: Mapping[st
     id_of = {name: topic_id for topic_id, name in recording.topic_ids.items()}
     ids.next_number = id_of[recording.topic].int
     cluster.create_topic(recording.topic, PARTITIONS)
-    late = cluster.nodes[0].purgatory
-    late.__class__ = differential.LatePurgatory
-    assert isinstance(late, differential.LatePurgatory)
-    late.late_ms = late_ms
+    differential.be_late(cluster, late_ms)
     cluster.start_all()
+    call = differential.caller(cluster)
     played = ConsumerRecording(recording.seed, recording.group_id, recording.topic)
     uniform = _ScriptedUniform(recording, played)
     assignors = cluster.nodes[0].coordinator.assignors
@@ -325,16 +295,8 @@ async def _replay(recording: ConsumerRecording, late_ms: int, config: Mapping[st
     conversion.leader_first = lambda members: _leader_first(recording, uniform.step, members)
     waiting: dict[int, asyncio.Future[Struct]] = {}
 
-    async def call(message: Struct, version: int) -> Struct:
-        answer = await KafkaApis(cluster.nodes[0]).handle(encode_request(message, version, 1, "client"), ClientConnection())
-        assert answer is not None
-        return decode_response(api_for(type(message)).response, version, answer)[1]
-
-    async def until(at_s: float) -> None:
-        await asyncio.sleep(max(at_s - loop.time(), 0))
-
     for index, original in enumerate(recording.steps):
-        await until(original.at_s)
+        await differential.until(original.at_s)
         uniform.step = index
         step = ConsumerStep(original.at_s, original.message, original.version, original.slot)
         played.steps.append(step)
@@ -342,7 +304,7 @@ async def _replay(recording: ConsumerRecording, late_ms: int, config: Mapping[st
         if isinstance(original.message, CreateTopicsRequest):
             ids.next_number = id_of[original.message.topics[0].name].int
         waiting[index] = asyncio.ensure_future(call(original.message, original.version))
-        await until(original.probed_at_s)
+        await differential.until(original.probed_at_s)
         step.state = state_of(*await _probe(call, recording.group_id))
         for number, future in sorted(waiting.items()):
             if future.done():
@@ -438,7 +400,7 @@ def compare(kafka: ConsumerRecording, ours: ConsumerRecording) -> list[str]:
     found = list(ours.worse_targets)
     end = comparable_until(ours)
     for index, (theirs, mine) in enumerate(zip(kafka.steps[:end], ours.steps[:end], strict=True)):
-        if _forgotten(ours, theirs, mine):
+        if differential.forgotten(ours.steps, theirs, mine, _members_of):
             continue
         if not (0 <= theirs.answered_in < end or 0 <= mine.answered_in < end):
             pass  # answered by neither, or when it could not be compared any more
@@ -485,22 +447,6 @@ def _is_refused_conversion(ours: ConsumerRecording, index: int) -> bool:
     )
 
 
-def _forgotten(ours: ConsumerRecording, theirs: ConsumerStep, mine: ConsumerStep) -> bool:
-    """An accepted difference: see :func:`tests.broker.differential.forgotten`."""
-    if theirs.response is not None or mine.answered_in < 0:
-        return False
-    error_code = getattr(mine.response, "error_code", None)
-    member_id = getattr(mine.message, "member_id", "")
-    by = ours.steps[mine.answered_in]
-    if error_code == error_codes.REBALANCE_IN_PROGRESS:
-        return type(by.message) is type(mine.message) and getattr(by.message, "member_id", "") == member_id
-    return (
-        error_code == error_codes.UNKNOWN_MEMBER_ID
-        and isinstance(mine.message, SyncGroupRequest)
-        and member_id not in _members_of(by.state)
-    )
-
-
 def _loses_group(ours: ConsumerRecording, index: int) -> bool:
     """An accepted difference: a classic member that has an id joins an empty consumer group.
 
@@ -526,32 +472,14 @@ async def differences(
     config: Mapping[str, object] = CONFIG,
     name: str = "consumer",
 ) -> Outcome:
-    """Record and compare a sequence for each seed, some at a time, each differing one again with more time."""
-    outcome = Outcome()
-    places = asyncio.Semaphore(at_once)
+    """As :func:`tests.broker.differential.compare_all`, for the consumer protocol."""
 
-    async def one(seed: int) -> None:
-        async with places:
-            found: list[str] = []
-            for attempt in range(tries):
-                broker = await connect()
-                try:
-                    recording = await record(
-                        broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4().hex[:8]}", length, 1 + 2 * attempt
-                    )
-                finally:
-                    await broker.close()
-                found = compare(recording, await asyncio.to_thread(replay, recording, 0, config))
-                for late_ms in _LATENESS_MS:
-                    if found and not compare(recording, await asyncio.to_thread(replay, recording, late_ms, config)):
-                        found = []
-                outcome.steps += len(recording.steps)
-                if not found:
-                    break
-                outcome.recorded_again += 1
-            outcome.sequences += 1
-            if found:
-                outcome.differing[seed] = found
+    async def recorded(broker: RealBroker, seed: int, attempt: int) -> ConsumerRecording:
+        return await record(
+            broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4().hex[:8]}", length, 1 + 2 * attempt
+        )
 
-    await asyncio.gather(*(one(seed) for seed in seeds))
-    return outcome
+    def played(recording: ConsumerRecording, late_ms: int) -> ConsumerRecording:
+        return replay(recording, late_ms, config)
+
+    return await differential.compare_all(connect, seeds, recorded, played, compare, at_once=at_once, tries=tries)

@@ -1,7 +1,7 @@
 """What the members of a group of the consumer protocol do next, classic ones among them, drawn from a seed.
 
 Mostly it is what the protocol wants, often enough something else: former and future epochs, strangers' ids, instance ids
-that others hold, other subscriptions, partitions that nobody gave.
+that others hold, other subscriptions, partitions that were never assigned.
 """
 
 from __future__ import annotations

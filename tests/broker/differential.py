@@ -18,8 +18,8 @@ import random
 import struct
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence, Sized
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -131,7 +131,7 @@ async def record(broker: RealBroker, seed: int, group_id: str, topic: str, lengt
     """Make a sequence of ``length`` steps on the real broker; with a greater ``pace`` everything is given more time."""
     recording = Recording(seed, group_id, topic)
     player = Player(random.Random(seed), group_id, topic)
-    await _await_coordinator(broker, group_id)
+    await await_coordinator(broker, group_id)
     clock = asyncio.get_running_loop().time
     begun_s = clock()
     waiting: dict[int, asyncio.Future[Struct]] = {}
@@ -162,7 +162,7 @@ async def record(broker: RealBroker, seed: int, group_id: str, topic: str, lengt
     return recording
 
 
-async def _await_coordinator(broker: RealBroker, group_id: str) -> None:
+async def await_coordinator(broker: RealBroker, group_id: str) -> None:
     """A fresh cluster has no coordinators for a moment."""
     for _ in range(300):
         found = await broker.call(
@@ -202,15 +202,15 @@ def _probe(group_id: str) -> DescribeGroupsRequest:
 # -- ours
 
 
-class _GivenIds(random.Random):
+class GivenIds(random.Random):
     """Draws the ids that Kafka drew."""
 
-    next_id: str | None = None
+    next_number: int | None = None
 
     def getrandbits(self, k: int, /) -> int:
-        """The number behind the next id, or one that nobody knows."""
-        if k == 128 and self.next_id is not None:
-            number, self.next_id = uuid.UUID(self.next_id[-36:]).int, None
+        """The number behind the next id, or a drawn one."""
+        if k == 128 and self.next_number is not None:
+            number, self.next_number = self.next_number, None
             return number
         return super().getrandbits(k)
 
@@ -241,8 +241,33 @@ class LatePurgatory(Purgatory):
         super().put_off(operation, delay_ms + self.late_ms)
 
 
+def be_late(cluster: BrokerCluster, late_ms: int) -> None:
+    """Let the timers of a cluster's only broker be late."""
+    late = cluster.nodes[0].purgatory
+    late.__class__ = LatePurgatory  # the coordinator has this one in its hands already
+    assert isinstance(late, LatePurgatory)
+    late.late_ms = late_ms
+
+
+def caller(cluster: BrokerCluster) -> Callable[[Struct, int], Awaitable[Struct]]:
+    """Sends a message in a version to a cluster's only broker."""
+    apis = KafkaApis(cluster.nodes[0])
+
+    async def call(message: Struct, version: int) -> Struct:
+        answer = await apis.handle(encode_request(message, version, 1, "client"), ClientConnection())
+        assert answer is not None
+        return decode_response(api_for(type(message)).response, version, answer)[1]
+
+    return call
+
+
+async def until(at_s: float) -> None:
+    """Wait for a moment of the loop's clock."""
+    await asyncio.sleep(max(at_s - asyncio.get_running_loop().time(), 0))
+
+
 async def _replay(recording: Recording, late_ms: int) -> Recording:
-    ids = _GivenIds(recording.seed)
+    ids = GivenIds(recording.seed)
     loop = asyncio.get_running_loop()
     cluster = BrokerCluster(
         BrokerConfig.from_mapping(CONFIG),
@@ -250,27 +275,17 @@ async def _replay(recording: Recording, late_ms: int) -> Recording:
         random=ids,
         wall_clock_ms=lambda: round(loop.time() * 1000),
     )
-    late = cluster.nodes[0].purgatory
-    late.__class__ = LatePurgatory  # the coordinator has this one in its hands already
-    assert isinstance(late, LatePurgatory)
-    late.late_ms = late_ms
+    be_late(cluster, late_ms)
     cluster.start_all()
+    call = caller(cluster)
     played = Recording(recording.seed, recording.group_id, recording.topic)
     waiting: dict[int, asyncio.Future[Struct]] = {}
-
-    async def call(message: Struct, version: int) -> Struct:
-        answer = await KafkaApis(cluster.nodes[0]).handle(encode_request(message, version, 1, "client"), ClientConnection())
-        assert answer is not None
-        return decode_response(api_for(type(message)).response, version, answer)[1]
-
-    async def until(at_s: float) -> None:
-        await asyncio.sleep(max(at_s - loop.time(), 0))
 
     for index, original in enumerate(recording.steps):
         await until(original.at_s)
         step = Step(original.at_s, original.message, original.version)
         played.steps.append(step)
-        ids.next_id = original.new_id
+        ids.next_number = None if original.new_id is None else uuid.UUID(original.new_id[-36:]).int
         waiting[index] = asyncio.ensure_future(call(original.message, original.version))
         await until(original.probed_at_s)
         step.state = state_of(await call(_probe(recording.group_id), 5))
@@ -333,7 +348,7 @@ def compare(kafka: Recording, ours: Recording) -> list[str]:
     """What our broker said otherwise than Kafka, as text; the first few steps that differ."""
     found = []
     for index, (theirs, mine) in enumerate(zip(kafka.steps, ours.steps, strict=True)):
-        if forgotten(ours, theirs, mine):
+        if forgotten(ours.steps, theirs, mine, _members_of):
             continue
         if comparable(theirs.response) != comparable(mine.response):
             found.append(f"step {index}: {theirs.message}\n  Kafka {theirs.response}\n  ours  {mine.response}")
@@ -346,22 +361,38 @@ def compare(kafka: Recording, ours: Recording) -> list[str]:
     return found[:4]
 
 
-def forgotten(ours: Recording, theirs: Step, mine: Step) -> bool:
+class Compared(Protocol):
+    """A step as far as :func:`forgotten` looks at it."""
+
+    message: Struct
+    response: Struct | None
+    answered_in: int
+    state: Any
+
+
+def forgotten(
+    ours: Sequence[Compared], theirs: Compared, mine: Compared, members_of: Callable[[Any], set[str]]
+) -> bool:
     """An accepted difference: Kafka forgets a JoinGroup or SyncGroup that waits, and its client waits until it gives up.
 
     It happens when the member asks again on another connection: ours answers the first with REBALANCE_IN_PROGRESS. And
-    when a member is removed while its SyncGroup waits: ours answers UNKNOWN_MEMBER_ID.
+    when a member is removed while its SyncGroup waits: ours answers UNKNOWN_MEMBER_ID.  ``members_of``: the member ids in
+    a state.
     """
     if theirs.response is not None or mine.answered_in < 0:
         return False
     error_code = getattr(mine.response, "error_code", None)
     member_id = getattr(mine.message, "member_id", "")
-    by = ours.steps[mine.answered_in]
+    by = ours[mine.answered_in]
     if error_code == error_codes.REBALANCE_IN_PROGRESS:
         return type(by.message) is type(mine.message) and getattr(by.message, "member_id", "") == member_id
     if error_code == error_codes.UNKNOWN_MEMBER_ID and isinstance(mine.message, SyncGroupRequest):
-        return member_id not in {member[0] for member in by.state[4]}
+        return member_id not in members_of(by.state)
     return False
+
+
+def _members_of(state: Any) -> set[str]:
+    return {member[0] for member in state[4]}
 
 
 @attrs.define
@@ -372,6 +403,59 @@ class Outcome:
     steps: int = 0
     recorded_again: int = 0
     differing: dict[int, list[str]] = attrs.field(factory=dict)
+
+
+R = TypeVar("R", bound="Recorded")
+
+
+class Recorded(Protocol):
+    """A recording of either protocol."""
+
+    @property
+    def steps(self) -> Sized: ...
+
+
+async def compare_all(
+    connect: Callable[[], Awaitable[RealBroker]],
+    seeds: Sequence[int],
+    record: Callable[[RealBroker, int, int], Awaitable[R]],
+    replay: Callable[[R, int], R],
+    compare: Callable[[R, R], list[str]],
+    *,
+    at_once: int,
+    tries: int,
+) -> Outcome:
+    """Record and compare a sequence for each seed, some at a time, each differing one again with more time.
+
+    ``record(broker, seed, attempt)``; ``replay(recording, late_ms)`` runs in a thread: a virtual loop runs to its end, and one
+    loop cannot run inside another.
+    """
+    outcome = Outcome()
+    places = asyncio.Semaphore(at_once)
+
+    async def one(seed: int) -> None:
+        async with places:
+            found: list[str] = []
+            for attempt in range(tries):
+                broker = await connect()
+                try:
+                    recording = await record(broker, seed, attempt)
+                finally:
+                    await broker.close()
+                found = compare(recording, await asyncio.to_thread(replay, recording, 0))
+                for late_ms in _LATENESS_MS:
+                    if found and not compare(recording, await asyncio.to_thread(replay, recording, late_ms)):
+                        found = []
+                outcome.steps += len(recording.steps)
+                if not found:
+                    break
+                outcome.recorded_again += 1
+            outcome.sequences += 1
+            if found:
+                outcome.differing[seed] = found
+
+    await asyncio.gather(*(one(seed) for seed in seeds))
+    return outcome
 
 
 async def differences(
@@ -385,40 +469,15 @@ async def differences(
     name: str = "differential",
     heard: Callable[[Recording], None] = lambda recording: None,
 ) -> Outcome:
-    """Record and compare a sequence for each seed, some at a time, each differing one again with more time.
+    """As :func:`compare_all`, for the classic protocol.  ``heard`` is told of every recording of Kafka's answers."""
 
-    ``heard`` is told of every recording of Kafka's answers.
-    """
-    outcome = Outcome()
-    places = asyncio.Semaphore(at_once)
+    async def recorded(broker: RealBroker, seed: int, attempt: int) -> Recording:
+        group_id = f"{name}-{seed}-{attempt}-{uuid.uuid4()}"
+        recording = await record(broker, seed, group_id, topic, length, 1 + 2 * attempt)
+        heard(recording)
+        return recording
 
-    async def one(seed: int) -> None:
-        async with places:
-            found: list[str] = []
-            for attempt in range(tries):
-                broker = await connect()
-                try:
-                    recording = await record(
-                        broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4()}", topic, length, 1 + 2 * attempt
-                    )
-                finally:
-                    await broker.close()
-                heard(recording)
-                # In a thread: a virtual loop runs to its end, and one loop cannot run inside another.
-                found = compare(recording, await asyncio.to_thread(replay_alone, recording, 0))
-                for late_ms in _LATENESS_MS:
-                    if found and not compare(recording, await asyncio.to_thread(replay_alone, recording, late_ms)):
-                        found = []
-                outcome.steps += len(recording.steps)
-                if not found:
-                    break
-                outcome.recorded_again += 1
-            outcome.sequences += 1
-            if found:
-                outcome.differing[seed] = found
-
-    await asyncio.gather(*(one(seed) for seed in seeds))
-    return outcome
+    return await compare_all(connect, seeds, recorded, replay_alone, compare, at_once=at_once, tries=tries)
 
 
 _alone = threading.Lock()

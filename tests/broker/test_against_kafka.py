@@ -242,7 +242,7 @@ def load(log: PartitionLog, group_id: str) -> tuple[str | None, set[Any], dict[A
     return virtual.run(main())
 
 
-#: Kafka lets nobody but administrators' tools write to its internal topics, and knows them by their client id.
+#: Kafka lets only administrators' tools write to its internal topics, and knows them by their client id.
 _MAY_WRITE_INTERNAL_TOPICS = "__admin_client"
 
 

@@ -374,7 +374,7 @@ async def test_commits_carry_the_member_epoch(bench: Bench) -> None:
     assert fetch(GROUP, [("orders", kept)], False, "x", old)[0] == error_codes.UNKNOWN_MEMBER_ID
     await first.leave()
     await second.leave()
-    assert await bench.commit(9) == 0, "an empty group takes everybody's"
+    assert await bench.commit(9) == 0, "an empty group takes any commit"
 
 
 @on_bench(MODERN)
@@ -450,7 +450,7 @@ async def test_most_members_choose_the_assignor_and_a_tie_goes_as_in_kafka(bench
     group = group_of(bench)
     assert group.preferred_assignor("uniform") == "range"
     await second.join()
-    # Whoever is the only one to want an assignor, and speaks, brings it to the front.
+    # The only member that wants an assignor brings it to the front with its next heartbeat.
     assert group.assignor_for(group.members["a"], "uniform") == "range"
     assert group.assignor_for(group.members["b"], "uniform") == "uniform"
     third = Client(bench, "c", assignor="range")

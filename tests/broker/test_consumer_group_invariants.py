@@ -144,7 +144,7 @@ class Watcher:
 
 
 async def history(actions: list[tuple[int, str, int]]) -> None:
-    """Let it happen; then everybody who is there heartbeats in peace, and has its target."""
+    """Let it happen; then the members heartbeat undisturbed, and each reaches its target."""
     bench = Bench(MODERN)
     bench.elect()
     bench.add_topic("orders", 3)

@@ -72,7 +72,7 @@ def groups(draw: st.DrawFn) -> GroupSpec:
     partitions = {topic_id: draw(st.integers(1, 12)) for topic_id in topic_ids}
     ids = draw(st.lists(st.text("abcdefghij", min_size=1, max_size=6), min_size=1, max_size=7, unique=True))
     homogeneous = draw(st.booleans())
-    everybody = draw(st.lists(st.sampled_from(topic_ids), unique=True)) if homogeneous else []
+    subscribed = draw(st.lists(st.sampled_from(topic_ids), unique=True)) if homogeneous else []
     owners: dict[str, dict[uuid.UUID, set[int]]] = {}
     for topic_id, count in partitions.items():
         for number in range(count):
@@ -81,7 +81,7 @@ def groups(draw: st.DrawFn) -> GroupSpec:
                 owners.setdefault(owner, {}).setdefault(topic_id, set()).add(number)
     members = {}
     for number, member_id in enumerate(ids):
-        topics = everybody if homogeneous else draw(st.lists(st.sampled_from(topic_ids), unique=True))
+        topics = subscribed if homogeneous else draw(st.lists(st.sampled_from(topic_ids), unique=True))
         instance_id = f"i{number % 3}-{number}" if draw(st.booleans()) else None
         target = {topic_id: frozenset(numbers) for topic_id, numbers in owners.get(member_id, {}).items()}
         members[member_id] = MemberSpec({topic_id: str(topic_id) for topic_id in topics}, target, instance_id)

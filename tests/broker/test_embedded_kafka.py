@@ -336,7 +336,7 @@ def test_many_connections_are_bounded_and_half_open_ones_do_no_harm() -> None:
                 wire.call(ApiVersionsRequest(), 0)
                 break
             except (AssertionError, OSError):
-                assert time.monotonic() < deadline_s, "the place that became free was not given to anybody"
+                assert time.monotonic() < deadline_s, "the place that became free was not given to a waiting client"
             finally:
                 wire.close()
         for wire in wires:

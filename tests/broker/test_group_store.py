@@ -89,7 +89,7 @@ def test_an_assignment_that_cannot_be_stored_is_taken_back(append_error: int, to
         trouble.error = append_error
         assert (await bench.sync(leader, 1, {follower: b"x"})).error_code == told
         assert (await waiting).error_code == told
-        assert bench.state() is GroupState.PREPARING_REBALANCE, "everybody joins again"
+        assert bench.state() is GroupState.PREPARING_REBALANCE, "all members join again"
         assert [member.assignment for member in bench.group().members.values()] == [b"", b""]
 
     scenario()

@@ -36,7 +36,7 @@ def check(group: GroupMetadata, generations: dict[GroupMetadata, int], max_size:
     for instance_id, member_id in group.static_members.items():
         assert group.members[member_id].group_instance_id == instance_id
     assert not set(group.pending_join_members) & set(group.members)
-    assert (group.leader_id is None) == (not group.members), "whoever has members has a leader"
+    assert (group.leader_id is None) == (not group.members), "a group with members has a leader"
     assert group.leader_id is None or group.leader_id in group.members
     assert len(group.members) <= max_size + 1, "one may join again while the group is being cut down"
     match group.state:
@@ -58,7 +58,7 @@ def check(group: GroupMetadata, generations: dict[GroupMetadata, int], max_size:
             assert all(group.protocol_name in member.protocol_names for member in group.members.values())
     for member in group.members.values():
         alive = member.heartbeat is not None and member.heartbeat.pending
-        assert alive or member.has_satisfied_heartbeat, f"nobody watches over {member.member_id}"
+        assert alive or member.has_satisfied_heartbeat, f"no session timer runs for {member.member_id}"
 
 
 @pytest.mark.behaviour(125, 132)
@@ -120,7 +120,7 @@ async def _history(seed: int) -> None:
             for shard in node.coordinator.shards:
                 for group in shard.groups.values():
                     check(group, generations, int(SETTINGS["group.max.size"]))
-    # Everybody who waits is answered in the end, with nobody asking for anything more.
+    # All waiting requests are answered in the end, without another request.
     await asyncio.sleep(600)
     assert all(task.done() for task in tasks)
     for task in tasks:

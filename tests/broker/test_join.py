@@ -54,7 +54,7 @@ async def test_the_initial_delay_is_extended_while_members_arrive(bench: Bench) 
         joins.append(bench.start_join())
         await pause(2_000)
     await asyncio.gather(*joins)
-    # Rounds end at 3 s and 6 s; the members of 2 s and 4 s each ask for one more, and in the third nobody came.
+    # Rounds end at 3 s and 6 s; the members of 2 s and 4 s each ask for one more, and in the third no member came.
     assert now_ms() == 9_000
 
 
@@ -216,7 +216,7 @@ async def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first(be
     first = bench.start_join(members.leader)
     await pause()
     second = bench.start_join(members.leader)
-    assert (await first).error_code == error_codes.REBALANCE_IN_PROGRESS, "nobody waits for ever"
+    assert (await first).error_code == error_codes.REBALANCE_IN_PROGRESS, "the superseded request is answered"
     await bench.join(members.followers[0])
     assert (await second).generation_id == 2
 

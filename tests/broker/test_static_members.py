@@ -117,7 +117,7 @@ async def test_the_old_holder_of_an_instance_id_is_fenced_everywhere(bench: Benc
     assert await bench.commit(5, generation_id=1, member_id=old, instance_id="b") == fenced
     identity = MemberIdentity(member_id=old, group_instance_id="b")
     assert [one.error_code for one in (await bench.leave(identity)).members] == [fenced]
-    assert await bench.heartbeat(old, 1) == error_codes.UNKNOWN_MEMBER_ID, "without its instance id it is nobody"
+    assert await bench.heartbeat(old, 1) == error_codes.UNKNOWN_MEMBER_ID, "without its instance id it is unknown"
     assert await bench.heartbeat(new, 1, "b") == 0
 
 

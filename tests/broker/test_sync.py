@@ -80,7 +80,7 @@ async def test_a_second_sync_of_a_waiting_member_takes_the_place_of_the_first(be
     first = asyncio.ensure_future(bench.sync(follower, 1))
     await pause()
     second = asyncio.ensure_future(bench.sync(follower, 1))
-    assert (await first).error_code == error_codes.REBALANCE_IN_PROGRESS, "nobody waits for ever"
+    assert (await first).error_code == error_codes.REBALANCE_IN_PROGRESS, "the superseded request is answered"
     await bench.sync(leader, 1, {follower: b"x"})
     assert (await second).assignment == b"x"
 

@@ -20,16 +20,16 @@ from consumer_coord.errors import (
 )
 from tests.support.real_kafka import free_ports
 
-#: Nobody is asked in these tests; should it happen, nobody answers.
-NOBODY = ["--bootstrap-server", "127.0.0.1:1"]
-RESET = ["reset", "g", *NOBODY]
+#: No broker is asked in these tests; none listens here.
+NO_BROKER = ["--bootstrap-server", "127.0.0.1:1"]
+RESET = ["reset", "g", *NO_BROKER]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["describe", *NOBODY], "name a group"),
-        (["describe", "g", "--all-groups", *NOBODY], "contradict"),
+        (["describe", *NO_BROKER], "name a group"),
+        (["describe", "g", "--all-groups", *NO_BROKER], "contradict"),
         ([*RESET, "--all-topics"], "--to-earliest, --to-latest"),
         ([*RESET, "--to-earliest", "--to-latest", "--all-topics"], "say once where to reset to"),
         ([*RESET, "--to-earliest"], "--all-topics, or --topic"),
@@ -39,14 +39,14 @@ RESET = ["reset", "g", *NOBODY]
         ([*RESET, "--to-datetime", "noon", "--all-topics"], "--to-datetime noon"),
         ([*RESET, "--by-duration", "1h", "--all-topics"], "--by-duration 1h"),
         ([*RESET, "--from-file", "/nowhere.csv"], "--from-file /nowhere.csv: No such file"),
-        (["delete-offsets", "g", *NOBODY], "one or more --topic"),
-        (["--describe", "--list", *NOBODY], "exactly one action"),
-        (["list", *NOBODY, "--command-config", "/nowhere.properties"], "--command-config /nowhere.properties"),
+        (["delete-offsets", "g", *NO_BROKER], "one or more --topic"),
+        (["--describe", "--list", *NO_BROKER], "exactly one action"),
+        (["list", *NO_BROKER, "--command-config", "/nowhere.properties"], "--command-config /nowhere.properties"),
         (["list", "--bootstrap-server", "no port:x"], "bootstrap.servers"),
-        (["list", *NOBODY, "-X", "sesion.timeout.ms=1"], "no setting is called that; did you mean 'session.timeout.ms'?"),
-        (["list", *NOBODY, "-X", "nothing.like.it=1"], "-X nothing.like.it: no setting is called that\n"),
-        (["list", *NOBODY, "-X", "client.id"], "give it as -X key=value"),
-        (["list", *NOBODY, "-X", "sasl.usrname=x", "-X", "security.protocol=sasl_ssl"], "did you mean sasl.username"),
+        (["list", *NO_BROKER, "-X", "sesion.timeout.ms=1"], "no setting is called that; did you mean 'session.timeout.ms'?"),
+        (["list", *NO_BROKER, "-X", "nothing.like.it=1"], "-X nothing.like.it: no setting is called that\n"),
+        (["list", *NO_BROKER, "-X", "client.id"], "give it as -X key=value"),
+        (["list", *NO_BROKER, "-X", "sasl.usrname=x", "-X", "security.protocol=sasl_ssl"], "did you mean sasl.username"),
     ],
 )
 def test_refused_as_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,8 +62,8 @@ def test_refused_as_usage(arguments: list[str], told: str, capsys: pytest.Captur
         [],
         ["describe", "g"],
         ["none-such"],
-        ["describe", "g", *NOBODY, "--members", "--state"],
-        ["list", *NOBODY, "--timeout", "0"],
+        ["describe", "g", *NO_BROKER, "--members", "--state"],
+        ["list", *NO_BROKER, "--timeout", "0"],
     ],
 )
 def test_refused_by_the_parser(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,12 +97,12 @@ def test_shifting_what_was_never_committed_is_refused(run: Run, orders: str, gro
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["describe", "nobody-knows"], "'nobody-knows' does not exist"),
-        (["lag", "nobody-knows"], "'nobody-knows' does not exist"),
-        (["delete", "nobody-knows"], "'nobody-knows' does not exist"),
-        (["top", "nobody-knows", "--count", "1"], "'nobody-knows' does not exist"),
-        (["reset", "nobody-knows", "--to-latest", "--topic", "no-topic"], "no such topic: no-topic"),
-        (["reset", "nobody-knows", "--to-latest", "--topic", "no-topic:0"], "no such topic: no-topic"),
+        (["describe", "never-there"], "'never-there' does not exist"),
+        (["lag", "never-there"], "'never-there' does not exist"),
+        (["delete", "never-there"], "'never-there' does not exist"),
+        (["top", "never-there", "--count", "1"], "'never-there' does not exist"),
+        (["reset", "never-there", "--to-latest", "--topic", "no-topic"], "no such topic: no-topic"),
+        (["reset", "never-there", "--to-latest", "--topic", "no-topic:0"], "no such topic: no-topic"),
     ],
 )
 def test_what_does_not_exist(run: Run, arguments: list[str], told: str) -> None:
@@ -121,10 +121,10 @@ def test_a_topic_that_is_misspelled_is_told_with_the_one_that_is_meant(run: Run,
 
 
 def test_one_group_of_two_that_does_not_exist(run: Run, behind: str) -> None:
-    ran = run("describe", behind, "nobody-knows", "--json")
+    ran = run("describe", behind, "never-there", "--json")
     assert ran.code == ExitCode.NOT_FOUND
     assert [group["group"] for group in ran.json["groups"]] == [behind]
-    assert [(error["group"], error["code"], error["exit_code"]) for error in ran.json["errors"]] == [("nobody-knows", 69, 3)]
+    assert [(error["group"], error["code"], error["exit_code"]) for error in ran.json["errors"]] == [("never-there", 69, 3)]
 
 
 def test_a_topic_that_was_deleted_does_not_hold_the_report_up(

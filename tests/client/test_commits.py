@@ -33,10 +33,10 @@ from tests.client.support.fake import (
     Pass,
     RealCoordinator,
     commit_answer,
-    fetch_answer,
     held_until,
     offsets_of,
 )
+from tests.client.support.fetched import fetch_answer
 from tests.client.support.member import EAGER, at, member, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 

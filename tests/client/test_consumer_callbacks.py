@@ -358,7 +358,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
     data: Any = Data()
     handover = Handover(member, Holder())
     policy = ResetPolicy("earliest", read_committed=True)
-    starting = Starting(member, home, data, policy, lambda committed: None, lambda reset: None)
+    starting = Starting(member, home, data, policy, lambda committed: None, lambda reset: None, lambda partition: None)
     partition = TopicPartition("t", 0)
 
     def poll() -> None:

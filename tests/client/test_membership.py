@@ -13,38 +13,38 @@ from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import (
     LOSES_PARTITIONS,
     TRANSITIONS,
-    Event,
     Intent,
     JoinHold,
+    MemberEvent,
     Membership,
     MemberState,
     State,
 )
 
 #: Each event, as it is applied.
-APPLY: dict[Event, Callable[[Membership], Membership]] = {
-    Event.PREPARE: lambda member: member.prepare(),
-    Event.JOIN: lambda member: member.join(),
-    Event.MEMBER_ID_GIVEN: lambda member: member.member_id_given("a"),
-    Event.JOINED: lambda member: member.joined_as(Generation(7, "a", "range"), leader=False),
-    Event.SYNCED: lambda member: member.synced(),
-    Event.FAIL: lambda member: member.failed("why"),
-    Event.REJOIN: lambda member: member.rejoin("why"),
-    Event.LOSE: lambda member: member.lose("why"),
-    Event.LEAVE: lambda member: member.leave(),
-    Event.SUBSCRIBE: lambda member: member.subscribe(),
-    Event.POLL: lambda member: member.polled(member.polls + 1),
-    Event.POLL_TIMEOUT: lambda member: member.poll_timeout(member.polls, "why"),
-    Event.PREPARE_TO_LEAVE: lambda member: member.prepare_to_leave(member.polls),
-    Event.UNSUBSCRIBE: lambda member: member.unsubscribe(),
-    Event.UNSUBSCRIBED: lambda member: member.unsubscribed(),
-    Event.CLOSE: lambda member: member.close(),
-    Event.CLOSED: lambda member: member.close_completed(),
-    Event.CRASH: lambda member: member.crash(),
+APPLY: dict[MemberEvent, Callable[[Membership], Membership]] = {
+    MemberEvent.PREPARE: lambda member: member.prepare(),
+    MemberEvent.JOIN: lambda member: member.join(),
+    MemberEvent.MEMBER_ID_GIVEN: lambda member: member.member_id_given("a"),
+    MemberEvent.JOINED: lambda member: member.joined_as(Generation(7, "a", "range"), leader=False),
+    MemberEvent.SYNCED: lambda member: member.synced(),
+    MemberEvent.FAIL: lambda member: member.failed("why"),
+    MemberEvent.REJOIN: lambda member: member.rejoin("why"),
+    MemberEvent.LOSE: lambda member: member.lose("why"),
+    MemberEvent.LEAVE: lambda member: member.leave(),
+    MemberEvent.SUBSCRIBE: lambda member: member.subscribe(),
+    MemberEvent.POLL: lambda member: member.polled(member.polls + 1),
+    MemberEvent.POLL_TIMEOUT: lambda member: member.poll_timeout(member.polls, "why"),
+    MemberEvent.PREPARE_TO_LEAVE: lambda member: member.prepare_to_leave(member.polls),
+    MemberEvent.UNSUBSCRIBE: lambda member: member.unsubscribe(),
+    MemberEvent.UNSUBSCRIBED: lambda member: member.unsubscribed(),
+    MemberEvent.CLOSE: lambda member: member.close(),
+    MemberEvent.CLOSED: lambda member: member.close_completed(),
+    MemberEvent.CRASH: lambda member: member.crash(),
 }
 
 
-def next_state(event: Event, state: State) -> State | None:
+def next_state(event: MemberEvent, state: State) -> State | None:
     """What the table makes of a state; None where the event is illegal."""
     rows = {before: after for before, after in TRANSITIONS[event].items() if type(before) is type(state)}
     after = rows.get(state) if rows else state
@@ -52,10 +52,10 @@ def next_state(event: Event, state: State) -> State | None:
     return after
 
 
-@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("event", MemberEvent)
 @pytest.mark.parametrize("intent", Intent)
 @pytest.mark.parametrize("state", MemberState)
-def test_every_event_in_every_state_does_what_the_table_says(state: MemberState, intent: Intent, event: Event) -> None:
+def test_every_event_in_every_state_does_what_the_table_says(state: MemberState, intent: Intent, event: MemberEvent) -> None:
     before = Membership(state, intent, Generation(6, "a", "range"), rejoin_reason="a reason")
     states, intents = next_state(event, state), next_state(event, intent)
     if states is None or intents is None:

@@ -23,12 +23,13 @@ def test_every_setting_of_the_control_plane_is_told() -> None:
 
 
 def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
-    rows = {cells[0].strip("`"): cells for cells in table(reference.settings())}
-    assert rows["session.timeout.ms"][1:4] == ["`45000`", "1 to 3,600,000", "control"]
-    assert rows["client.rack"][1:4] == ["none", "", "both"]
-    assert rows["reconnect.backoff.max.ms"][1:4] == ["`10000`", "0 to 3,600,000", "both"]
-    assert rows["group.lease.enable"][1:4] == ["`true`", "", "control"]
-    assert rows["partition.assignment.strategy"][1] == "`range,cooperative-sticky`"
+    told = {one.name: (one.default, one.bounds, one.plane) for one in reference.setting_list()}
+    assert told["session.timeout.ms"] == ("`45000`", "1 to 3600000", "control")
+    assert told["client.rack"] == ("none", "", "both")
+    assert told["reconnect.backoff.max.ms"] == ("`10000`", "0 to 3600000", "both")
+    assert told["group.lease.enable"] == ("`true`", "", "control")
+    assert told["partition.assignment.strategy"] == ("`range,cooperative-sticky`", "", "control")
+    assert "### `session.timeout.ms`\n\n*default `45000`; 1 to 3600000; plane: control*" in reference.settings()
 
 
 def test_every_metric_is_told() -> None:

@@ -26,36 +26,36 @@ def test_the_coordinators_broker_is_killed_in_mid_rebalance(
     where = kafka3.bootstrap_servers
 
     def start() -> None:
-        everybody.append(members.start("ours", group, [name], assignors=[assignor], bootstrap_servers=where))
+        joined.append(members.start("ours", group, [name], assignors=[assignor], bootstrap_servers=where))
 
-    everybody: list[Member] = []
+    joined: list[Member] = []
     start()
     start()
-    await_shared(everybody, {name: 6}, at_least=2)
+    await_shared(joined, {name: 6}, at_least=2)
     produce(kafka3, name, 6, 50)
-    wait_until(lambda: sum(one.total for one in everybody) == 300, 60, "300 records")
-    for one in everybody:
+    wait_until(lambda: sum(one.total for one in joined) == 300, 60, "300 records")
+    for one in joined:
         one.command("commit")
     # A frozen member keeps the group in the middle of its rebalance.
-    everybody[0].pause()
+    joined[0].pause()
     start()
     await_group(kafka3.admin, group, state="PREPARING_REBALANCING")
     coordinator = describe_group(kafka3.admin, group).coordinator
     kafka3.kill(coordinator)
-    everybody[0].resume()
-    await_shared(everybody, {name: 6}, at_least=1, deadline_s=90)
+    joined[0].resume()
+    await_shared(joined, {name: 6}, at_least=1, deadline_s=90)
     kafka3.restart(coordinator)
     start()
-    await_shared(everybody, {name: 6}, at_least=1, deadline_s=90)
+    await_shared(joined, {name: 6}, at_least=1, deadline_s=90)
     produce(kafka3, name, 6, 50)
-    wait_until(lambda: sum(one.total for one in everybody) >= 600, 60, "600 records")
-    for one in everybody:
+    wait_until(lambda: sum(one.total for one in joined) >= 600, 60, "600 records")
+    for one in joined:
         one.command("commit")
     # librdkafka 2.16's admin client crashes the process when it asks for offsets over a coordinator that was killed and came
     # back: a new one asks.
     admin = AdminClient({"bootstrap.servers": where})
     assert committed_offsets(admin, group) == {(name, number): 100 for number in range(6)}
-    assert sum(one.total for one in everybody) == 600, "a committed record came twice"
+    assert sum(one.total for one in joined) == 600, "a committed record came twice"
 
 
 def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partition(kafka3: RealKafka, group: str) -> None:

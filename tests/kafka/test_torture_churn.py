@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from confluent_kafka import Producer
 
-from tests.kafka.churn import Group, Outcome, churn, outcome
-from tests.kafka.churn_checks import Batch, Moved, backward_commits, double_owners, lost_records, refused_though_held
+from tests.support.churn import Group, Outcome, churn, outcome
+from tests.support.churn_checks import Batch, Moved, backward_commits, double_owners, lost_records, refused_though_held
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.processes import wait_until
 

@@ -83,4 +83,4 @@ def test_a_consumer_tells_of_its_polls_and_its_callbacks() -> None:
             assert figures["time-between-poll-avg"] > 0
             assert 0 < figures["poll-idle-ratio-avg"] <= 1
             assert figures["partition-assigned-latency-max"] >= 10
-            assert math.isnan(figures["partition-revoked-latency-avg"]), "nothing was revoked, and nobody is called for it"
+            assert math.isnan(figures["partition-revoked-latency-avg"]), "nothing was revoked, and no callback called"

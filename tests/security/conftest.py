@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.secured import SecuredKafka
+from tests.support.secured import SecuredKafka
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from consumer_coord import GroupConsumer
 from consumer_coord.consumer.librdkafka.security import guarded, refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
-from tests.security.secured import SecuredKafka, unsecured_token
 from tests.support.kafka_cluster import unique_name
 from tests.support.secrets import found_in, made_up
+from tests.support.secured import SecuredKafka, unsecured_token
 
 pytestmark = pytest.mark.kafka
 

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.cli import main
-from tests.security.secured import SecuredKafka
 from tests.support.secrets import made_up
+from tests.support.secured import SecuredKafka
 
 pytestmark = pytest.mark.kafka
 

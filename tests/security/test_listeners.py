@@ -10,8 +10,8 @@ import pytest
 
 from consumer_coord.errors import AuthenticationError
 from tests.security.planes import ask
-from tests.security.secured import SecuredKafka
 from tests.support.secrets import made_up
+from tests.support.secured import SecuredKafka
 
 pytestmark = pytest.mark.kafka
 

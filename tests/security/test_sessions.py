@@ -18,8 +18,8 @@ from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.retry import Deadline
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataResponse
 from tests.security.planes import DEADLINE_MS, with_cluster
-from tests.security.secured import SESSION_MS, SecuredKafka, unsecured_token
 from tests.support.secrets import made_up
+from tests.support.secured import SESSION_MS, SecuredKafka, unsecured_token
 
 pytestmark = pytest.mark.kafka
 

@@ -13,8 +13,8 @@ import pytest
 from consumer_coord.config import parse
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net import security
-from tests.security.secured import Authority
 from tests.support.secrets import found_in, made_up
+from tests.support.secured import Authority
 
 PASSWORD = made_up("password in settings")
 PLAIN = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORD}

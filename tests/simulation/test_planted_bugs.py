@@ -20,7 +20,7 @@ from consumer_coord.group.answers import Step
 from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.failures import Failures
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario
@@ -91,7 +91,7 @@ def _forget_to_reload(patch: Patch) -> None:
 
 
 def _forget_what_was_let_go(patch: Patch) -> None:
-    """What this simulation once found: a partition let go of while a join is under way is offered to nobody."""
+    """What this simulation once found: a partition revoked while a join is under way is never assigned again."""
     owned = ClassicProtocol._owned
 
     def forgetful(self: ClassicProtocol) -> Mapping[str, Sequence[int]]:
@@ -104,13 +104,13 @@ def _forget_what_was_let_go(patch: Patch) -> None:
 
 def _resend_as_a_new_member(patch: Patch) -> None:
     """The client sends every commit without generation and member id, as a consumer outside of groups does."""
-    request = Offsets._request
+    request = CommittedOffsets._request
 
-    def simple(self: Offsets, *args: Any) -> OffsetCommitRequest:
+    def simple(self: CommittedOffsets, *args: Any) -> OffsetCommitRequest:
         built: OffsetCommitRequest = request(self, *args)
         return attrs.evolve(built, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None)
 
-    patch.setattr(Offsets, "_request", simple)
+    patch.setattr(CommittedOffsets, "_request", simple)
 
 
 def _lose_what_waits_when_a_call_is_left(patch: Patch) -> None:

@@ -32,11 +32,11 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 WHAT_IT_WAS = {
     21: "a static member was replaced between join and sync; when the sync phase ended its former id was looked up: KeyError",
     59: "a member left while its SyncGroup waited at the broker, and that request was never answered",
-    61: "a partition was let go of while a join was under way, and belonged to nobody for ever",
+    61: "a partition was revoked while a join was under way, and had no owner for ever",
     1035: "what seed 59 found, with the application of today",
     1177: "what seed 61 found, with the application of today",
     132: "a request timed out on a young connection; asking whether the listener wants SASL then ended the heartbeat task",
-    202: "a connection failed that nobody waited for any more: 'Task exception was never retrieved'",
+    202: "a connection failed whose caller had been cancelled: 'Task exception was never retrieved'",
     189040286: "a topic grew while a static leader was away; back, it took the grown topic for what it had assigned",
     500000045: "an eager leader (its list was mixed) refused the plan that waited for a cooperative member to let go",
     700000019: "the checkers forgot that a topic had been deleted, and took its old commit, still there, for skipped records",

@@ -8,7 +8,7 @@ from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class ToTheFirst(Assignor):
-    """Everything to the member with the smallest id, as soon as nobody else holds it."""
+    """Everything to the member with the smallest id, as soon as no other member holds it."""
 
     name = "to-the-first"
     protocols = (RebalanceProtocol.COOPERATIVE,)

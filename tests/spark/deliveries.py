@@ -49,7 +49,7 @@ class Run:
 
 @attrs.frozen
 class Verdict:
-    """``delivered``: distinct records.  ``lost``: partition -> ranges nobody got.  ``duplicates``: cause -> records."""
+    """``delivered``: distinct records.  ``lost``: partition -> ranges not delivered.  ``duplicates``: cause -> records."""
 
     delivered: int
     lost: Mapping[int, Sequence[tuple[int, int]]]

@@ -126,7 +126,7 @@ def main() -> None:
                 time.sleep(0.05)  # it is being started again
         query.awaitTermination()
         spark.stop()
-    except Exception as error:  # noqa: BLE001 - whatever it is, whoever started this process is told
+    except Exception as error:  # noqa: BLE001 - the parent process is told of every error
         tell("failed", error=str(error)[:2000])
     tell("ended")
 

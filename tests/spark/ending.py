@@ -35,7 +35,7 @@ def main(case: str) -> None:
     begun, over = threading.Event(), threading.Event()
 
     def leave() -> None:
-        """As a membership's: one operation for everybody who asks, and it needs a lock that the main thread takes, too."""
+        """As a membership's: one operation for all callers, and it needs a lock that the main thread takes, too."""
         with guard:
             first = not begun.is_set()
             begun.set()

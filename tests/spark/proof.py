@@ -12,7 +12,7 @@ executors' workers) and restarted from their checkpoints; the topic is deleted a
 connections are cut and swallowed.  It fails if a record is lost, a duplicate has no known cause, the lag does not go to
 zero, or a process or member is left behind.
 
-Records of a topic that was deleted before they were read are nobody's; each record says which topic it is of.  No plain
+Records of a topic that was deleted before they were read are not counted; each record says which topic it is of.  No plain
 consumer takes part in a play with a topic made again: they have their own ways with that.
 """
 
@@ -37,7 +37,7 @@ from tests.support.proxy import Proxy
 from tests.support.real_kafka import Listener, RealKafka
 
 #: In a step: all queries, and the topic.
-EVERYBODY = "*"
+ALL = "*"
 
 #: (what, who): the whole play; each step begins when the group is whole.
 PLAY: Sequence[tuple[str, str]] = (
@@ -57,21 +57,21 @@ PLAY: Sequence[tuple[str, str]] = (
 #: Another one, in which the topic is deleted and made again.
 RECREATED: Sequence[tuple[str, str]] = (
     ("restart", "a"),
-    ("recreate", EVERYBODY),
+    ("recreate", ALL),
     ("restart", "b"),
     ("jvm", "a"),
-    ("recreate", EVERYBODY),
+    ("recreate", ALL),
     ("stop", "b"),
 )
 
 #: And one over a proxy.
 PROXIED: Sequence[tuple[str, str]] = (
-    ("cut", EVERYBODY),
-    ("swallow", EVERYBODY),
+    ("cut", ALL),
+    ("swallow", ALL),
     ("restart", "a"),
-    ("cut", EVERYBODY),
+    ("cut", ALL),
     ("planner", "b"),
-    ("swallow", EVERYBODY),
+    ("swallow", ALL),
     ("stop", "a"),
 )
 
@@ -84,8 +84,8 @@ def wrong_step(steps: Sequence[tuple[str, str]]) -> str | None:
     running = {"a", "b"}
     for what, name in steps:
         if what in STEPS_OF_ALL:
-            if name != EVERYBODY:
-                return f"{what}:{name}: that is done to all of them, {what}:{EVERYBODY}"
+            if name != ALL:
+                return f"{what}:{name}: that is done to all of them, {what}:{ALL}"
             continue
         if what not in STEPS:
             return f"{what}:{name} is no step, those are {', '.join(STEPS + STEPS_OF_ALL)}"

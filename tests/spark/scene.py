@@ -74,7 +74,7 @@ class Flow(threading.Thread):
                     if producer.flush(120):
                         raise RuntimeError("not every record was acknowledged")
                 time.sleep(0.02)
-        except BaseException as error:  # noqa: BLE001 - whoever joins this thread raises it
+        except BaseException as error:  # noqa: BLE001 - raised again where this thread is joined
             self.failure = error
 
     def _producer(self) -> Producer:
@@ -189,7 +189,7 @@ class Scene:
             )
 
     def whole(self) -> bool:
-        """Every partition has one owner, by what everybody says, and everybody has something."""
+        """Every partition has one owner, by what the queries tell, and every query has some."""
         shares = [driver.owned for driver in self.drivers.values()]
         shares += [{(topic, number) for topic, numbers in one.owned.items() for number in numbers} for one in self.plain]
         owned = [partition for share in shares for partition in share]
@@ -306,7 +306,7 @@ class Scene:
             raise AssertionError(f"{error}: {self.lag()} records; {[d.events[-3:] for d in self.all_drivers]}") from error
 
     def end(self) -> None:
-        """Everybody stops; nobody may be left behind."""
+        """All queries stop; no member may be left behind."""
         for name in list(self.drivers):
             self.stop(name)
         for member in self.plain:
@@ -319,7 +319,7 @@ class Scene:
         return [pid for pid in self.families if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
 
     def deliveries(self) -> Iterator[Delivery]:
-        """What everybody got."""
+        """What all queries got."""
         for line in self.sink.read_text().splitlines() if self.sink.exists() else ():
             read = json.loads(line)
             # Without transactions offsets have no gaps, so a range is as long as its count.

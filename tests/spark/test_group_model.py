@@ -1,7 +1,7 @@
 """Several planners share a model of a group through losses, hand-overs and crashes: no record is lost, no commit goes back.
 
 The model keeps what Kafka and Spark keep: the group's commits, fenced by who owns a partition now; each query's
-checkpoint, an offset log and a commit log; and which offsets are in a finished batch of anybody.
+checkpoint, an offset log and a commit log; and which offsets are in any member's finished batch.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class GroupModel(RuleBasedStateMachine):
         for partition, commit in query.planner.uncommitted().items():
             if self.is_in_force(number, partition):
                 assert commit.offset >= self.commits.get(partition, 0), "a commit went back"
-                assert set(range(commit.offset)) <= self.done[partition], "a commit covers what nobody has finished"
+                assert set(range(commit.offset)) <= self.done[partition], "a commit covers what no member has finished"
                 self.commits[partition] = commit.offset
                 query.planner.committed(partition, commit)
         for partition in list(query.planner.held):
@@ -150,7 +150,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: any(self.ends.values()))
     @rule(order=st.permutations(list(QUERIES)))
     def come_to_rest(self, order: list[int]) -> None:
-        """Let everybody finish: then every record is in a finished batch, and the lag is zero."""
+        """Let all members finish: then every record is in a finished batch, and the lag is zero."""
         for partition in PARTITIONS:
             if self.owner[partition] is None:
                 self.expire_and_reassign(partition, order[0])

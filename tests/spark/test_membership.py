@@ -123,7 +123,7 @@ def test_every_caller_of_leave_waits_for_the_same_leave(
     assert left.wait(30)
     second.start()
     second.join(0.3)
-    assert second.is_alive(), "the process would end now, and nobody hears the answer"
+    assert second.is_alive(), "the process would end now, before the answer"
     answered.set()
     first.join(30)
     second.join(30)

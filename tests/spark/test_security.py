@@ -12,13 +12,13 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from pyspark.errors import StreamingQueryException
 
 from consumer_coord.spark import by_value
-from tests.security.secured import SecuredKafka, unsecured_token
 from tests.spark.conftest import produce
 from tests.spark.drivers import Driver
 from tests.spark.queries import DEADLINE_S, Queries
 from tests.support.kafka_cluster import unique_name
 from tests.support.processes import wait_until
 from tests.support.real_kafka import free_ports
+from tests.support.secured import SecuredKafka, unsecured_token
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

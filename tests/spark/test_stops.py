@@ -1,4 +1,4 @@
-"""Stops of a query leave nobody in the group and no process behind; ``python -m tests.spark.stops`` does hundreds."""
+"""Stops of a query leave no member in the group and no process behind; ``python -m tests.spark.stops`` does hundreds."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def checkpoint(**ends: int) -> Planner:
 
 def test_a_commit_notes_its_topic_and_how_many_partitions_that_had() -> None:
     assert note_of(commit(5, 12).metadata) == Note(12, ID)
-    for other in ("", "somebody else's", "kafka_group n=12"):
+    for other in ("", "another client's", "kafka_group n=12"):
         assert note_of(other) is None
 
 
@@ -130,7 +130,7 @@ def test_expired_commits_do_not_skip_what_the_checkpoint_knows() -> None:
     planner = checkpoint(p0=30)
     found = starts(Cluster(), P0, P1, planner=planner)
     assert found[P0].position == 30, "where this query stood"
-    assert found[P1].position == 5, "somebody else had it: nobody knows how far"
+    assert found[P1].position == 5, "another member had it: how far is unknown"
 
 
 def test_a_topic_that_came_later_is_read_from_its_beginning() -> None:
@@ -166,7 +166,7 @@ def test_a_commit_of_the_old_topic_that_came_too_late_says_nothing() -> None:
 
 
 def test_a_partition_of_another_member_in_a_topic_made_again_starts_at_the_earliest() -> None:
-    """No record of the old one was this query's to lose; but nobody may skip the new one's."""
+    """No record of the old one was this query's to lose; but those of the new one must not be skipped."""
     losses: list[str] = []
     found = starts(Cluster(topic_id=NEW_ID), P0, known_topics=KNOWN, losses=losses)
     assert found == {P0: Start(5, NO_COMMIT, NEW_ID, 0)}

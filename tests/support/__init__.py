@@ -1,1 +1,9 @@
-"""What the tests share: a real Kafka broker, members of every client, Java programs, and the behaviours table."""
+"""The testbed: brokers and members as processes of their own, for the tests and for the benchmarks.
+
+``real_kafka``, ``kafka_cluster``, ``kafka_jars``, ``shared``  Apache Kafka
+``members``, ``driver``, ``clients``, ``churn``               members of groups, of every client, in one driver process
+``java``, ``java_assignors``, ``codec_peers``                 other implementations to compare with
+``line_process``, ``processes``, ``proxy``, ``admin``         what the others are made of
+
+Benchmarks import nothing else of the tests; ``tests/test_structure.py`` holds this.
+"""

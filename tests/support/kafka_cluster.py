@@ -20,7 +20,7 @@ _names = itertools.count(1)
 
 
 def unique_name(prefix: str) -> str:
-    """A topic or group name nobody else in this test run uses."""
+    """A topic or group name of which there is no other in this test run."""
     return f"{prefix}-{os.getpid()}-{next(_names)}"
 
 

@@ -64,6 +64,15 @@ KAFKA = JarSet(
     ),
 )
 
+#: The last version before the consumer protocol (KIP-848) was on by default; see ``tests/kafka/test_older_brokers.py``.
+KAFKA_3_9 = JarSet(
+    "kafka-3.9.1",
+    (
+        Coordinate("org.apache.kafka", "kafka_2.13", "3.9.1"),
+        Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
+
 #: Kafka's command line tools, which no other of its modules needs; they run with the jars of `KAFKA`.
 KAFKA_TOOLS = JarSet(
     f"kafka-tools-{KAFKA_VERSION}",

@@ -74,7 +74,7 @@ class Member(LineProcess):
 
     @property
     def owned(self) -> Mapping[str, tuple[int, ...]]:
-        """topic -> partition numbers that it was given and has not given up."""
+        """topic -> partition numbers that it was given and has not revoked or lost."""
         with self._changed:
             return {topic: tuple(sorted(numbers)) for topic, numbers in sorted(self._owned.items()) if numbers}
 
@@ -151,7 +151,7 @@ class Member(LineProcess):
                 self._changed.wait(min(left_s, _LOOK_AGAIN_S))
 
     def on_line(self, line: str) -> None:
-        """Take up an event; answers go to whoever waits for them."""
+        """Take up an event; answers go to the caller that waits for them."""
         event = json.loads(line)
         if event["event"] == "answer":
             super().on_line(line)
@@ -161,7 +161,7 @@ class Member(LineProcess):
             self._changed.notify_all()
 
     def on_end(self) -> None:
-        """Whoever waits learns that nothing more will come; what has ended owns nothing."""
+        """Callers that wait learn that nothing more will come; a member that ended owns nothing."""
         super().on_end()
         with self._changed:
             self._owned.clear()
@@ -237,8 +237,8 @@ class Members:
                 )
             command = JavaProgram(self._libs(), "GroupMember").command(json.dumps(setup))
         else:
-            setup.update(client=client, assignors=list(assignors))
-            command = [sys.executable, "-m", "tests.support.member_process", json.dumps(setup)]
+            setup.update(client=client, assignors=list(assignors), members=["1"], does="report" if report else "count")
+            command = [sys.executable, "-m", "tests.support.driver", json.dumps(setup)]
         member = Member(command, name=f"{client} member {len(self._started) + 1} of {group}", client=client)
         self._started.append(member)
         member.wait_for("ready")

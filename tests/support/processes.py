@@ -35,7 +35,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start ``command`` in a session of its own, on a leash: it is killed when this process ends, however it ends.
 
-    Ctrl-C in the terminal does not reach it: whoever started it ends it.  Raises FileNotFoundError when the command
+    Ctrl-C in the terminal does not reach it: its starter ends it.  Raises FileNotFoundError when the command
     cannot be run.
     """
     result: Future[tuple[subprocess.Popen[bytes], int]] = Future()

@@ -24,7 +24,7 @@ from tests.support.kafka_cluster import KafkaCluster, Node
 from tests.support.kafka_jars import java_executable
 from tests.support.processes import end, spawn
 
-#: Generous, because a broker may start beside other work on a small machine; nobody waits that long for a healthy one.
+#: Generous, because a broker may start beside other work on a small machine; a healthy one is up long before.
 _START_DEADLINE_S = 120
 _REQUEST_DEADLINE_S = 60
 _START_TRIES = 3
@@ -95,7 +95,7 @@ class RealKafka(KafkaCluster):
                 self._await_ready(range(1, self._brokers + 1))
             except RealKafkaError as error:
                 self._end_all()
-                # Somebody else may have taken a port between our probe and the broker's bind.
+                # Another process may have taken a port between our probe and the broker's bind.
                 if last_try or "Address already in use" not in str(error):
                     self.close()
                     raise
@@ -281,7 +281,7 @@ def _remove_abandoned_data() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody has now.
+    """Ports of the loopback interface that are free now.
 
     They lie below the range from which the system serves outgoing connections, so none of those takes one before the
     broker binds it, or while a killed broker is down.

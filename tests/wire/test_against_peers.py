@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import decode, encode
 from consumer_coord.wire.schema import INT64, FieldSpec, Struct
-from tests.wire.peers import KafkaPythonMessage, KioMessage
+from tests.support.codec_peers import KafkaPythonMessage, KioMessage
 from tests.wire.values import FEW, values_of, versions_of
 
 _MESSAGES = [message for api in APIS.values() for message in (api.request, api.response)]

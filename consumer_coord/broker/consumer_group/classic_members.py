@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup (KIP-848).
 
 Such a member's generation is its member epoch. JoinGroup is answered at once and names no leader: the broker assigns.
-Heartbeat tells the member to join again when there is something to give up or to get.
+Heartbeat tells the member to join again when there is something to revoke or to get.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _leaver(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMemb
     if identity.group_instance_id is not None and identity.member_id == UNKNOWN_MEMBER_ID:
         member = group.static_member(identity.group_instance_id)
         if member is None:
-            raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"nobody has the instance id {identity.group_instance_id}")
+            raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {identity.group_instance_id}")
         return member
     return membership.find(group, identity.member_id, identity.group_instance_id)
 

@@ -18,7 +18,7 @@ from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.consumer_group.records import Record, encode
 from consumer_coord.broker.consumer_group.timers import Timers
 from consumer_coord.broker.group_store import GroupStore, Shard
-from consumer_coord.broker.purgatory import Purgatory, settle
+from consumer_coord.broker.purgatory import Purgatory, complete
 from consumer_coord.wire.offsets_topic import GroupMetadataKey
 
 
@@ -87,8 +87,8 @@ def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int
 
     encoded = [*map(encode, change.records), *change.encoded]
     if encoded:
-        store.append(shard, encoded, lambda error_code, _: settle(done, error_code), written=written)
+        store.append(shard, encoded, lambda error_code, _: complete(done, error_code), written=written)
     else:
         written()
-        store.when_appended(shard, lambda error_code, _: settle(done, error_code))
+        store.when_appended(shard, lambda error_code, _: complete(done, error_code))
     return done

@@ -50,7 +50,7 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
     change.add(records.whole_group(converted))
 
     def end() -> None:
-        # Those who wait join again, and find the new group.
+        # Members that wait join again, and find the new group.
         for member in group.members.values():
             group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
             group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))

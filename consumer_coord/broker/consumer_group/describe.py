@@ -32,7 +32,7 @@ def describe_consumer_group(group: ConsumerGroup, coordination: Coordination) ->
 
 
 def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataImage) -> ConsumerGroupDescribeMember:
-    # What it has still to give up is its own until then.
+    # A partition that it has still to revoke is its own until then.
     has: dict[uuid.UUID, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():

@@ -187,7 +187,10 @@ class ConsumerGroup:
         return self._partition_epochs.get(topic_id, {}).get(partition, -1)
 
     def recount_partitions(self) -> None:
-        """Count from the members alone who has what: after a log was read, of which compaction may have kept any mixture."""
+        """Count from the members alone which partitions they have.
+
+        For use after a log was read: compaction may have kept any mixture of its records.
+        """
         self._partition_epochs.clear()
         for member in self.members.values():
             self._note_partitions(member)

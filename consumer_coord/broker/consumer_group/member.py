@@ -44,7 +44,7 @@ class MemberState(enum.IntEnum):
 class ConsumerGroupMember:
     """A member: what it told of itself, its epochs, and what it has.
 
-    ``assigned`` may be used by it, ``pending_revocation`` has to be given up. ``classic`` is what a member of the classic
+    ``assigned`` may be used by it, ``pending_revocation`` has to be revoked. ``classic`` is what a member of the classic
     protocol brought in its JoinGroup, None for the others. ``rebalance_timeout_ms`` is -1 until it told one.
     """
 

@@ -1,4 +1,4 @@
-"""Who a heartbeat comes from: finding a member or making one, fencing by epoch and by instance id (KIP-848, KIP-345)."""
+"""The member that a heartbeat comes from: found or made, fencing by epoch and by instance id (KIP-848, KIP-345)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
     """The holder of an instance id, if it is this member; raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
     member = group.static_member(instance_id)
     if member is None:
-        raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"nobody has the instance id {instance_id}")
+        raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
     if member.member_id != member_id:
         raise GroupError(
             error_codes.FENCED_INSTANCE_ID, f"member {member.member_id} has the instance id {instance_id} now"
@@ -58,7 +58,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
     if not lost or owned is None or not _is_subset(owned, member.assigned):
         raise GroupError(
             error_codes.FENCED_MEMBER_EPOCH,
-            f"the member is in epoch {member.member_epoch}, not {epoch}: it must give up its partitions and join again",
+            f"the member is in epoch {member.member_epoch}, not {epoch}: it must revoke its partitions and join again",
         )
 
 

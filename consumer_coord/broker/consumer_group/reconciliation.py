@@ -1,6 +1,6 @@
 """One member's way from what it has to what it is to have (``CurrentAssignmentBuilder``), as a pure function.
 
-A member first gives up what it is not to have any more, and stays in its epoch until its heartbeat no longer names those
+A member first revokes what is no longer assigned to it, and stays in its epoch until its heartbeat no longer names those
 partitions. Then it goes to the target's epoch and gets what is free; what another member has not released yet it gets
 with a later heartbeat.
 """
@@ -39,7 +39,7 @@ def reconcile(
 ) -> ConsumerGroupMember:
     """The member after this heartbeat; the same one if nothing changed.
 
-    ``partition_epoch`` gives the epoch of whoever has a partition, -1 for a free one. Topics that the member does not
+    ``partition_epoch`` gives the epoch of the member that has a partition, -1 for a free one. Topics that the member does not
     subscribe to are taken out of its target. Raises :class:`~consumer_coord.broker.errors.GroupError` for a member in a
     state that is not known here and that says it still owns something: it has to start again.
     """
@@ -101,7 +101,7 @@ def _next_assignment(
             assigned[topic_id] = kept
         if given_up:
             revoked[topic_id] = given_up
-        # What the member itself has still to give up is as good as free for it.
+        # What the member itself has still to revoke counts as free for it.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):
             if partition_epoch(topic_id, number) != -1 and number not in own:

@@ -70,7 +70,7 @@ def regex(group_id: str, expression: str, resolved: ResolvedRegex) -> Record:
 
 
 def regex_tombstone(group_id: str, expression: str) -> Record:
-    """Nobody subscribes to a regular expression any more."""
+    """No member subscribes to a regular expression any more."""
     return wire.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), None
 
 

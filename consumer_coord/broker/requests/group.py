@@ -1,4 +1,4 @@
-"""The requests of group members and of those who administer groups, as ``KafkaApis`` treats them."""
+"""The requests of group members and of administrators, as Kafka's ``KafkaApis`` treats them."""
 
 from __future__ import annotations
 

@@ -111,25 +111,29 @@ class Librdkafka:
             return []
         return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
 
-    def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> None:
+    def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> bool:
         """Let librdkafka ask the cluster about topics that it has not heard of, within ``limit_s``.
 
-        Of a partition whose topic it does not know it reads nothing before a timer of a second.
+        Of a partition whose topic it does not know it reads nothing before a timer of a second.  False when no broker answered.
         """
         unknown = [topic for topic in topics if topic not in self._known]
         if not unknown:
-            return
+            return True
         ends = time.monotonic() + limit_s
         try:
             if len(unknown) > _ONE_BY_ONE:
-                self._known.update(self.handle.list_topics(timeout=limit_s).topics)
+                self._hear(self.handle.list_topics(timeout=limit_s).topics)
             else:
                 for topic in unknown:
-                    self.handle.list_topics(topic, timeout=max(0.001, ends - time.monotonic()))
-                    self._known.add(topic)
+                    self._hear(self.handle.list_topics(topic, timeout=max(0.001, ends - time.monotonic())).topics)
         except KafkaException as error:
             # It will hear of them by itself; what is wrong with the brokers it says through error_cb.
             logger.debug("data plane: topics could not be looked up: %s", error)
+            return False
+        return True
+
+    def _hear(self, topics: Mapping[str, Any]) -> None:
+        self._known.update(name for name, topic in topics.items() if topic.error is None)
 
     def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too."""
@@ -192,6 +196,9 @@ class Inline:
 
     async def settled(self) -> None:
         """A call is over when it returns."""
+
+    async def learn(self, topics: Collection[str], limit_s: float) -> bool:
+        return self._kafka.learn(topics, limit_s)
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._kafka.assign(positions)
@@ -274,6 +281,10 @@ class Threaded:
     async def settled(self) -> None:
         if self._last is not None and not self._last.done():
             await asyncio.wait({self._last})
+
+    async def learn(self, topics: Collection[str], limit_s: float) -> bool:
+        wanted = tuple(topics)
+        return await self.run(lambda: self._kafka.learn(wanted, limit_s))
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         await self.run(lambda: self._kafka.assign(positions))

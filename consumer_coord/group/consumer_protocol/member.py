@@ -27,7 +27,7 @@ from consumer_coord.errors import (
     UnsupportedVersionError,
 )
 from consumer_coord.group.answers import Step
-from consumer_coord.group.committed_offsets import Offsets
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.consumer_protocol import answers, requests
 from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_up
 from consumer_coord.group.consumer_protocol.leaving import say_goodbye
@@ -89,7 +89,7 @@ class ConsumerMember:
         self._acknowledging: asyncio.Task[None] | None = None
         self._session = Session(context, self._schedule.interval_s * 1000)
         self.lease = self._session.lease
-        self.offsets = Offsets(
+        self.offsets = CommittedOffsets(
             config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
         )
 

@@ -1,4 +1,4 @@
-"""Messages about the cluster: what its brokers speak, who they are, and which topics there are."""
+"""Messages about the cluster: the brokers, the versions that they serve, and the topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 @message("0-4", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class ApiVersionsRequest(Struct):
-    """Asks which versions of which requests a broker serves, and says who asks (KIP-511)."""
+    """Asks which versions of which requests a broker serves, and tells the client's name and version (KIP-511)."""
 
     client_software_name: str = field(STRING, "3+", ignorable=True)
     client_software_version: str = field(STRING, "3+", ignorable=True)

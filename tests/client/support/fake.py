@@ -73,13 +73,10 @@ from consumer_coord.wire.messages.offsets import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 from consumer_coord.wire.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 from consumer_coord.wire.schema import Struct
+from tests.client.support.fetched import fetch_answer
 
 R = TypeVar("R")
 
@@ -468,42 +465,6 @@ def commit_answer(request: OffsetCommitRequest, errors: Mapping[TopicPartition, 
                 ),
             )
             for topic in request.topics
-        )
-    )
-
-
-def fetch_answer(
-    request: OffsetFetchRequest,
-    committed: Mapping[TopicPartition, int],
-    errors: Mapping[TopicPartition, int] | None = None,
-) -> Struct:
-    """OffsetFetch's answer, with errors for some partitions; for the version with groups."""
-    errors = errors or {}
-    group = request.groups[0]
-    wanted = {topic.name: list(topic.partition_indexes) for topic in group.topics or ()}
-    if group.topics is None:
-        for partition in sorted(committed):
-            wanted.setdefault(partition.topic, []).append(partition.partition)
-    return OffsetFetchResponse(
-        groups=(
-            OffsetFetchResponseGroup(
-                group_id=group.group_id,
-                topics=tuple(
-                    OffsetFetchResponseTopics(
-                        name,
-                        tuple(
-                            OffsetFetchResponsePartitions(
-                                partition_index=number,
-                                committed_offset=committed.get(TopicPartition(name, number), -1),
-                                metadata="",
-                                error_code=errors.get(TopicPartition(name, number), codes.NONE),
-                            )
-                            for number in numbers
-                        ),
-                    )
-                    for name, numbers in wanted.items()
-                ),
-            ),
         )
     )
 

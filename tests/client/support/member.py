@@ -18,7 +18,8 @@ from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net.cluster import ClusterClient, ClusterConfig
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.fake import GROUP
@@ -167,8 +168,14 @@ def new_member(
 
 def new_cluster(brokers: Any, run_blocking: Any = None, **settings: Any) -> ClusterClient:
     """A cluster client for scripted brokers; slow work runs inline unless ``run_blocking`` says otherwise."""
-    values: dict[str, Any] = {"request_timeout_ms": 5_000, "connection_setup_timeout_ms": 3_000, **settings}
-    config = ClusterConfig(bootstrap_servers=brokers.bootstrap, client_id="test", software_version="0", **values)
+    values: dict[str, Any] = {
+        "request_timeout_ms": 5_000,
+        "connection_setup_timeout_ms": 3_000,
+        "reconnect_backoff_ms": 50,
+        "reconnect_backoff_max_ms": 1_000,
+        **settings,
+    }
+    config = ClientConfig(bootstrap_servers=brokers.bootstrap, client_id="test", **values)
     environment = Environment(brokers, random.Random(7), lambda: 1_700_000_000_000, run_blocking or Inline())
     return ClusterClient(config, environment)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.member import Partitions
 
-#: Overlapping subscriptions may take long to even out; after so many rounds it is good enough.
+#: Limit of rounds: overlapping subscriptions may take long to even out.
 _MAX_ROUNDS = 16
 _NOBODY = -1
 
@@ -72,7 +72,7 @@ class _Draft:
         self.sizes[place] += 1
 
     def deal(self) -> None:
-        """Give away what nobody has."""
+        """Assign the partitions without an owner."""
         for topic_id in self._in_order():
             numbers = [number for number, place in enumerate(self._owners[topic_id]) if place == _NOBODY]
             if numbers:
@@ -139,7 +139,7 @@ class _Levels:
         return self._high_level - self._low_level <= 1
 
     def next_least_loaded(self) -> int:
-        """Who gets the next one."""
+        """The member that gets the next one."""
         if self._next_low >= self._low_end:
             self._low_level += 1
             while self._low_end < len(self._sorted) and self._sizes[self._sorted[self._low_end]] == self._low_level:
@@ -149,10 +149,10 @@ class _Levels:
         return self._sorted[self._next_low - 1]
 
     def next_most_loaded(self) -> int | None:
-        """Who gives the next one; None when all were excluded."""
+        """The member that gives the next one away; None when all were excluded."""
         if self._next_high < self._high_start:
             if self._high_end <= self._high_start and self._high_start > 0:
-                # Everybody in the range was excluded: go on with the next lower level that somebody is on.
+                # All members in the range were excluded: go on with the next lower level that has a member.
                 self._high_level = self._sizes[self._sorted[self._high_start - 1]]
             else:
                 self._high_level -= 1

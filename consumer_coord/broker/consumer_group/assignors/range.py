@@ -18,7 +18,7 @@ class RangeAssignor:
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
         """Members in the order of their instance ids, then of their member ids; the first ones get one partition more.
 
-        In a homogeneous group the first member's topics stand for everybody's, as in Kafka. That shows while a newcomer's
+        In a homogeneous group the first member's topics stand for those of all, as in Kafka. That shows while a newcomer's
         regular expression is not resolved: what it is given too much it never gets, and the next target puts it right.
         """
         members = sorted(spec.members.items(), key=_order)

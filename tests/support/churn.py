@@ -14,9 +14,9 @@ import attrs
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from consumer_coord.wire.offsets_topic import OffsetCommitKey, decode_key, decode_offset_value
-from tests.kafka import churn_checks
-from tests.kafka.churn_checks import Batch, Moved
+from tests.support import churn_checks
 from tests.support.admin import committed_offsets, log_offsets
+from tests.support.churn_checks import Batch, Moved
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.processes import wait_until
@@ -30,6 +30,9 @@ _LAG_DEADLINE_S = 60.0
 class Worker(Protocol):
     """A member that tells what it does."""
 
+    @property
+    def name(self) -> str: ...
+
     batches: list[Batch]
     moved: list[Moved]
 
@@ -37,15 +40,33 @@ class Worker(Protocol):
         """End it, whatever it does."""
 
 
+def take_in(event: Mapping[str, Any], worker: Worker) -> None:
+    """What a driver told of a member that commits each batch of one topic."""
+    match event["event"]:
+        case "batch":
+            ranges = {number: tuple(row) for number, row in _of_topic(event["ranges"]).items()}
+            worker.batches.append(Batch(worker.name, event["at_ns"], event["generation"], ranges))
+        case "committed":
+            refused = _of_topic(event["refused"])
+            worker.batches[-1] = attrs.evolve(worker.batches[-1], refused=refused, took_ms=event["took_ms"])
+        case what:
+            numbers = frozenset(number for row in event["partitions"].values() for number in row)
+            worker.moved.append(Moved(worker.name, event["at_ns"], what, numbers))
+
+
+def _of_topic(told: Mapping[str, Mapping[str, Any]]) -> dict[int, Any]:
+    return {int(number): value for partitions in told.values() for number, value in partitions.items()}
+
+
 class ChurnMember(LineProcess):
-    """A process of ``churn_member.py``; what it told stays when it is killed."""
+    """A member in a process of its own, which commits each batch; what it told stays when it is killed."""
 
     def __init__(self, setup: Mapping[str, Any], name: str) -> None:
         self.batches: list[Batch] = []
         self.moved: list[Moved] = []
         self.errors: list[str] = []
         self._ready = threading.Event()
-        super().__init__([sys.executable, "-m", "tests.kafka.churn_member", json.dumps(setup)], name=name)
+        super().__init__([sys.executable, "-m", "tests.support.driver", json.dumps(setup)], name=name)
 
     def on_line(self, line: str) -> None:
         """Take in what it tells."""
@@ -53,16 +74,10 @@ class ChurnMember(LineProcess):
         match event["event"]:
             case "ready":
                 self._ready.set()
-            case "error":
+            case "error" | "failure":
                 self.errors.append(event["error"])
-            case "batch":
-                ranges = {int(partition): tuple(row) for partition, row in event["ranges"].items()}
-                self.batches.append(Batch(self.name, event["at_ns"], event["generation"], ranges))
-            case "committed":
-                refused = {int(partition): why for partition, why in event["refused"].items()}
-                self.batches[-1] = attrs.evolve(self.batches[-1], refused=refused, took_ms=event["took_ms"])
-            case what:
-                self.moved.append(Moved(self.name, event["at_ns"], what, frozenset(event["partitions"])))
+            case _:
+                take_in(event, self)
 
     def await_ready(self) -> None:
         """It has subscribed."""
@@ -115,7 +130,14 @@ class Group:
             "partition.assignment.strategy": assignor,
             **(config or {}),
         }
-        self._setup = {"client": client, "config": settings, "topic": topic, "batch": batch}
+        self._setup = {
+            "client": client,
+            "config": settings,
+            "topics": [topic],
+            "batch": batch,
+            "members": ["1"],
+            "does": "commit",
+        }
 
     def start(self) -> ChurnMember:
         """One more member."""
@@ -130,7 +152,7 @@ class Group:
         member.kill()
 
     def stop(self, member: ChurnMember) -> None:
-        """It leaves in good order; nobody waits for that."""
+        """It leaves in good order, without a wait for that."""
         self.living.remove(member)
         member.process.terminate()
 
@@ -140,7 +162,7 @@ class Group:
         self.frozen[member] = time.monotonic() + seconds
 
     def thaw(self, *, all_of_them: bool = False) -> None:
-        """SIGCONT to whoever has been frozen for long enough."""
+        """SIGCONT to members that have been frozen for long enough."""
         for member, until in tuple(self.frozen.items()):
             if all_of_them or time.monotonic() >= until:
                 del self.frozen[member]
@@ -244,7 +266,7 @@ def churn(
     per_s: int = 4_000,
     disturb: Callable[[Group, float, int], Mapping[str, int]] = trouble,
 ) -> Outcome:
-    """Five members, a steady producer, and trouble for so long; then everybody catches up, and all is checked."""
+    """Five members, a steady producer, and trouble for ``seconds``; then all members catch up, and all is checked."""
     first = [group.start() for _ in range(5)]
     for member in first:
         member.await_ready()

@@ -1,19 +1,18 @@
-"""A Python client as a member of a group, in a process of its own; see `tests.support.members` for what it speaks."""
+"""Every Python client reduced to what a member of a group does, for :mod:`tests.support.driver`."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import queue
+import functools
 import struct
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 Ranges: TypeAlias = dict[str, dict[int, list[int]]]
-_POLL_S = 0.1
+POLL_S = 0.1
 _BATCH = 500
 
 
@@ -72,10 +71,11 @@ def extend(ranges: Ranges, topic: str, partition: int, offset: int) -> None:
 class Confluent:
     """confluent-kafka, and ours, which has the same methods."""
 
-    def __init__(self, consumer: Any, tell: Tell, on_error: Callable[[str], None]) -> None:
+    def __init__(self, consumer: Any, tell: Tell, on_error: Callable[[str], None], batch: int = _BATCH) -> None:
         self.consumer = consumer
         self.tell = tell
         self.on_error = on_error
+        self.batch = batch
 
     def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
         wanted = list(topics) if pattern is None else [pattern if pattern.startswith("^") else f"^{pattern}$"]
@@ -88,10 +88,10 @@ class Confluent:
 
     def poll(self) -> Ranges:
         ranges: Ranges = {}
-        first = self.consumer.poll(_POLL_S)
+        first = self.consumer.poll(POLL_S)
         if first is None:
             return ranges
-        for message in (first, *self.consumer.consume(_BATCH, 0)):
+        for message in (first, *self.consumer.consume(self.batch - 1, 0)):
             if message.error() is not None:
                 self.on_error(str(message.error()))
             else:
@@ -113,6 +113,25 @@ class Confluent:
                 raise KafkaException(one.error)
             committed.setdefault(one.topic, {})[one.partition] = one.offset
         return committed
+
+    def commit_behind(self, ranges: Ranges) -> Mapping[str, Mapping[int, str]]:
+        """Commit behind records; topic -> partition -> why not, for those that were refused."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        rows = [
+            TopicPartition(topic, partition, last + 1)
+            for topic, partitions in ranges.items()
+            for partition, (_, last, _) in partitions.items()
+        ]
+        try:
+            answered = self.consumer.commit(offsets=rows, asynchronous=False)
+        except KafkaException as error:
+            return {topic: dict.fromkeys(partitions, str(error)) for topic, partitions in ranges.items()}
+        refused: dict[str, dict[int, str]] = {}
+        for row in answered:
+            if row.error is not None:
+                refused.setdefault(row.topic, {})[row.partition] = str(row.error)
+        return refused
 
     def owned(self) -> Iterable[Any]:
         partitions: Iterable[Any] = self.consumer.assignment()
@@ -144,6 +163,24 @@ class Ours(Confluent):
 
     def enforce_rebalance(self, reason: str | None) -> None:
         self.consumer.enforce_rebalance(reason or "")
+
+
+class ByHand(Confluent):
+    """librdkafka alone: each of ``members`` members assigns its share of a topic's partitions to itself."""
+
+    def __init__(self, consumer: Any, tell: Tell, on_error: Callable[[str], None], share: Iterable[int]) -> None:
+        super().__init__(consumer, tell, on_error)
+        self.share = list(share)
+
+    def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
+        from confluent_kafka import TopicPartition
+
+        rows = [TopicPartition(topic, number, 0) for topic in topics for number in self.share]
+        self.consumer.assign(rows)
+        self.tell("assigned", rows)
+
+    def generation(self) -> int:
+        return -1
 
 
 class KafkaPython:
@@ -183,7 +220,7 @@ class KafkaPython:
 
     def poll(self) -> Ranges:
         ranges: Ranges = {}
-        for records in self.consumer.poll(timeout_ms=int(_POLL_S * 1000), max_records=_BATCH).values():
+        for records in self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=_BATCH).values():
             for record in records:
                 extend(ranges, record.topic, record.partition, record.offset)
         return ranges
@@ -215,7 +252,7 @@ class KafkaPython:
 
 
 class Aiokafka:
-    """aiokafka, on a loop that runs while we poll, which is nearly always."""
+    """aiokafka; all its members in a process share one loop, in a thread of its own."""
 
     def __init__(self, config: Mapping[str, Any], assignors: Sequence[str], tell: Tell) -> None:
         from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -226,7 +263,7 @@ class Aiokafka:
         known = (RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor)
         classes = {one.name: one for one in known}
         settings = {name.replace(".", "_"): value for name, value in config.items()}
-        self.loop = asyncio.new_event_loop()
+        self.tell = tell
 
         async def make() -> Any:
             strategy = [classes[name] for name in assignors]
@@ -240,19 +277,19 @@ class Aiokafka:
                 tell("revoked", revoked)
 
         self.listener = Listener()
-        self.consumer = self.loop.run_until_complete(make())
+        self.consumer = _on_loop(make())
         self.started = False
 
     def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
         self.consumer.subscribe(topics=topics, pattern=pattern, listener=self.listener)
         if not self.started:
-            self.loop.run_until_complete(self.consumer.start())
+            _on_loop(self.consumer.start())
             self.started = True
 
     def poll(self) -> Ranges:
         ranges: Ranges = {}
-        batch = self.consumer.getmany(timeout_ms=int(_POLL_S * 1000), max_records=_BATCH)
-        for records in self.loop.run_until_complete(batch).values():
+        batch = self.consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=_BATCH)
+        for records in _on_loop(batch).values():
             for record in records:
                 extend(ranges, record.topic, record.partition, record.offset)
         return ranges
@@ -267,7 +304,7 @@ class Aiokafka:
                     offsets.setdefault(one.topic, {})[one.partition] = offset
             return offsets
 
-        return self.loop.run_until_complete(commit())
+        return _on_loop(commit())
 
     def owned(self) -> Iterable[Any]:
         partitions: Iterable[Any] = self.consumer.assignment()
@@ -283,109 +320,38 @@ class Aiokafka:
         raise NotImplementedError("aiokafka cannot ask for a rebalance")
 
     def close(self) -> None:
-        self.loop.run_until_complete(self.consumer.stop())
+        left = list(self.consumer.assignment())
+        _on_loop(self.consumer.stop())
+        # Its listener does not hear of this.
+        self.tell("revoked", left)
 
 
-class MemberProcess:
-    """Polls, carries out commands, and tells what happens."""
-
-    def __init__(self, setup: Mapping[str, Any]) -> None:
-        self.setup = setup
-        self.commands: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.writing = threading.Lock()  # kafka-python calls its listener on a thread of its own
-        self.polling = True
-        self.total = 0
-        self.adapter: Adapter = self.make()
-
-    def make(self) -> Adapter:
-        config, assignors, client = self.setup["config"], self.setup["assignors"], self.setup["client"]
-        if client == "kafka-python":
-            return KafkaPython(config, assignors, self.tell)
-        if client == "aiokafka":
-            return Aiokafka(config, assignors, self.tell)
-        with_assignors = {**config, "partition.assignment.strategy": ",".join(assignors)} if assignors else config
-        if client == "ours":
-            from consumer_coord import GroupConsumer
-
-            return Ours(GroupConsumer(with_assignors), self.tell, self.tell_error)
-        from confluent_kafka import Consumer
-
-        return Confluent(Consumer(with_assignors), self.tell, self.tell_error)
-
-    def run(self) -> None:
-        """Until told to end."""
-        threading.Thread(target=self.read_commands, name="commands", daemon=True).start()
-        self.adapter.subscribe(self.setup["topics"], self.setup["pattern"])
-        self.emit({"event": "ready"})
-        while True:
-            try:
-                line = self.commands.get(block=not self.polling)
-            except queue.Empty:
-                self.poll()
-                continue
-            if line is None or not self.execute(json.loads(line)):
-                self.adapter.close()
-                return
-
-    def poll(self) -> None:
-        try:
-            ranges = self.adapter.poll()
-        except Exception as error:  # noqa: BLE001 - told to whoever drives this member
-            self.tell_error(f"{type(error).__name__}: {error}")
-            time.sleep(_POLL_S)
-            return
-        self.total += sum(count for partitions in ranges.values() for _, _, count in partitions.values())
-        if ranges and self.setup["report"]:
-            event = {"event": "records", "ranges": ranges, "total": self.total}
-            self.emit({**event, "generation": self.adapter.generation()})
-
-    def execute(self, command: Mapping[str, Any]) -> bool:
-        """Carry out one command and answer it; False when the member is to end."""
-        answer: dict[str, Any] = {"event": "answer", "id": command["id"]}
-        try:
-            match command["command"]:
-                case "close":
-                    self.adapter.close()
-                    self.emit(answer)
-                    sys.exit(0)
-                case "commit":
-                    answer["offsets"] = self.adapter.commit()
-                case "enforce_rebalance":
-                    self.adapter.enforce_rebalance(command.get("reason"))
-                case "start_polling":
-                    self.polling = True
-                case "stop_polling":
-                    self.polling = False
-                case "state":
-                    answer.update(owned=by_topic(self.adapter.owned()), total=self.total)
-                    answer.update(generation=self.adapter.generation(), member_id=self.adapter.member_id())
-                case "subscribe":
-                    self.adapter.subscribe(command.get("topics", ()), command.get("pattern"))
-                case unknown:
-                    answer["error"] = f"unknown command {unknown}"
-        except Exception as error:  # noqa: BLE001 - told to whoever drives this member
-            answer["error"] = f"{type(error).__name__}: {error}"
-        self.emit(answer)
-        return True
-
-    def tell(self, what: str, partitions: Iterable[Any]) -> None:
-        """A callback of the client."""
-        generation = self.adapter.generation() if hasattr(self, "adapter") else -1
-        self.emit({"event": what, "partitions": by_topic(partitions), "generation": generation})
-
-    def tell_error(self, error: str) -> None:
-        self.emit({"event": "error", "error": error})
-
-    def emit(self, event: Mapping[str, Any]) -> None:
-        line = json.dumps({**event, "at_ns": time.monotonic_ns()})
-        with self.writing:
-            print(line, flush=True)
-
-    def read_commands(self) -> None:
-        for line in sys.stdin:
-            self.commands.put(line)
-        self.commands.put(None)
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="aiokafka's loop", daemon=True).start()
+    return loop
 
 
-if __name__ == "__main__":
-    MemberProcess(json.loads(sys.argv[1])).run()
+def _on_loop(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+
+
+def make(setup: Mapping[str, Any], number: int, tell: Tell, on_error: Callable[[str], None]) -> Adapter:
+    """The consumer of the ``number``-th member that a driver's setup asks for."""
+    config, assignors, client = setup["config"], setup.get("assignors"), setup["client"]
+    if client == "kafka-python":
+        return KafkaPython(config, assignors or (), tell)
+    if client == "aiokafka":
+        return Aiokafka(config, assignors or (), tell)
+    if assignors:
+        config = {**config, "partition.assignment.strategy": ",".join(assignors)}
+    if client == "ours":
+        from consumer_coord import GroupConsumer
+
+        return Ours(GroupConsumer(config), tell, on_error, setup.get("batch", _BATCH))
+    from confluent_kafka import Consumer
+
+    if client == "manual":
+        return ByHand(Consumer(config), tell, on_error, range(number, setup["partitions"], len(setup["members"])))
+    return Confluent(Consumer(config), tell, on_error, setup.get("batch", _BATCH))

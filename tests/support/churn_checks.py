@@ -44,7 +44,7 @@ def processed(batches: Iterable[Batch], partition: int) -> list[tuple[int, int]]
 
 
 def lost_records(batches: Sequence[Batch], ends: Mapping[int, int]) -> int:
-    """How many records nobody processed."""
+    """How many records were not processed."""
     total = 0
     for partition, end in ends.items():
         total += end - sum(min(stop, end) - first for first, stop in processed(batches, partition))

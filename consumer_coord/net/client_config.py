@@ -1,0 +1,34 @@
+"""The settings of the connections to one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class ClientConfig:
+    """What connections need to know: addresses and security, equal for all members that may share a connection.
+
+    Times are in milliseconds; names are Kafka's with ``_`` for ``.``.
+    """
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "consumer-coord"
+    #: What ApiVersions tells brokers about this client (KIP-511).
+    software_version: str = "0"
+    request_timeout_ms: int = 30_000
+    connection_setup_timeout_ms: int = 30_000
+    reconnect_backoff_ms: int = 100
+    reconnect_backoff_max_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    connections_max_idle_ms: int = 540_000
+    allow_auto_create_topics: bool = False
+    #: When nothing has listened at any address for this long, requests end early; None: they try until their time is over.
+    unreachable_timeout_ms: int | None = None
+    #: security.protocol, ssl.*, sasl.*, as given: read by net/security.py.
+    security: Mapping[str, Any] = attrs.field(factory=dict, repr=False)

@@ -1,0 +1,95 @@
+"""FindCoordinator and OffsetFetch: requests whose fields depend on the version, for a group's members and its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from consumer_coord.net.connection import Versioned
+from consumer_coord.net.metadata import Broker
+from consumer_coord.topic_partition import TopicPartition, by_topic
+from consumer_coord.wire.messages.group import FindCoordinatorRequest
+from consumer_coord.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+_GROUP = 0
+#: FindCoordinator has a list of keys from this version on (KIP-699), OffsetFetch a list of groups (KIP-709).
+_KEYS_FROM = 4
+_GROUPS_FROM = 8
+#: OffsetFetch can wait for open transactions from this version on (KIP-447).
+_REQUIRE_STABLE_FROM = 7
+
+
+@attrs.frozen
+class FetchedOffset:
+    """A partition in the answer to OffsetFetch; ``offset`` is -1 where nothing is committed."""
+
+    partition: TopicPartition
+    error_code: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+def find_coordinator(group_id: str) -> Versioned:
+    """Which broker coordinates a group?"""
+
+    def build(version: int) -> FindCoordinatorRequest:
+        if version >= _KEYS_FROM:
+            return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=_GROUP)
+        return FindCoordinatorRequest(key=group_id, key_type=_GROUP)
+
+    return Versioned(FindCoordinatorRequest, build)
+
+
+def coordinator_in(answer: Any) -> tuple[int, Broker]:
+    """(error code, coordinator) in the answer to :func:`find_coordinator`."""
+    found = answer.coordinators[0] if answer.coordinators else answer
+    return found.error_code, Broker(found.node_id, found.host, found.port)
+
+
+def offset_fetch(
+    group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+) -> Versioned:
+    """What has a group committed for these partitions (None: for all it has offsets of)?
+
+    ``require_stable``: the broker refuses to answer for partitions that open transactions may still commit.
+    """
+    topics = None if partitions is None else by_topic(partitions)
+
+    def build(version: int) -> OffsetFetchRequest:
+        if version < _GROUPS_FROM:
+            rows = None
+            if topics is not None:
+                rows = [OffsetFetchRequestTopic(name=name, partition_indexes=row) for name, row in topics.items()]
+            stable = require_stable and version >= _REQUIRE_STABLE_FROM
+            return OffsetFetchRequest(group_id=group_id, topics=rows, require_stable=stable)
+        of_group = None
+        if topics is not None:
+            of_group = [OffsetFetchRequestTopics(name=name, partition_indexes=row) for name, row in topics.items()]
+        groups = [OffsetFetchRequestGroup(group_id=group_id, topics=of_group)]
+        return OffsetFetchRequest(groups=groups, require_stable=require_stable)
+
+    return Versioned(OffsetFetchRequest, build)
+
+
+def offsets_in(answer: Any) -> tuple[int, Iterator[FetchedOffset]]:
+    """(error code of the whole, partitions) in the answer to :func:`offset_fetch`."""
+    group = answer.groups[0] if answer.groups else answer
+    return group.error_code, (
+        FetchedOffset(
+            TopicPartition(topic.name, row.partition_index),
+            row.error_code,
+            row.committed_offset,
+            row.committed_leader_epoch,
+            row.metadata or "",
+        )
+        for topic in group.topics
+        for row in topic.partitions
+    )

@@ -1,0 +1,351 @@
+"""The process that members of a group live in: any number of them, of any Python client, each in a thread of its own.
+
+Tests and benchmarks start it by ``python -m tests.support.driver`` with one argument, an object in JSON:
+
+* ``client``, ``config`` (Kafka's dotted names), ``assignors``; ``topics`` or ``pattern``; ``members``: the names of the
+  members that it starts with;
+* ``does``: what a member does with records.  ``report`` tells of them, ``count`` keeps their number alone, ``work`` works
+  ``work_ms`` on each batch and tells how long it was idle, ``commit`` commits each batch and waits for the answer;
+* ``waits``: its members subscribe at the command ``begin``, else at once; ``lasts``: it goes on without members;
+* ``batch``: the most records of a poll; ``partitions``: of the topic, for the client ``manual`` (librdkafka without a group).
+
+It writes *events*, a line of JSON each, with ``member`` and with ``at_ns`` of the monotonic clock that all processes of a
+machine share:
+
+* ``ready`` of the process; ``assigned``, ``revoked``, ``lost`` with ``partitions`` (topic -> numbers);
+* ``records`` with ``ranges`` (topic -> partition -> [first offset, last offset, count]), ``generation`` and ``total``;
+* ``batch`` with ``ranges`` and ``generation``, then of the same batch ``committed`` with ``took_ms`` and ``refused``
+  (topic -> partition -> why); ``idle`` with ``ms``;
+* ``error``: what ``poll`` raised or delivered, and the member goes on; ``failure``: it ended;
+* ``answer`` to a command: its ``id``, ``started_ns`` when it was begun, and ``error`` when it failed.
+
+Commands, an object a line with ``command`` and ``id``: ``begin``, ``start`` (one more ``member``), ``usage``, ``sample``; and
+for one ``member`` (the first, if it is left out) those in :mod:`tests.support.members`.  SIGTERM and the end of its input
+make all leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.clients import POLL_S, Adapter, Confluent, Ours, Ranges, by_topic, make
+
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Out:
+    """Standard output, for all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def emit(self, event: str, **details: Any) -> None:
+        """Write one event."""
+        line = json.dumps({"event": event, "at_ns": time.monotonic_ns(), **details})
+        with self._lock:
+            print(line, flush=True)
+
+
+class Member(threading.Thread):
+    """One member: it polls, deals with the records as it is set up, and carries out commands between two polls."""
+
+    def __init__(self, setup: Mapping[str, Any], number: int, name: str, out: Out) -> None:
+        super().__init__(name=f"member {name}", daemon=True)
+        self.member = name
+        self.failed = False
+        #: As of the last poll, of the first member at work; librdkafka's handle must not be touched from two threads.
+        self.generation = -1
+        self._setup = setup
+        self._does = {"report": self._report, "count": self._count, "work": self._work, "commit": self._commit_batch}[
+            setup["does"]
+        ]
+        self._out = out
+        self._commands: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._polling = False
+        self._closed = False
+        self._number = number
+        self._total = 0
+        self._polling_since = 0.0
+        self.adapter: Adapter = make(setup, number, self._tell, self._tell_error)
+
+    def put(self, command: Mapping[str, Any] | None) -> None:
+        """Have a command carried out between two polls; None ends the member."""
+        self._commands.put(command)
+
+    def begin(self) -> None:
+        """Subscribe, and poll from now on."""
+        self.adapter.subscribe(self._setup.get("topics", ()), self._setup.get("pattern"))
+        self._polling = True
+        self._polling_since = time.monotonic()
+
+    def run(self) -> None:
+        """Until it is told to end."""
+        try:
+            while self._execute_next(block=not self._polling):
+                if self._polling:
+                    self._poll()
+            if not self._closed:
+                self.adapter.close()
+        except BaseException as error:  # noqa: BLE001 - told to the process that drives this one
+            self.failed = True
+            self._emit("failure", error=repr(error))
+            traceback.print_exc()
+
+    def _execute_next(self, block: bool = False, timeout_s: float | None = None) -> bool:
+        """Carry out the next command if there is one; False when it was the last."""
+        try:
+            command = self._commands.get(block, timeout_s)
+        except queue.Empty:
+            return True
+        if command is None:
+            return False
+        if command["command"] == "begin":
+            self.begin()
+            return True
+        answer = {"id": command.get("id"), "started_ns": command["started_ns"]}
+        try:
+            answer.update(self._execute(command))
+        except Exception as error:  # noqa: BLE001 - told to the process that drives this one
+            answer["error"] = f"{type(error).__name__}: {error}"
+        self._emit("answer", **answer)
+        return not self._closed
+
+    def _execute(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
+        match command["command"]:
+            case "close":
+                self.adapter.close()
+                self._closed = True
+            case "commit":
+                return {"offsets": self.adapter.commit()}
+            case "enforce_rebalance":
+                self.adapter.enforce_rebalance(command.get("reason"))
+            case "start_polling":
+                self._polling = True
+            case "stop_polling":
+                self._polling = False
+            case "state":
+                return {
+                    "owned": by_topic(self.adapter.owned()),
+                    "total": self._total,
+                    "generation": self.adapter.generation(),
+                    "member_id": self.adapter.member_id(),
+                }
+            case "subscribe":
+                self.adapter.subscribe(command.get("topics", ()), command.get("pattern"))
+            case unknown:
+                return {"error": f"unknown command {unknown}"}
+        return {}
+
+    def _poll(self) -> None:
+        try:
+            ranges = self.adapter.poll()
+        except Exception as error:  # noqa: BLE001 - told to the process that drives this one
+            self._tell_error(f"{type(error).__name__}: {error}")
+            time.sleep(POLL_S)
+            return
+        if self._number == 0 and self._setup["does"] == "work":
+            self.generation = self.adapter.generation()
+        if ranges:
+            self._total += sum(count for partitions in ranges.values() for _, _, count in partitions.values())
+            self._does(ranges)
+
+    def _report(self, ranges: Ranges) -> None:
+        self._emit("records", ranges=ranges, total=self._total, generation=self.adapter.generation())
+
+    def _count(self, ranges: Ranges) -> None:
+        """Their number is kept already."""
+
+    def _work(self, ranges: Ranges) -> None:
+        work_s = self._setup["work_ms"] / 1000
+        if work_s:
+            self._emit("idle", ms=(time.monotonic() - self._polling_since) * 1000)
+            # As an application sleeps; a command ends the work early.
+            if not self._execute_next(block=True, timeout_s=work_s):
+                self._commands.put(None)
+            self._polling_since = time.monotonic()
+
+    def _commit_batch(self, ranges: Ranges) -> None:
+        assert isinstance(self.adapter, Confluent)
+        self._emit("batch", ranges=ranges, generation=self.adapter.generation())
+        began = time.monotonic()
+        refused = self.adapter.commit_behind(ranges)
+        self._emit("committed", took_ms=(time.monotonic() - began) * 1000, refused=refused)
+
+    def _tell(self, what: str, partitions: Iterable[Any]) -> None:
+        """A callback of the client."""
+        found = by_topic(partitions)
+        if self._setup["does"] in ("report", "count"):
+            generation = self.adapter.generation() if hasattr(self, "adapter") else -1
+            self._emit(what, partitions=found, generation=generation)
+        elif found:
+            # Fifty lines that say that nothing changed would be written while the others wait for their partitions.
+            self._emit(what, partitions=found)
+
+    def _tell_error(self, error: str) -> None:
+        self._emit("error", error=error)
+
+    def _emit(self, event: str, **details: Any) -> None:
+        self._out.emit(event, member=self.member, **details)
+
+
+class Driver:
+    """All members of the process, and the commands from its input."""
+
+    def __init__(self, setup: Mapping[str, Any]) -> None:
+        self._setup = setup
+        self._out = Out()
+        self._members: dict[str, Member] = {}
+        self._started = 0
+        #: Lines of the input; None when all are to leave.
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def run(self) -> int:
+        """Until all have left; returns the exit code."""
+        for name in self._setup["members"]:
+            self._start(name)
+        if not self._setup.get("waits"):
+            for member in self._members.values():
+                member.begin()
+        for member in self._members.values():
+            member.start()
+        self._out.emit("ready")
+        signal.signal(signal.SIGTERM, lambda *_: self._lines.put(None))
+        threading.Thread(target=self._read, name="commands", daemon=True).start()
+        while not self._is_over():
+            try:
+                line = self._lines.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+            if line is None:
+                break
+            self._execute(json.loads(line))
+        for member in self._members.values():
+            member.put(None)
+        for member in self._members.values():
+            member.join()
+        return int(any(member.failed for member in self._members.values()))
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _is_over(self) -> bool:
+        return not self._setup.get("lasts") and not any(member.is_alive() for member in self._members.values())
+
+    def _start(self, name: str) -> Member:
+        member = self._members[name] = Member(self._setup, self._started, name, self._out)
+        self._started += 1
+        return member
+
+    def _execute(self, command: dict[str, Any]) -> None:
+        command["started_ns"] = time.monotonic_ns()
+        whole: Callable[[], Mapping[str, Any]] | None = {
+            "start": lambda: self._start_one_more(command["member"]),
+            "begin": self._begin,
+            "usage": self._usage,
+            "sample": sample,
+        }.get(command["command"])
+        if whole is not None:
+            self._out.emit("answer", id=command.get("id"), started_ns=command["started_ns"], **whole())
+            return
+        name = command["member"] if "member" in command else next(iter(self._members))
+        member = self._members[str(name)]
+        if member.is_alive():
+            member.put(command)
+        else:
+            self._out.emit("answer", id=command.get("id"), started_ns=command["started_ns"], error="it has ended")
+
+    def _start_one_more(self, name: str) -> Mapping[str, Any]:
+        member = self._start(name)
+        member.begin()
+        member.start()
+        return {}
+
+    def _begin(self) -> Mapping[str, Any]:
+        for member in self._members.values():
+            member.put({"command": "begin"})
+        return {}
+
+    def _usage(self) -> Mapping[str, Any]:
+        first = next(iter(self._members.values()))
+        requests = [
+            figures["heartbeat-total"] + figures["join-total"]
+            for member in self._members.values()
+            if isinstance(member.adapter, Ours)
+            for figures in (member.adapter.consumer.metrics(),)
+        ]
+        return {
+            **usage(),
+            "generation": first.generation,
+            "requests": sum(requests) if requests else float("nan"),
+        }
+
+
+def usage() -> Mapping[str, float]:
+    """Processor time so far, memory and threads of this process; our background thread's part of the time as ``ours_s``."""
+    times = os.times()
+    ticks = os.sysconf("SC_CLK_TCK")
+    ours_s, our_threads = 0.0, 0
+    for thread in threading.enumerate():
+        if thread.name.startswith("consumer-coord"):
+            our_threads += 1
+            fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+            ours_s += (int(fields[11]) + int(fields[12])) / ticks
+    return {
+        "cpu_s": times.user + times.system,
+        "ours_s": ours_s,
+        "our_threads": our_threads,
+        "rss_mb": _rss_mb(),
+        "threads": _threads(),
+    }
+
+
+def sample() -> Mapping[str, float]:
+    """What must not grow in this process of ours; what the allocator holds back for later is no part of its memory."""
+    from consumer_coord.consumer.runtime import Runtime
+
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+    sockets = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            sockets += os.readlink(descriptor).startswith("socket:")
+        except OSError:
+            continue  # closed while we looked
+
+    async def count() -> int:
+        return len(asyncio.all_tasks())
+
+    return {
+        "rss_mb": _rss_mb(),
+        "threads": _threads(),
+        "sockets": sockets,
+        "tasks": asyncio.run_coroutine_threadsafe(count(), Runtime.shared().loop).result(10),
+    }
+
+
+def _rss_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_MB
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+if __name__ == "__main__":
+    sys.exit(Driver(json.loads(sys.argv[1])).run())
