@@ -148,7 +148,7 @@ class Engine:
                 if not core.application.attention:
                     break
                 late = True
-        core.application.poll_times.looked(began, len(reader.ahead))
+        core.application.poll_times.record_fetch(began, len(reader.ahead))
         if not reader.ahead:
             self.starting.raise_unknown()
             return False

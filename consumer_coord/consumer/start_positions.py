@@ -153,7 +153,11 @@ class ResetPolicy:
         rows = await list_offsets(
             coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed
         )
-        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in rows.items()}
+        # What a leader has just said needs no check: with an epoch librdkafka would ask again.
+        return {
+            partition: OffsetAndMetadata(row.offset, -1 if self.looks_up else row.leader_epoch)
+            for partition, row in rows.items()
+        }
 
 
 def no_offset(unknown: Mapping[TopicPartition, str]) -> NoOffsetError:

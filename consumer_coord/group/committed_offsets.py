@@ -56,7 +56,7 @@ from consumer_coord.wire.messages.offsets import (
 
 logger = get_logger(__name__)
 
-#: A member may have this many callers waiting for commits; more means that nobody awaits them.
+#: A member may have this many callers waiting for commits; more means that the application does not await them.
 MOST_WAITING = 10_000
 
 
@@ -101,9 +101,9 @@ class CommitMembership(Protocol):
 @attrs.frozen
 class _Entry:
     position: OffsetAndMetadata
-    #: Under which ownership it was read; None when nobody said.
+    #: Under which ownership it was read; None when the caller did not say.
     ownership: int | None
-    #: Of which topic it is; None when nobody said.
+    #: Of which topic it is; None when the caller did not say.
     topic_id: uuid.UUID | None = None
 
 
@@ -187,7 +187,7 @@ class CommittedOffsets:
         if self._closed:
             raise ClosedError("the coordinator is closed: commit before close")
         future: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
-        # Nobody has to look at the outcome of an asynchronous commit.
+        # Retrieve the exception: the caller of an asynchronous commit may ignore it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not offsets:
             future.set_result({})
@@ -299,7 +299,7 @@ class CommittedOffsets:
 
     @staticmethod
     def _wanted(tickets: list[_Ticket], entries: dict[TopicPartition, _Entry]) -> dict[TopicPartition, _Entry]:
-        """What somebody still waits for."""
+        """The entries that a caller still waits for."""
         alive: set[TopicPartition] = set()
         for ticket in tickets:
             if not ticket.future.done():
@@ -439,7 +439,7 @@ class CommittedOffsets:
         else:
             if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
-            # Nobody waits for the sync with what is not held: the join may be waiting for just this commit.
+            # Fail partitions that are no longer held at once: the join may be waiting for this commit.
             entries = self._still_held(entries, tickets, code)
             if not entries:
                 return {}

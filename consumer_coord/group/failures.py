@@ -37,7 +37,7 @@ class Failures:
             self.current = None
         return error
 
-    def went_on(self) -> None:
+    def clear_obstacle(self) -> None:
         """The member made progress: nothing stands in the way."""
         self.obstacle = ""
         self._stuck_since = None

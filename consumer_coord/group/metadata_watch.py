@@ -25,7 +25,7 @@ _PATTERN = ""
 class MetadataWatch:
     """A member's interest in metadata.
 
-    A follower minds its own subscription only; the leader all topics of the group, because nobody else notices when one
+    A follower minds its own subscription only; the leader all topics of the group, because no other member notices when one
     grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
     """
 

@@ -58,7 +58,7 @@ class ClassicSession:
             max_poll_interval_ms=config.max_poll_interval_ms,
             retry_backoff_ms=config.retry_backoff_ms,
             first_beat=peers.add(self),
-            in_company=peers.beat_at,
+            align_to_slot=peers.beat_at,
         )
 
     # -- what it is to the heartbeat task, and to the members of the process ---------------------------------------------------

@@ -41,6 +41,8 @@ T = TypeVar("T")
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 #: How long assigning may wait for librdkafka to hear of a topic.
 _LEARN_S = 0.25
+#: librdkafka's default.
+_FETCH_WAIT_MS = 500
 #: More unknown topics than these are asked for in one request, for all topics of the cluster.
 _ONE_BY_ONE = 4
 #: So many events of a kind are kept for an application that does not poll; older ones go.
@@ -139,7 +141,9 @@ class Librdkafka:
         """Read these too."""
         # Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
         checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
-        self.learn({partition.topic for partition in positions} - checked)
+        # While partitions are read, the question waits behind a Fetch that waits for records.
+        busy_s = float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000 if self.handle.assignment() else 0.0
+        self.learn({partition.topic for partition in positions} - checked, _LEARN_S + busy_s)
         self.handle.incremental_assign([native(partition, at) for partition, at in sorted(positions.items())])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:

@@ -146,7 +146,7 @@ class ConsumerMember:
         if subscription != self._subscription:
             self._subscription = subscription
             self._speaking.subscribe(subscription)
-            self._with.application.failures.went_on()
+            self._with.application.failures.clear_obstacle()
             self._polls.restart()
         self._join()
 
@@ -377,7 +377,7 @@ class ConsumerMember:
         if joins or (is_news and not holdings.to_revoke):
             # More may come: what others have still to give up, or a target that is not computed yet.
             self.beat_early(EARLY_MS)
-        context.application.failures.went_on()
+        context.application.failures.clear_obstacle()
         context.signal.fire()
 
     def _take_target(self, *, anew: bool) -> None:
