@@ -27,7 +27,7 @@ from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.blocking_home import BlockingHome
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, run_through
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names, run_through
 from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, to_kafka_exception
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, native, partition_of, position_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
@@ -297,7 +297,7 @@ class GroupConsumer:
 
     def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Topics,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
@@ -313,7 +313,7 @@ class GroupConsumer:
             for callback in (on_assign, on_revoke, on_lost):
                 if callback is not None and not callable(callback):
                     raise TypeError(f"{callback!r} is not callable")
-            if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+            if not are_names(topics):
                 raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
             if any(topic.startswith("^") for topic in topics):
                 self._coordinator.subscribe_pattern(librdkafka_pattern(topics))
