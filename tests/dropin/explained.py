@@ -5,6 +5,7 @@ from __future__ import annotations
 EXPLAINED: dict[str, str] = {
     "subscribe to a list of numbers": "confluent-kafka subscribes to the name `7`, which no topic has by intention; ours raises"
     " TypeError.",
+    "subscribe to a tuple": "confluent-kafka takes lists only; ours takes any collection of names.",
     "group metadata before joining": "Metadata without a generation would fence nothing: a transaction could commit offsets of"
     " partitions that another member has. Ours raises until the group has assigned partitions.",
     "close beside a poll": "confluent-kafka's `close()` in a second thread waits until the polling thread stops polling by"

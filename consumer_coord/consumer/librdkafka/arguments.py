@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import confluent_kafka
 
 from consumer_coord.config import as_boolean
+from consumer_coord.consumer.handover import Topics, are_names
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
 from consumer_coord.errors import ConfigurationError
 
@@ -53,14 +54,13 @@ def checked_rows(rows: Any) -> list[confluent_kafka.TopicPartition]:
     return rows
 
 
-def subscription_arguments(topics: Sequence[Any], **callbacks: Callable[..., object] | None) -> list[str]:
-    """The topics; TypeError for what is no list, or no function."""
-    if not isinstance(topics, list):
-        raise TypeError("expected list of topic unicode strings")
-    for topic in topics:
-        if not isinstance(topic, str):
-            # confluent-kafka subscribes to str(topic), which is the name of no topic.
-            raise TypeError(f"expected list of topic unicode strings, not {topic!r}")
+def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | None) -> list[str]:
+    """The topics; TypeError for what is no collection of texts, or no function.
+
+    confluent-kafka takes lists only, and subscribes to ``str(topic)`` of what is no text, which is the name of no topic.
+    """
+    if not are_names(topics):
+        raise TypeError(f"expected list of topic unicode strings, not {topics!r}")
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):
             raise TypeError(f"{name} expects a callable")
