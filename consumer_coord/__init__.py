@@ -13,6 +13,7 @@ from consumer_coord.version import __version__ as __version__
 if TYPE_CHECKING:
     from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
     from consumer_coord.consumer.blocking import BlockingCoordinator
+    from consumer_coord.consumer.deserializing import DeserializingConsumer
     from consumer_coord.consumer.group_consumer import GroupConsumer
     from consumer_coord.group.committed_offsets import OffsetAndMetadata
     from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -23,6 +24,7 @@ _HOMES = {
     "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
     "BlockingCoordinator": "consumer_coord.consumer.blocking",
     "ConsumerCoordinator": "consumer_coord.group.coordinator",
+    "DeserializingConsumer": "consumer_coord.consumer.deserializing",
     "GroupConsumer": "consumer_coord.consumer.group_consumer",
     "OffsetAndMetadata": "consumer_coord.group.committed_offsets",
     "TopicPartition": "consumer_coord.topic_partition",
@@ -32,6 +34,7 @@ __all__ = [
     "AsyncGroupConsumer",
     "BlockingCoordinator",
     "ConsumerCoordinator",
+    "DeserializingConsumer",
     "GroupConsumer",
     "OffsetAndMetadata",
     "TopicPartition",

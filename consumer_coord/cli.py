@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
         logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
         # What is tried, and what answers, when nothing came of it for a moment.
-        logging.getLogger(reach.__name__).setLevel(logging.WARNING)
+        reach.logger.setLevel(logging.WARNING)
         return int(asyncio.run(_run(parsed.run, parsed)))
     except CoordinatorError as error:
         warn(f"\nError: {error}")

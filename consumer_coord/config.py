@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,10 @@ from assignors import BUILT_IN
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.printable import get_logger
 from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
+
+logger = get_logger(__name__)
 
 ENTRY_POINT_GROUP = "consumer_coord.assignors"
 
@@ -27,7 +31,14 @@ DEFAULT_STRATEGY = "range,cooperative-sticky"
 
 #: Settings of ours alone: they are not handed to librdkafka.
 OWN = frozenset(
-    {"rebalance.timeout.ms", "release.linger.ms", "assignor.timeout.ms", "exclude.internal.topics", "group.lease.enable"}
+    {
+        "rebalance.timeout.ms",
+        "release.linger.ms",
+        "assignor.timeout.ms",
+        "exclude.internal.topics",
+        "group.lease.enable",
+        "poll.raises.errors",
+    }
 )
 
 #: The group protocols.
@@ -70,9 +81,12 @@ def _integer(key: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def _boolean(key: str, value: Any) -> bool:
+def as_boolean(key: str, value: Any) -> bool:
+    """A setting that is true or false, in one of the forms that librdkafka takes."""
     if isinstance(value, bool):
         return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
     if isinstance(value, str) and value.lower() in ("true", "false", "1", "0", "t", "f"):
         return value.lower() in ("true", "1", "t")
     raise ConfigurationError(f"{key}={value!r} must be true or false")
@@ -137,6 +151,8 @@ class Config:
     isolation_level: str
     #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
     librdkafka: Mapping[str, Any] = attrs.field(repr=False)
+    #: ``GroupConsumer.poll`` raises what goes wrong in the background, instead of handing it out as a message.
+    poll_raises_errors: bool = False
 
 
 _LARGEST_INTERVAL = 86_400_000
@@ -181,14 +197,20 @@ _RESETS = {
 _BY_DURATION = re.compile(r"by_duration:P(?=.)(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d+)?S)?)?")
 
 
-def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
-    """Check a dictionary of settings.
+def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_brokers: bool = True) -> Config:
+    """Check a dictionary of settings.  Without ``needs_brokers`` a missing ``bootstrap.servers`` is a warning only.
 
     Raises :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and says what would be right.
     """
     given = _normalise(settings)
-    bootstrap = _addresses(given.get("bootstrap.servers"))
+    if needs_brokers or given.get("bootstrap.servers") is not None:
+        bootstrap = _addresses(given.get("bootstrap.servers"))
+    else:
+        bootstrap = ()
+        logger.warning("no bootstrap.servers: this consumer cannot reach any Kafka cluster")
     group_id = given.get("group.id", "")
+    if isinstance(group_id, (int, uuid.UUID)) and not isinstance(group_id, bool):
+        group_id = str(group_id)
     if not isinstance(group_id, str) or (needs_group and not group_id):
         raise ConfigurationError(f"group.id={group_id!r}: set it to the name of the consumer group, a non-empty text")
     coordinator: dict[str, Any] = {"group_id": group_id}
@@ -200,11 +222,11 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
     if "session.timeout.ms" in given and "heartbeat.interval.ms" not in given:
         coordinator["heartbeat_interval_ms"] = max(1, min(3_000, coordinator["session_timeout_ms"] // 3))
     if "enable.auto.commit" in given:
-        coordinator["enable_auto_commit"] = _boolean("enable.auto.commit", given["enable.auto.commit"])
+        coordinator["enable_auto_commit"] = as_boolean("enable.auto.commit", given["enable.auto.commit"])
     if "exclude.internal.topics" in given:
-        coordinator["exclude_internal_topics"] = _boolean("exclude.internal.topics", given["exclude.internal.topics"])
+        coordinator["exclude_internal_topics"] = as_boolean("exclude.internal.topics", given["exclude.internal.topics"])
     if "group.lease.enable" in given:
-        coordinator["group_lease_enable"] = _boolean("group.lease.enable", given["group.lease.enable"])
+        coordinator["group_lease_enable"] = as_boolean("group.lease.enable", given["group.lease.enable"])
     coordinator["group_protocol"] = _protocol(given)
     for key, field in (
         ("group.instance.id", "group_instance_id"),
@@ -212,9 +234,10 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
         ("group.remote.assignor", "group_remote_assignor"),
     ):
         value = given.get(key)
-        if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigurationError(f"{key}={value!r} must be a non-empty text")
-        coordinator[field] = value
+        if value is not None and not isinstance(value, str):
+            raise ConfigurationError(f"{key}={value!r} must be a text")
+        # An empty one is none, as in librdkafka.
+        coordinator[field] = value or None
     isolation = given.get("isolation.level", "read_committed")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ConfigurationError(f"isolation.level={isolation!r} must be read_committed or read_uncommitted")
@@ -222,10 +245,11 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
     for key, (field, low, high) in _CLIENT_INTEGERS.items():
         if key in given:
             client[field] = _integer(key, given[key], low, high)
+    client.update(_metadata_age(client, given))
     if "client.id" in given:
         client["client_id"] = str(given["client.id"])
     if "allow.auto.create.topics" in given:
-        client["allow_auto_create_topics"] = _boolean("allow.auto.create.topics", given["allow.auto.create.topics"])
+        client["allow_auto_create_topics"] = as_boolean("allow.auto.create.topics", given["allow.auto.create.topics"])
     client["security"] = {
         key: value
         for key, value in given.items()
@@ -239,8 +263,20 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True) -> Config:
         strategy=_strategy(given) if coordinator_config.group_protocol == CLASSIC else (),
         auto_offset_reset=_reset(given),
         isolation_level=isolation,
+        poll_raises_errors=as_boolean("poll.raises.errors", given.get("poll.raises.errors", False)),
         librdkafka=_for_librdkafka(given, group_id),
     )
+
+
+def _metadata_age(client: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+    """``topic.metadata.refresh.interval.ms``: how soon a new topic of a pattern is seen; -1 leaves ``metadata.max.age.ms``."""
+    key = "topic.metadata.refresh.interval.ms"
+    if key not in given:
+        return {}
+    interval_ms = _integer(key, given[key], -1, 3_600_000)
+    if interval_ms <= 0:
+        return {}
+    return {"metadata_max_age_ms": min(interval_ms, client.get("metadata_max_age_ms", interval_ms))}
 
 
 def _protocol(given: Mapping[str, Any]) -> str:

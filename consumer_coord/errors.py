@@ -91,6 +91,9 @@ class GroupMaxSizeReachedError(FatalError):
 class UnknownTopicError(RetriableError):
     """A topic or partition does not exist (3)."""
 
+    #: The subscribed topics that are missing; empty when the error is about something else.
+    topics: tuple[str, ...] = ()
+
 
 class AssignorError(FatalError):
     """An assignor raised, hung, or returned a plan that no group may follow; the message names assignor and culprit."""
@@ -118,6 +121,18 @@ class ConcurrentUseError(CoordinatorError, RuntimeError):
 
 class ClosedError(CoordinatorError, RuntimeError):
     """The object was closed before."""
+
+
+class NotAssignedError(FatalError):
+    """A partition that a call names is not assigned to this consumer."""
+
+
+class IllegalStateError(FatalError):
+    """The consumer is not in a state in which this call means anything; the message says what to call first."""
+
+
+class PollIntervalExceededError(CoordinatorError):
+    """The application did not poll for ``max.poll.interval.ms`` and was taken out of its group; the next poll rejoins."""
 
 
 class ForkedError(CoordinatorError, RuntimeError):

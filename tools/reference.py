@@ -40,6 +40,10 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "Hand out records only while the coordinator must still count this member.",
         "Off, a member reads on without a coordinator, as Java's consumer does, and two members may read one partition.",
     ),
+    "poll.raises.errors": (
+        "`GroupConsumer.poll` and `consume` raise what goes wrong in the background; else: a message with `error()`.",
+        "Programs written for confluent-kafka check `error()`; on, a forgotten check cannot hide an error.",
+    ),
     "partition.assignment.strategy": (
         "Assignors, the favourite first: names, entry points, or `module:Class`.",
         "`cooperative-sticky` alone gives the better rebalances, once every member of the group has it.",

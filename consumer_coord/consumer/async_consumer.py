@@ -30,7 +30,7 @@ from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, to_kafka_exception
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
@@ -250,7 +250,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Topics,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
@@ -262,7 +262,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             for callback in (on_assign, on_revoke, on_lost):
                 if callback is not None and not callable(callback):
                     raise TypeError(f"{callback!r} is not callable")
-            if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+            if not are_names(topics):
                 raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
             if any(topic.startswith("^") for topic in topics):
                 pattern = librdkafka_pattern(topics)

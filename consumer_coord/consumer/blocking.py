@@ -80,9 +80,14 @@ class BlockingCoordinator:
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], *, assignors: Sequence[Assignor | type[Assignor]] | None = None
+        self,
+        settings: Mapping[str, Any],
+        *,
+        assignors: Sequence[Assignor | type[Assignor]] | None = None,
+        needs_brokers: bool = True,
     ) -> None:
-        self.config = parse(settings)
+        """``needs_brokers=False``: without ``bootstrap.servers`` there is a warning, and nothing is ever reached."""
+        self.config = parse(settings, needs_brokers=needs_brokers)
         self._assignors = choose_assignors(settings, self.config, assignors)
         self._runtime = Runtime.shared()
         self._closed = False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from consumer_coord.consumer.data_plane import OFFSET_INVALID
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
@@ -40,6 +41,10 @@ def warn_of_failed(what: str, result: CommitResult) -> None:
         logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
 
 
+#: Called with what an automatic commit is about, and the commit that is under way.
+Follow = Callable[[Positions, Pending[CommitResult]], None]
+
+
 @attrs.define
 class _Timer:
     """Rings for the next automatic commit; holds no consumer, so that one that is dropped can be collected."""
@@ -58,8 +63,12 @@ class _Timer:
 class AutoCommit:
     """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, identity: TopicIdentity) -> None:
+    def __init__(
+        self, core: ConsumerCoordinator, home: Home, identity: TopicIdentity, follow: Follow | None = None
+    ) -> None:
+        """``follow`` gets each commit that was started."""
         self.enabled = core.config.enable_auto_commit
+        self._follow = follow
         self._core = core
         self._home = home
         self._identity = identity
@@ -71,7 +80,8 @@ class AutoCommit:
 
     def begin(self) -> None:
         """Start, with the first subscription or assignment."""
-        if self.enabled and not self._running:
+        # An interval of 0 leaves the commits before partitions are given up, as in librdkafka.
+        if self.enabled and not self._running and self._core.config.auto_commit_interval_ms > 0:
             self._running = True
             self._home.later(self._interval_s, self._timer.ring)
 
@@ -87,6 +97,11 @@ class AutoCommit:
     def started(self, committed: Positions) -> None:
         """These begin at a commit of the group."""
         self._last.update(committed)
+
+    def began_at(self, partition: TopicPartition) -> int:
+        """The group's commit that a partition began at, or the last one that was sent; ``OFFSET_INVALID`` without one."""
+        at = self._last.get(partition)
+        return OFFSET_INVALID if at is None else at.offset
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
         """These are read no more: somebody else may commit them."""
@@ -104,6 +119,8 @@ class AutoCommit:
         pending = self._identity.commit(wanted, timeout_ms)
         last = self._last
         pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
+        if self._follow is not None:
+            self._follow(wanted, pending)
         return pending
 
     def tick(self, finished: Positions) -> None:
@@ -154,9 +171,13 @@ class AsynchronousCommits:
         """Commit, without waiting."""
         core = self._core
         pending = self._identity.commit(wanted, core.config.default_api_timeout_ms)
-        self._flying.append((wanted, pending))
-        pending.add_done_callback(lambda _: core.application.rouse())
+        self.follow(wanted, pending)
         return pending
+
+    def follow(self, wanted: Positions, pending: Pending[CommitResult]) -> None:
+        """Tell of this commit, too, when it is answered."""
+        self._flying.append((wanted, pending))
+        pending.add_done_callback(lambda _: self._core.application.rouse())
 
     def tell(self) -> None:
         """Tell of those that were answered."""

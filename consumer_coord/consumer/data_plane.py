@@ -20,6 +20,9 @@ OFFSET_END = -1
 #: A position that is not known (``RD_KAFKA_OFFSET_INVALID``).
 OFFSET_INVALID = -1001
 
+#: Where the group's commit is (``RD_KAFKA_OFFSET_STORED``).
+OFFSET_STORED = -1000
+
 EARLIEST = OffsetAndMetadata(OFFSET_BEGINNING)
 LATEST = OffsetAndMetadata(OFFSET_END)
 

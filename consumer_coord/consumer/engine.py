@@ -23,14 +23,27 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
-from consumer_coord.consumer.data_plane import EARLIEST, DataPlane, partition_of_message
+from consumer_coord.consumer.data_plane import (
+    EARLIEST,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    DataPlane,
+    partition_of_message,
+)
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.starting import Starting
 from consumer_coord.consumer.topic_identity import TopicIdentity
-from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError, WakeupError
+from consumer_coord.errors import (
+    ClosedError,
+    ConfigurationError,
+    CoordinatorError,
+    NotAssignedError,
+    RequestTimedOutError,
+    WakeupError,
+)
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.printable import get_logger
@@ -60,6 +73,8 @@ class EngineSettings:
     resets_itself: bool = False
     #: Whether an event's error says so.
     is_lapsed: Callable[[Any], bool] = lambda error: False
+    #: Whether automatic commits are told of, as those of the application are.
+    tells_automatic: bool = False
 
 
 class Engine:
@@ -81,9 +96,9 @@ class Engine:
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
         self.identity = TopicIdentity(core, home, self.reader.handed_out)
-        self.auto = AutoCommit(core, home, self.identity)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.identity.now)
         self.commits = AsynchronousCommits(core, home, told, self.identity)
+        self.auto = AutoCommit(core, home, self.identity, self.commits.follow if settings.tells_automatic else None)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.identity.now)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
@@ -103,6 +118,11 @@ class Engine:
         self._final: dict[TopicPartition, Pending[CommitResult]] = {}
 
     # -- messages -----------------------------------------------------------------------------------------------------
+
+    @property
+    def declined(self) -> Partitions:
+        """Held, but not wanted by the application."""
+        return self.starting.declined
 
     @property
     def suspended(self) -> bool:
@@ -148,7 +168,7 @@ class Engine:
                 if not core.application.attention:
                     break
                 late = True
-        core.application.poll_times.looked(began, len(reader.ahead))
+        core.application.poll_times.record_fetch(began, len(reader.ahead))
         if not reader.ahead:
             self.starting.raise_unknown()
             return False
@@ -331,7 +351,7 @@ class Engine:
     def store(self, positions: Positions) -> None:
         """These are finished; for ``auto_store`` off."""
         if self._settings.auto_store:
-            raise FatalError("store_offsets needs enable.auto.offset.store=false")
+            raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
         self.stored.update(positions)
         for partition in positions:
@@ -355,39 +375,68 @@ class Engine:
             positions.keys() - self.core.assignment.held
         )
         if foreign:
-            raise FatalError(f"{listed(foreign)} were not assigned by the group just now")
+            raise NotAssignedError(f"{listed(foreign)} were not assigned by the group just now")
         self.starting.choose(positions)
+
+    async def select(self, wanted: Positions, among: Partitions) -> None:
+        """Of the held partitions ``among``, read ``wanted`` and nothing else; those with an offset from there.
+
+        The group knows nothing of it: the others stay this member's, and wait.
+        """
+        if foreign := wanted.keys() - self.core.assignment.held:
+            raise NotAssignedError(
+                f"assign: {listed(foreign)} were not assigned by the group; unsubscribe first to read any partition"
+            )
+        declined = among - wanted.keys()
+        self.starting.declined = (self.starting.declined - wanted.keys()) | declined
+        known = {partition: at for partition, at in wanted.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
+        await self.reader.ready()
+        await self.reader.stop(declined & self.reader.assigned.keys())
+        self.starting.choose({partition: at for partition, at in known.items() if partition not in self.reader.assigned})
+        for partition in known.keys() & self.reader.assigned.keys():
+            await self.reader.seek(partition, known[partition])
+
+    async def read_only(self, most: int, timeout_s: float) -> bool:
+        """Wait for messages of what is read already, without a look at the group: for a poll inside a callback."""
+        await self.reader.ready()
+        if not self.reader.ahead:
+            await self.reader.fetch(most, min(timeout_s, _SLICE_S))
+        return bool(self.reader.ahead) and not self.suspended
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata, *, in_callback: bool) -> None:
         """Go on at another position; for a partition that is still to be started, begin there."""
         if partition in self.reader.assigned and partition not in self.starting.pending:
-            self.stored.pop(partition, None)
             self._beginnings.pop(partition, None)
             await self.reader.ready()
             await self.reader.seek(partition, position)
             return
         self.must_hold([partition], "seek")
+        self.starting.declined -= {partition}
         self.starting.choose({partition: position})
         if not in_callback:
             await self.starting.go_on(self.handover.told)
 
     async def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing of these until :meth:`resume`; survives rebalances that keep them."""
-        self.must_hold(partitions, "pause")
+        """Hand out nothing of these until :meth:`resume`; survives rebalances that keep them.
+
+        What was lost meanwhile is passed over: the application may not have heard of it.
+        """
         await self.reader.ready()
-        await self.reader.pause(partitions)
+        await self.reader.pause(self._still_here(partitions))
 
     async def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out messages of these again."""
-        self.must_hold(partitions, "resume")
         await self.reader.ready()
-        await self.reader.resume(partitions)
+        await self.reader.resume(self._still_here(partitions))
+
+    def _still_here(self, partitions: Collection[TopicPartition]) -> Partitions:
+        return frozenset(partitions) & (self.reader.assigned.keys() | self.core.assignment.held)
 
     def must_hold(self, partitions: Iterable[TopicPartition], what: str) -> None:
         """Raise for partitions that are not assigned to this consumer."""
         foreign = set(partitions) - self.reader.assigned.keys() - self.core.assignment.held
         if foreign:
-            raise FatalError(f"{what}: {listed(foreign)} are not assigned to this consumer")
+            raise NotAssignedError(f"{what}: {listed(foreign)} are not assigned to this consumer")
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
@@ -409,6 +458,9 @@ class Engine:
     async def unassign(self, partitions: Partitions) -> None:
         """End a manual assignment, or a part of it."""
         await self.reader.ready()
+        if self.auto.enabled and self.manual:
+            finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in partitions}
+            self.auto.commit(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
         await self.forget(partitions)
         if not self.reader.assigned:
             self.manual = False

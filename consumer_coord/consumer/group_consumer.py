@@ -3,90 +3,105 @@
 A skin over the engine for threads: arguments, confluent-kafka's types, whose turn it is.  The protocol runs on the process's
 background loop; the thread that calls carries out what the group wants, and calls the callbacks.
 
-**Turns.**  One thread at a time uses the engine; another one waits for its turn, which a long poll passes on between two slices
-of waiting.  The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, also in that of
-``lock.release()``, but never between the statements that end ``poll`` and call nothing.  So a message is handed out and
-the turn given back, or neither.  (CPython runs signal handlers, and other threads, between calls only.)
+Whose turn it is, and what other threads and callbacks may call, is :mod:`~consumer_coord.consumer.turns`.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import confluent_kafka
-from confluent_kafka import Message
+from confluent_kafka import Message, cimpl
 
 from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.blocking_home import BlockingHome
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, run_through
-from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, to_kafka_exception
-from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, native, partition_of, position_of, rows
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, run_through
+from consumer_coord.consumer.librdkafka.arguments import (
+    checked_rows,
+    constructor_arguments,
+    flag,
+    subscription_arguments,
+)
+from consumer_coord.consumer.librdkafka.events import error_messages, is_told
+from consumer_coord.consumer.librdkafka.exceptions import (
+    drop_in_exceptions,
+    kafka_exceptions,
+    raise_cause,
+    to_kafka_exception,
+)
+from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, partition_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
-    Positions,
     Rows,
-    committed_rows,
+    assigned_rows,
     is_lapsed,
-    known_positions_of,
-    nothing_to_commit,
     positions_of,
-    raise_if_all_failed,
     seconds,
-    to_commit,
-    to_rows,
 )
 from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
+from consumer_coord.consumer.librdkafka.statistics import Statistics
+from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.reader import MOST_AHEAD
 from consumer_coord.consumer.start_positions import ResetPolicy
-from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
-from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.group.subscription import librdkafka_pattern
 from consumer_coord.printable import get_logger
+from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
-T = TypeVar("T")
+#: So many notes are kept for an application that does not poll; older ones go.
+_MOST_NOTES = 100
+#: How long a consumer whose member ended waits before it looks whether another thread wants its turn.
+_SLICE_S = 0.1
+#: confluent-kafka's limit of one ``consume()``.
+_MOST_MESSAGES = 1_000_000
+_ConfluentConsumer: Any = cimpl.Consumer
 
-#: A thread that waits for its turn looks so often.
-_TURN_S = 0.001
-#: A poll that passes its turn on takes it again after this long if the other thread did not come.
-_PASS_S = 0.02
+#: What a consumer has that was made: one whose subclass forgot ``super().__init__()`` is closed.
+_MADE_OF = frozenset(("_coordinator", "_core", "_engine", "_reader", "_librdkafka", "_settings", "_home", "_lease_clock"))
 
 
-class GroupConsumer:
+class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
-    ``config`` is one dictionary of Kafka's settings for both planes.  Calls from several threads wait for each other;
-    :meth:`wakeup` and commits of given offsets wait for nobody.  Errors are this package's and ``KafkaException`` at once.
-    Also a context manager, and an iterator over messages.
+    ``config`` is one dictionary of Kafka's settings for both planes; keywords add to it.  Calls from several threads wait for
+    each other; :meth:`wakeup` and commits of given offsets wait for nobody.  What goes wrong in the background ``poll`` and
+    ``consume`` hand out as a message with ``error()``, or raise if ``poll.raises.errors`` is true.  Errors of calls are this
+    package's and ``KafkaException`` at once.  Also a context manager, and an iterator over messages.
+
+    It is an instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        /,
         *,
         assignors: Sequence[Assignor | type[Assignor]] | None = None,
         **keywords: Any,
     ) -> None:
-        settings = dict(config)
+        settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
-        auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
+        self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
+        auto_store = flag(settings, "enable.auto.offset.store", default=True)
         with kafka_exceptions():
-            self._coordinator = BlockingCoordinator(settings, assignors=assignors)
+            self._coordinator = BlockingCoordinator(settings, assignors=assignors, needs_brokers=False)
             try:
-                self._librdkafka = Librdkafka(self._coordinator.config.librdkafka, **keywords)
+                self._librdkafka = Librdkafka(self._coordinator.config.librdkafka, **handed_over)
             except BaseException:
                 self._coordinator.close()
                 raise
         self._settings = self._coordinator.config
+        self._raises = self._settings.poll_raises_errors
         self._core = self._coordinator.core
         self._home = BlockingHome(self._coordinator)
         self._engine = Engine(
@@ -102,6 +117,7 @@ class GroupConsumer:
                 auto_store=auto_store,
                 resets_itself=self._settings.librdkafka.get("auto.offset.reset") == "error",
                 is_lapsed=is_lapsed,
+                tells_automatic=self._on_commit is not None,
             ),
             call=self._call,
             told=self._tell_commit,
@@ -109,12 +125,31 @@ class GroupConsumer:
         )
         self._reader = self._engine.reader
         self._lease_clock = self._core.lease.clock
-        #: The thread whose turn it is, 0 for none; and how many wait for theirs.
-        self._user = 0
-        self._waiting = 0
-        #: The thread that a rebalance callback runs on.
-        self._calling = 0
+        self._statistics = Statistics(
+            self._core,
+            self._engine,
+            self._coordinator.metrics,
+            read_committed=self._settings.isolation_level == "read_committed",
+        )
+        #: Of what poll told last; iteration raises it.
+        self._failure: CoordinatorError | None = None
+        #: The failure that ended this member, when poll has told of it.
+        self._final: CoordinatorError | None = None
+        #: What poll and consume hand out next: messages with an error.
+        self._errors: deque[Message] = deque()
+        if not self._raises:
+            self._core.application.failures.notes = deque(maxlen=_MOST_NOTES)
+        #: What on_assign tells of, while it runs.
+        self._assigning: Partitions | None = None
+        self._took_part = False
+        #: What a callback asked for: done when the call that runs the callback ends.
+        self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MADE_OF:
+            raise to_kafka_exception(ClosedError("Consumer closed"))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -130,95 +165,59 @@ class GroupConsumer:
         return self
 
     def __next__(self) -> Message:
-        """The next message, however long it takes; a message with an error is raised as KafkaException."""
+        """The next message, however long it takes; what a message with an error tells of is raised."""
         message = self.poll()
         if message is None:
             raise StopIteration
         if message.error() is not None:
-            raise message_failure(message, self._settings.librdkafka)
+            failure, self._failure = self._failure, None
+            raise message_failure(message, self._settings.librdkafka) if failure is None else to_kafka_exception(failure)
         return message
 
     def wakeup(self) -> None:
         """Make a poll that waits, or the next one, raise :class:`WakeupError`; safe from any thread."""
         self._engine.wakeup()
 
-    # -- whose turn it is -----------------------------------------------------------------------------------------------
-
-    def _wait_for_turn(self, me: int) -> None:
-        """Returns when nobody has the turn: the caller takes it by its next statement."""
-        self._coordinator.check_process()
-        if self._user == me:
-            raise to_kafka_exception(
-                ConcurrentUseError(
-                    "poll, consume, subscribe and close may not be called inside a rebalance callback or a signal handler that"
-                    " interrupts one of them"
-                )
-            )
-        self._waiting += 1
-        try:
-            while self._user:
-                # A thread that polls without a pause passes its turn on when it looks.
-                self._core.application.attention = True
-                time.sleep(_TURN_S)
-        finally:
-            self._waiting -= 1
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], *, in_callback: bool = True) -> T:
-        """Run a coroutine of the engine in this thread's turn; inside a callback it is the turn of the callback's caller."""
-        me, mine = get_ident(), False
-        with kafka_exceptions():
-            if self._user == me and in_callback and self._calling == me:
-                return run_through(work())
-            try:
-                self._coordinator.check_process()
-                if self._user:
-                    self._wait_for_turn(me)
-                self._user = me
-                mine = True
-                if self._closed:
-                    raise ClosedError("Consumer closed")
-                return run_through(work())
-            finally:
-                if mine and self._user == me:
-                    self._user = 0
+    # -- calling the application --------------------------------------------------------------------------------------
 
     async def _between_slices(self) -> None:
         """Call what librdkafka has to tell, and let other threads have a turn."""
         settings = self._librdkafka.settings
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                callback(what)
+                self._call_out(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
                 raise_if_refused(what, settings)
         if self._waiting:
             self._pass_turn()
-
-    def _pass_turn(self) -> None:
-        me = self._user
-        self._user = 0
-        ends = time.monotonic() + _PASS_S
-        while self._waiting and not self._user and time.monotonic() < ends:
-            time.sleep(_TURN_S / 2)
-        if self._user:
-            self._wait_for_turn(me)
-        self._user = me
-        # Whatever the other one did: look before anything is handed out.
-        self._core.application.attention = True
+        if notes := self._core.application.failures.notes:
+            # A poll that waits ends with them.
+            raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
-        self._calling = get_ident()
+        self._assigning = partitions if callback is self._engine.handover.callbacks.on_assign else None
+        self._took_part = False
         try:
-            callback(self, rows(partitions))
+            self._call_out(callback, self, rows(partitions))
         finally:
-            self._calling = 0
+            self._assigning = None
+
+    async def _do_what_callbacks_asked(self) -> None:
+        while self._then:
+            await self._then.pop(0)()
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever)."""
+        """The next message, or None after ``timeout`` seconds (None or negative: wait for ever).
+
+        A message with ``error()`` tells what went wrong; inside a callback only what is read already is handed out.
+        """
         me, mine = get_ident(), False
         try:
             if self._user:
+                if self._in_callback:
+                    return next(iter(self._poll_inside(1, timeout)), None)
                 self._wait_for_turn(me)
             self._user = me
             mine = True
@@ -232,9 +231,12 @@ class GroupConsumer:
                 ahead = self._reader.ahead
             if core.application.attention or not ahead or self._lease_clock() >= core.lease.until:
                 if not self._gather(1, MOST_AHEAD, timeout):
-                    self._user = 0
-                    return None
-                ahead = self._reader.ahead
+                    if not self._errors:
+                        self._user = 0
+                        return None
+                    ahead = self._errors
+                else:
+                    ahead = self._reader.ahead
             message: Message = ahead[0]
             # No call between the statements of this line: see the module.
             self._user = 0; del ahead[0]; return message  # noqa: E702
@@ -245,9 +247,13 @@ class GroupConsumer:
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        if not 0 <= num_messages <= _MOST_MESSAGES:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         me, mine = get_ident(), False
         try:
             if self._user:
+                if self._in_callback:
+                    return self._poll_inside(num_messages, timeout)
                 self._wait_for_turn(me)
             self._user = me
             mine = True
@@ -261,8 +267,9 @@ class GroupConsumer:
                     self._user = 0; reader.behind, reader.unsure = behind, False; return messages  # noqa: E702
                 reader.arrived(messages)
             if not self._gather(num_messages, num_messages, timeout):
-                self._user = 0
-                return []
+                errors = self._errors
+                messages, rest = list(errors), deque[Any]()
+                self._user = 0; self._errors = rest; return messages  # noqa: E702
             ahead = reader.ahead
             if len(ahead) <= num_messages:
                 messages, rest = list(ahead), deque[Any]()
@@ -280,52 +287,97 @@ class GroupConsumer:
         began = self._home.now()
         messages: list[Message] = self._librdkafka.handle.consume(most, 0)
         if messages:
-            self._core.application.poll_times.looked(began, len(messages) - 1)
+            self._core.application.poll_times.record_fetch(began, len(messages) - 1)
             if self._librdkafka.told:
                 self._core.application.attention = True
         return messages
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
-        if self._closed:
-            raise to_kafka_exception(ClosedError("Consumer closed"))
-        with kafka_exceptions():
-            if self._core.application.attention:
-                self._coordinator.check_process()
-            return run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
+        """Whether messages wait in the reader to be handed out; if not, errors may."""
+        self._check_open()
+        if self._take_notes():
+            return False
+        try:
+            with kafka_exceptions():
+                if self._core.application.attention:
+                    self._coordinator.check_process()
+                ready = run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
+                if self._then:
+                    run_through(self._do_what_callbacks_asked())
+                    ready = ready and not self._closed and bool(self._reader.ahead)
+                return ready
+        except CallbackError as error:
+            raise_cause(error)
+        except CoordinatorError as error:
+            if self._raises or not is_told(error):
+                raise
+            failures = self._core.application.failures
+            if failures.final and failures.current is self._final:
+                # It was told once; nothing will come any more.
+                self._wait_in_vain(timeout)
+                return False
+            self._final = failures.current if failures.final else None
+            self._errors.extend(error_messages(error))
+            self._failure = error
+            self._core.application.attention = True
+            return False
+
+    def _wait_in_vain(self, timeout: float | None) -> None:
+        ends = time.monotonic() + seconds(timeout, FOREVER_S)
+        while (left_s := ends - time.monotonic()) > 0 and not self._closed:
+            time.sleep(min(left_s, _SLICE_S))
+            run_through(self._between_slices())
+
+    def _take_notes(self) -> bool:
+        """Whether there are errors to hand out."""
+        notes = self._core.application.failures.notes
+        while notes:
+            self._errors.extend(error_messages(notes.popleft()))
+        if self._errors:
+            self._core.application.attention = True
+        return bool(self._errors)
+
+    def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
+        """What a callback may have: messages of what is read already; the group is its caller's business."""
+        ends = time.monotonic() + seconds(timeout, FOREVER_S)
+        while not run_through(self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
+            if time.monotonic() >= ends:
+                return []
+        return self._engine.take(most)
 
     # -- subscription -------------------------------------------------------------------------------------------------
 
     def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Topics,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
+        **unknown: Any,
     ) -> None:
-        """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription.
+        """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription, or assignment.
 
-        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume and close.
+        Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close.
         """
+        self._check_open()
+        if unknown:
+            raise TypeError(f"subscribe() got an unexpected keyword argument {next(iter(unknown))!r}")
+        wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
         async def subscribe() -> None:
             if self._engine.manual:
-                raise FatalError("subscribe after assign: end the manual assignment with unassign() first")
-            for callback in (on_assign, on_revoke, on_lost):
-                if callback is not None and not callable(callback):
-                    raise TypeError(f"{callback!r} is not callable")
-            if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
-                raise TypeError(f"subscribe takes a list of topics, not {topics!r}")
-            if any(topic.startswith("^") for topic in topics):
-                self._coordinator.subscribe_pattern(librdkafka_pattern(topics))
+                await self._engine.unassign(frozenset(self._reader.assigned))
+            if any(topic.startswith("^") for topic in wanted):
+                self._coordinator.subscribe_pattern(librdkafka_pattern(wanted))
             else:
-                self._coordinator.subscribe(topics)
-            named = () if any(topic.startswith("^") for topic in topics) else topics
+                self._coordinator.subscribe(wanted)
+            named = () if any(topic.startswith("^") for topic in wanted) else wanted
             self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), named)
 
-        self._run(subscribe, in_callback=False)
+        self._run(subscribe)
 
     def unsubscribe(self) -> None:
-        """Commit what is finished, give everything up, and leave the group."""
+        """Commit what is finished, give everything up, and leave the group; inside a callback, when that has returned."""
 
         async def unsubscribe() -> None:
             if not self._engine.manual:
@@ -335,161 +387,106 @@ class GroupConsumer:
                 if failure is not None:
                     raise failure
 
-        self._run(unsubscribe, in_callback=False)
+        if self._in_callback:
+            self._then.append(unsubscribe)
+            return
+        self._run(unsubscribe)
 
     def assign(self, partitions: Rows) -> None:
-        """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
-        self._assign(partitions, "assign", instead=True)
+        """Manual assignment, without a group's protocol.
+
+        While subscribed, and inside on_assign: which of the partitions that the group assigned are read, and from where.
+        The others stay this member's, and unread.
+        """
+        self._assign(partitions, instead=True)
 
     def incremental_assign(self, partitions: Rows) -> None:
         """The same, in addition to what is assigned."""
-        self._assign(partitions, "incremental_assign", instead=False)
+        self._assign(partitions, instead=False)
 
-    def _assign(self, partitions: Rows, what: str, *, instead: bool) -> None:
+    def _assign(self, partitions: Rows, *, instead: bool) -> None:
+        self._check_open()
+        positions = positions_of(checked_rows(partitions))
+
         async def assign() -> None:
-            if self._calling == get_ident():
-                self._engine.choose(known_positions_of(partitions))
-                return
-            self._check_manual(what)
-            await self._engine.assign(positions_of(partitions), instead=instead)
+            if not self._core.protocol.subscribed:
+                await self._engine.assign(positions, instead=instead)
+            elif self._assigning is not None:
+                # The first call says which part is taken, further ones add to it.
+                first, self._took_part = not self._took_part, True
+                await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
+            elif not self._in_callback:
+                held = self._core.assignment.held
+                await self._engine.select(positions, held if instead else held & (positions.keys() | self._engine.declined))
 
         self._run(assign)
 
     def unassign(self) -> None:
-        """End a manual assignment; inside on_revoke there is nothing left to do."""
-        self._unassign(None, "unassign")
+        """End a manual assignment, or read nothing of what the group assigned; inside on_revoke there is nothing left to do."""
+        self._unassign(None)
 
     def incremental_unassign(self, partitions: Rows) -> None:
-        """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
-        self._unassign(partitions, "incremental_unassign")
+        """The same for some partitions."""
+        self._check_open()
+        self._unassign(positions_of(checked_rows(partitions)).keys())
 
-    def _unassign(self, partitions: Rows | None, what: str) -> None:
+    def _unassign(self, partitions: Collection[TopicPartition] | None) -> None:
         async def unassign() -> None:
-            if self._calling != get_ident():
-                self._check_manual(what)
-                gone = self._reader.assigned if partitions is None else {partition_of(row) for row in partitions}
-                await self._engine.unassign(frozenset(gone))
+            if self._in_callback and self._assigning is None:
+                return
+            assigned = self._reader.assigned.keys() | self._core.assignment.held - self._engine.declined
+            gone = frozenset(assigned if partitions is None else partitions)
+            if not gone <= assigned:
+                raise ConfigurationError("incremental_unassign: not all of these partitions are assigned")
+            if self._core.protocol.subscribed:
+                await self._engine.select({}, gone)
+            else:
+                await self._engine.unassign(gone)
 
         self._run(unassign)
 
-    def _check_manual(self, what: str) -> None:
-        if self._core.protocol.subscribed:
-            raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
-
-    # -- offsets ------------------------------------------------------------------------------------------------------
-
-    def commit(
-        self, message: Message | None = None, offsets: Rows | None = None, asynchronous: bool = True
-    ) -> Rows | None:
-        """Commit a message's offset + 1, given offsets, or all that is finished; with the group's generation.
-
-        Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
-        a list of TopicPartition, each with its ``error``, and raises when nothing could be committed at all.
-        """
-        with kafka_exceptions():
-            self._coordinator.check_process()
-            if self._closed:
-                raise ClosedError("Consumer closed")
-            wanted: Positions | None = to_commit(message, offsets)
-            if wanted is None:
-                wanted = self._run(self._engine.finished_now)
-                if not wanted:
-                    raise nothing_to_commit()
-            if asynchronous:
-                if self._engine.commits.full:
-                    self._run(self._engine.commits.make_room)
-                self._engine.commits.start(wanted)
-                return None
-            result = run_through(self._engine.commit(wanted, None))
-            raise_if_all_failed(result)
-            return to_rows(wanted, result)
-
-    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
-        error = next((failure for failure in result.values() if failure is not None), None)
-        if self._on_commit is not None:
-            self._on_commit(None if error is None else to_kafka_exception(error).args[0], to_rows(wanted, result))
-        elif error is not None:
-            logger.warning("an asynchronous commit failed: %s", error)
-
-    def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
-        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
-
-        async def store() -> None:
-            wanted = to_commit(message, offsets if message is None else None)
-            self._engine.store(await self._engine.finished_now() if wanted is None else wanted)
-
-        self._run(store)
-
-    def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
-        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
-        with kafka_exceptions():
-            found = self._coordinator.committed([partition_of(row) for row in partitions], _ms(timeout))
-            return committed_rows(found)
-
-    def position(self, partitions: Rows) -> Rows:
-        """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
-
-        async def position() -> Rows:
-            wanted = [partition_of(row) for row in partitions]
-            found = await self._engine.positions(wanted)
-            return [native(partition, found.get(partition)) for partition in wanted]
-
-        return self._run(position)
-
-    def seek(self, partition: confluent_kafka.TopicPartition) -> None:
-        """Go on at another offset of an assigned partition; inside on_assign, begin there."""
-        self._run(
-            lambda: self._engine.seek(
-                partition_of(partition), position_of(partition), in_callback=self._calling == get_ident()
-            )
-        )
-
-    def get_watermark_offsets(
-        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
-    ) -> tuple[int, int] | None:
-        """(first offset, end offset) of a partition."""
-        limit = {} if timeout is None else {"timeout": timeout}
-
-        async def ask() -> tuple[int, int] | None:
-            found: tuple[int, int] | None = self._handle.get_watermark_offsets(partition, cached=cached, **limit)
-            return found
-
-        return self._run(ask)
-
-    def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
-        """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
-
-        async def ask() -> Rows:
-            found: Rows = self._handle.offsets_for_times(partitions, *([] if timeout is None else [timeout]))
-            return found
-
-        return self._run(ask)
-
     # -- what it is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _handle(self) -> Any:
-        return self._librdkafka.handle
 
     def assignment(self) -> Rows:
         """What this consumer holds now."""
 
         async def held() -> Rows:
-            return rows(self._reader.assigned if self._engine.manual else self._core.assignment.held)
+            return assigned_rows(
+                self._reader.assigned if self._engine.manual else self._core.assignment.held - self._engine.declined,
+                self._reader.assigned if self._engine.manual else {},
+            )
 
         return self._run(held)
 
     def pause(self, partitions: Rows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
-        self._run(lambda: self._engine.pause({partition_of(row) for row in partitions}))
+        wanted = self._named(partitions)
+        self._run(lambda: self._engine.pause(wanted))
 
     def resume(self, partitions: Rows) -> None:
         """Hand out messages of these partitions again."""
-        self._run(lambda: self._engine.resume({partition_of(row) for row in partitions}))
+        wanted = self._named(partitions)
+        self._run(lambda: self._engine.resume(wanted))
 
-    def memberid(self) -> str:
-        """The member id that the coordinator gave, empty before."""
-        return self._core.member_id
+    def _named(self, partitions: Rows) -> set[TopicPartition]:
+        self._check_open()
+        return {partition_of(row) for row in checked_rows(partitions)}
+
+    def memberid(self) -> str | None:
+        """The member id that the coordinator gave, None before."""
+        self._check_open()
+        return self._core.member_id or None
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """The cluster's id, None when no broker tells it within ``timeout`` seconds (negative: for ever)."""
+        self._check_open()
+        if self._core.cluster.metadata.cluster_id is None:
+            with drop_in_exceptions():
+                try:
+                    self._coordinator.refresh_metadata(milliseconds(timeout))
+                except RetriableError:
+                    return None
+        return self._core.cluster.metadata.cluster_id
 
     def generation(self) -> int:
         """The group's generation as of the last join, -1 outside the group."""
@@ -497,6 +494,7 @@ class GroupConsumer:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
+        self._check_open("Handle has been closed")
 
         async def ask() -> Any:
             if topic is None:
@@ -509,10 +507,12 @@ class GroupConsumer:
         """For ``Producer.send_offsets_to_transaction``: fenced by our generation and member (KIP-447).
 
         The next JoinGroup waits for the next poll, at most half the rebalance timeout: no rebalance aborts a transaction
-        that is shorter.
+        that is shorter.  With a manual assignment nothing fences, as with confluent-kafka.
         """
 
         async def encode() -> Any:
+            if self._engine.manual:
+                return self._handle.consumer_group_metadata()
             state = self._coordinator.hold_joins()
             return group_metadata.encode(self._core.config.group_id, state, self._core.config.group_instance_id)
 
@@ -520,14 +520,21 @@ class GroupConsumer:
 
     def enforce_rebalance(self, reason: str = "") -> None:
         """Make the group rebalance (KIP-568), with a reason for the broker's log."""
-        with kafka_exceptions():
+        self._check_open()
+        with drop_in_exceptions():
             self._coordinator.enforce_rebalance(reason)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Not offered: the control plane reads its credentials once."""
-        raise to_kafka_exception(
-            FatalError("set_sasl_credentials is not supported: make a new consumer with the new credentials")
-        )
+        """New credentials for connections that are made from now on; without effect for mechanisms without passwords.
+
+        Members of one process with the same settings share their connections, and so these.
+        """
+        self._check_open()
+        if not isinstance(username, str) or not isinstance(password, str):
+            raise TypeError("set_sasl_credentials takes two texts: username and password")
+        self._handle.set_sasl_credentials(username, password)
+        cluster = self._core.cluster
+        self._coordinator.on_loop(lambda: cluster.use_credentials(username, password))
 
     def metrics(self) -> Mapping[str, float]:
         """The coordinator's counters and timings under the Java client's names."""
@@ -538,9 +545,19 @@ class GroupConsumer:
 
     def close(self, timeout: float | None = None) -> None:
         """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds."""
-        if not self._closed:
-            # A poll of another thread that waits ends at its next slice.
-            self._run(lambda: self._close(timeout), in_callback=False)
+        if self._closed:
+            return
+        if self._in_callback:
+            # When the callback has returned: until then the group waits for it.
+            self._then.append(lambda: self._close(timeout))
+            return
+        # A poll of another thread that waits ends at its next slice.
+        try:
+            self._run(lambda: self._close(timeout))
+        except ClosedError:
+            # By another thread, while this one waited for its turn.
+            if not self._closed:
+                raise
 
     async def _close(self, timeout: float | None) -> None:
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
@@ -563,7 +580,3 @@ class GroupConsumer:
             self._closed = True
         if failure is not None:
             raise failure
-
-
-def _ms(timeout: float | None) -> float | None:
-    return None if timeout is None or timeout < 0 else timeout * 1000

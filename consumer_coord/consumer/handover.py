@@ -10,7 +10,7 @@ with what is held, does the next thing, and may be interrupted anywhere.  The ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Set
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -22,8 +22,17 @@ from consumer_coord.topic_partition import TopicPartition
 T = TypeVar("T")
 
 Partitions: TypeAlias = frozenset[TopicPartition]
+#: Names of topics.  Not any sequence: a text is one of those, too, and ``subscribe("orders")`` would pass the type checker.
+Topics: TypeAlias = list[str] | tuple[str, ...] | Set[str]
 #: Called with the consumer and a list of TopicPartition; the asyncio consumer takes coroutine functions too.
 Callback: TypeAlias = Callable[[Any, Any], object]
+
+
+def are_names(topics: object) -> bool:
+    """Whether this is a collection of texts, and no text itself; for callers without a type checker."""
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        return False
+    return all(isinstance(topic, str) for topic in topics)
 
 
 def run_through(work: Coroutine[Any, Any, T]) -> T:

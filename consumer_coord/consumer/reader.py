@@ -297,6 +297,14 @@ class Reader:
                 positions[partition] = began
         return positions
 
+    def finished_at(self, partition: TopicPartition) -> int:
+        """Behind the last message handed out, ``OFFSET_INVALID`` before the first; without a look at the data plane."""
+        waiting = self._first_waiting().get(partition)
+        if waiting is not None:
+            offset: int = waiting.offset()
+            return offset if offset != self.assigned[partition].offset else OFFSET_INVALID
+        return self.behind.get(partition, (OFFSET_INVALID, -1))[0]
+
     def handed_out(self, partition: TopicPartition) -> bool:
         """Whether the application got a record of a partition since it was begun at the first record; thread-safe."""
         if (partition.topic, partition.partition) not in self.behind:

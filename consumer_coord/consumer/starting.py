@@ -52,6 +52,8 @@ class Starting:
         self.pending: frozenset[TopicPartition] = frozenset()
         #: Without a position, and ``auto.offset.reset`` is none: why.
         self.unknown: dict[TopicPartition, str] = {}
+        #: Held, but not wanted by the application: it took a part of its assignment only.  Nothing is read from them.
+        self.declined: frozenset[TopicPartition] = frozenset()
         self._core = core
         self._home = home
         self._reader = reader
@@ -87,6 +89,7 @@ class Starting:
         self.unknown = _without(self.unknown, gone)
         self._lapsed = _without(self._lapsed, gone)
         self.pending -= gone
+        self.declined -= gone
 
     def raise_unknown(self) -> None:
         """Raise for partitions that have no position; they are looked up again after the backoff."""
@@ -98,7 +101,7 @@ class Starting:
 
     async def go_on(self, told: Collection[TopicPartition]) -> None:
         """Start what can be started, and look up what is not known; the look-up is not waited for."""
-        held = self._core.assignment.held & frozenset(told)
+        held = (self._core.assignment.held & frozenset(told)) - self.declined
         self._lapsed = {partition: why for partition, why in self._lapsed.items() if partition in self._reader.assigned}
         chosen = {partition: at for partition, at in self._chosen.items() if partition in held}
         await self._start(chosen, begun=chosen.keys())

@@ -43,7 +43,7 @@ class Step(enum.Enum):
     LOSE_GENERATION = "lose generation"
     #: Generation and member id are gone, and with them the partitions.
     LOSE_MEMBERSHIP = "lose membership"
-    #: Raise; somebody has to change something.
+    #: Raise; a retry does not cure it.
     FAIL = "fail"
 
 
@@ -87,7 +87,7 @@ def check_protocol(
 
 
 def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:
-    """The exception for a code that nobody retries, with what to do about it."""
+    """The exception for a code that is not retried, with what to do about it."""
     name = codes.error_name(code)
     advice, kind = _ADVICE.get(code, (detail, BrokerError))
     plane = "control plane: " if kind is AuthorizationError else ""

@@ -1,4 +1,4 @@
-"""The leader's step of a rebalance: gather what the assignor needs, run it where it holds nobody up, mind the clock."""
+"""The leader's step of a rebalance: gather what the assignor needs, run it without blocking the loop, and limit its time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Assigning:
         return self._stuck is not None and not self._stuck.done()
 
     async def run(self, assignor: Assignor, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
-        """Everybody's assignment, encoded.
+        """Every member's assignment, encoded.
 
         Raises :class:`AssignorError` when the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan
         that must not be sent.
@@ -144,7 +144,7 @@ class Assigning:
         }
 
     async def _resume(self, view: leader.ClusterView) -> None:
-        """Watch over an assignment that another made: what grew while nobody led is noticed now.
+        """Watch over an assignment that another made: what grew while the group had no leader is noticed now.
 
         (Java takes the metadata of this moment for what the assignment was made from, and then never notices.)
         """

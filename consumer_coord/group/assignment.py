@@ -5,7 +5,7 @@ The protocol publishes one immutable :class:`Target`.  The application, whenever
 let go of and what it took up.  Changes are never queued: a partition that was taken away and given back between two
 polls is no change at all, and one that was *lost* in between is lost and added, whatever the target says.
 
-Each uninterrupted holding of a partition has an *ownership*, a number.  Whoever commits an offset says under which
+Each uninterrupted holding of a partition has an *ownership*, a number.  A commit says for each offset under which
 ownership it was read; an offset read under an ownership that ended is not this member's to commit.
 
 One lock guards the few fields, because the loop and the application's thread both write them; nothing waits inside it.

@@ -99,7 +99,7 @@ class ClassicProtocol:
         #: How many assignments in a row had topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
-        #: What the last JoinGroup named as owned: nobody else gets it until a later one leaves it out.
+        #: What the last JoinGroup named as owned: no other member gets it until a later one leaves it out.
         self._named: frozenset[TopicPartition] = frozenset()
 
     # -- what it is; thread-safe -------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class ClassicProtocol:
             # It is being closed.
             return
         watch.subscribe(subscription)
-        self._context.application.failures.went_on()
+        self._context.application.failures.clear_obstacle()
         self.session.heartbeat.poll_restarts()
         self._start()
         first = subscription.pattern and not self.generation_state.has_member_id
@@ -505,7 +505,7 @@ class ClassicProtocol:
         tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
-        context.application.failures.went_on()
+        context.application.failures.clear_obstacle()
         context.application.attention = True
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:

@@ -56,7 +56,7 @@ from consumer_coord.wire.messages.offsets import (
 
 logger = get_logger(__name__)
 
-#: A member may have this many callers waiting for commits; more means that nobody awaits them.
+#: A member may have this many callers waiting for commits; more means that the application does not await them.
 MOST_WAITING = 10_000
 
 
@@ -101,9 +101,9 @@ class CommitMembership(Protocol):
 @attrs.frozen
 class _Entry:
     position: OffsetAndMetadata
-    #: Under which ownership it was read; None when nobody said.
+    #: Under which ownership it was read; None when the caller did not say.
     ownership: int | None
-    #: Of which topic it is; None when nobody said.
+    #: Of which topic it is; None when the caller did not say.
     topic_id: uuid.UUID | None = None
 
 
@@ -151,6 +151,8 @@ class CommittedOffsets:
         self._lane: asyncio.Task[None] | None = None
         self._fetches: dict[frozenset[TopicPartition], asyncio.Task[Mapping[TopicPartition, Any]]] = {}
         self._closed = False
+        #: What the coordinator confirmed last, for each partition; for statistics.
+        self.confirmed: dict[TopicPartition, int] = {}
         #: Fires when a commit, or a part of one, is answered.
         self._settled = Signal()
         #: Partitions of the commit under way that the coordinator does not know, and since when.
@@ -187,7 +189,7 @@ class CommittedOffsets:
         if self._closed:
             raise ClosedError("the coordinator is closed: commit before close")
         future: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
-        # Nobody has to look at the outcome of an asynchronous commit.
+        # Retrieve the exception: the caller of an asynchronous commit may ignore it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         if not offsets:
             future.set_result({})
@@ -299,7 +301,7 @@ class CommittedOffsets:
 
     @staticmethod
     def _wanted(tickets: list[_Ticket], entries: dict[TopicPartition, _Entry]) -> dict[TopicPartition, _Entry]:
-        """What somebody still waits for."""
+        """The entries that a caller still waits for."""
         alive: set[TopicPartition] = set()
         for ticket in tickets:
             if not ticket.future.done():
@@ -375,6 +377,7 @@ class CommittedOffsets:
                     last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
                 elif code == codes.NONE:
                     del remaining[partition]
+                    self.confirmed[partition] = entries[partition].position.offset
                     self._settle(tickets, partition, None)
                 elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
                     last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)
@@ -439,7 +442,7 @@ class CommittedOffsets:
         else:
             if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
                 self._member.membership_refused(used, code, "OffsetCommit")
-            # Nobody waits for the sync with what is not held: the join may be waiting for just this commit.
+            # Fail partitions that are no longer held at once: the join may be waiting for this commit.
             entries = self._still_held(entries, tickets, code)
             if not entries:
                 return {}

@@ -309,8 +309,11 @@ class ConsumerCoordinator:
             return
         failures = self.application.failures
         if failures.current is None:
-            missing = self._watch.missing(self.config.default_api_timeout_ms)
-            if missing is not None:
+            at_once = failures.notes is not None and not self.cluster.config.allow_auto_create_topics
+            missing = self._watch.missing(self.config.default_api_timeout_ms, at_once=at_once)
+            if missing is not None and at_once:
+                failures.note(missing)
+            elif missing is not None:
                 failures.set(missing)
         self.protocol.metadata_changed()
 

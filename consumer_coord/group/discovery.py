@@ -43,7 +43,7 @@ class CoordinatorLookup:
     async def find(self, deadline: Deadline | None, waiter: Waiter) -> Broker:
         """The coordinator, looked up if it is not known.
 
-        Raises :class:`CoordinatorNotAvailableError` at ``deadline``, and at once what nobody can retry (authorisation).
+        Raises :class:`CoordinatorNotAvailableError` at ``deadline``, and fatal errors (authorisation) at once.
         """
         if self.coordinator is not None:
             return self.coordinator
@@ -77,7 +77,7 @@ class CoordinatorLookup:
             self._lookup.cancel()
 
     async def _look_up(self) -> Broker:
-        """Until it is found: with backoff, for as long as somebody may still want it."""
+        """Ask until it is found, with backoff; a look-up goes on when a waiter has run out of time."""
         group_id = self._group_id
         request = find_coordinator(group_id)
         async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):

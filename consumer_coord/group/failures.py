@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from consumer_coord.environment import now
-from consumer_coord.errors import CoordinatorError, FencedError, RetriableError
+from consumer_coord.errors import CoordinatorError, FencedError, PollIntervalExceededError, RetriableError
 
 
 class Failures:
@@ -18,6 +19,9 @@ class Failures:
         self.current: CoordinatorError | None = None
         self.final = False
         self.obstacle = ""
+        #: What the application is told beside failures: a consumer that tells by messages with an error takes it from here.
+        #: None: it is not told.
+        self.notes: deque[CoordinatorError] | None = None
         self._group_id = group_id
         self._patience_s = patience_ms / 1000
         self._tell = tell
@@ -30,6 +34,16 @@ class Failures:
             self.current, self.final = error, final or isinstance(error, FencedError)
             self._tell()
 
+    def note(self, error: CoordinatorError) -> None:
+        """Tell the application of this beside failures, if it wants to be told."""
+        if self.notes is not None:
+            self.notes.append(error)
+            self._tell()
+
+    def note_poll_interval(self, max_poll_interval_ms: int) -> None:
+        """Tell of an application that did not poll for so long, and was taken out of its group."""
+        self.note(PollIntervalExceededError(f"no poll for max.poll.interval.ms={max_poll_interval_ms}: joining again"))
+
     def take(self) -> CoordinatorError | None:
         """The failure to raise now; one that is not final is over with that.  Thread-safe."""
         error = self.current
@@ -37,7 +51,7 @@ class Failures:
             self.current = None
         return error
 
-    def went_on(self) -> None:
+    def clear_obstacle(self) -> None:
         """The member made progress: nothing stands in the way."""
         self.obstacle = ""
         self._stuck_since = None

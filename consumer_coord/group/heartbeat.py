@@ -53,11 +53,11 @@ class Heartbeat:
         max_poll_interval_ms: int,
         retry_backoff_ms: int,
         first_beat: float = 1.0,
-        in_company: Callable[[float, float], float] = lambda due, interval_s: due,
+        align_to_slot: Callable[[float, float], float] = lambda due, interval_s: due,
     ) -> None:
         """``first_beat``: the part of an interval after which a session's first beat is due.
 
-        ``in_company``: when a beat that is due at a time is to be sent, given the interval, so that several go out together.
+        ``align_to_slot``: when a beat that is due at a time is to be sent, given the interval, so that several go out together.
         """
         self._heart = heart
         self._metrics = metrics
@@ -66,7 +66,7 @@ class Heartbeat:
         self._session_s = session_timeout_ms / 1000
         self._max_poll_s = max_poll_interval_ms / 1000
         self._retry_s = retry_backoff_ms / 1000
-        self._in_company = in_company
+        self._align_to_slot = align_to_slot
         self._woken: asyncio.Future[None] | None = None
         self._early: list[float] = []
         self._next_at = now() + self._interval_s
@@ -77,7 +77,7 @@ class Heartbeat:
     def session_starts(self) -> None:
         """The coordinator has just heard from us by a join or a sync: the session begins anew."""
         self._answered_at = now()
-        self._next_at = self._in_company(now() + self._first_s, self._interval_s)
+        self._next_at = self._align_to_slot(now() + self._first_s, self._interval_s)
         self._metrics.last_heartbeat_at = self._answered_at
 
     def early(self, after_ms: Sequence[int]) -> None:
@@ -105,7 +105,7 @@ class Heartbeat:
             self._metrics.last_poll_at = self._polled_at
 
     async def run(self) -> None:
-        """Beat until cancelled.  What nobody can retry is the coordinator's to take in; anything else is a crash."""
+        """Beat until cancelled.  Retriable errors are retried, fatal ones the member handles; any other ends the task."""
         while True:
             await self._pause()
             if not self._heart.heartbeats_wanted:
@@ -137,7 +137,7 @@ class Heartbeat:
         # Late notice of a missing poll is bounded by a tenth of the interval.
         until = min([self._next_at, moment + max(0.02, self._max_poll_s / 10), *self._early[:1]])
         if until <= moment:
-            # Even a heart that always beats lets the others run.
+            # Yield to the loop.
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
@@ -155,7 +155,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         started = now()
-        self._next_at = self._in_company(started + self._interval_s, self._interval_s)
+        self._next_at = self._align_to_slot(started + self._interval_s, self._interval_s)
         try:
             await self._heart.send_heartbeat()
         except RetriableError as error:

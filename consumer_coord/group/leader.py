@@ -1,4 +1,4 @@
-"""The leader's computation: from the members' subscriptions to the bytes of everybody's assignment.  Pure, no I/O.
+"""The leader's computation: from the members' subscriptions to the bytes of every member's assignment.  Pure, no I/O.
 
 It runs where ``Environment.run_blocking`` puts it (a worker thread), since it may take seconds for a large group.
 """
@@ -38,7 +38,7 @@ class GroupView:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Everything that anybody subscribes to."""
+        """The topics that at least one member subscribes to."""
         distinct = {tuple(member.topics) for member in self.members.values()}
         return frozenset(topic for topics in distinct for topic in topics)
 

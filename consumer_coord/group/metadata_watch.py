@@ -25,7 +25,7 @@ _PATTERN = ""
 class MetadataWatch:
     """A member's interest in metadata.
 
-    A follower minds its own subscription only; the leader all topics of the group, because nobody else notices when one
+    A follower minds its own subscription only; the leader all topics of the group, because no other member notices when one
     grows (``ConsumerCoordinator.rejoinNeededOrPending`` of the Java client).
     """
 
@@ -111,10 +111,11 @@ class MetadataWatch:
             self._cluster.refresh_later(self._cluster.config.retry_backoff_max_ms)
         return None
 
-    def missing(self, patience_ms: float) -> CoordinatorError | None:
+    def missing(self, patience_ms: float, *, at_once: bool = False) -> CoordinatorError | None:
         """What to tell the application about topics it subscribed to by name and cannot have.
 
-        A topic that does not exist may only be late: it is told of when it was missing for ``patience_ms``.
+        A topic that does not exist may only be late: it is told of when it was missing for ``patience_ms``, or ``at_once``
+        when a broker says so.
         """
         metadata = self._cluster.metadata
         missing = [topic for topic in self.subscription.topics if topic not in metadata.topics]
@@ -130,15 +131,22 @@ class MetadataWatch:
             if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.INVALID_TOPIC_EXCEPTION):
                 self._missing_reported = True
                 return fatal(code, group_id=self._group_id, request=f"metadata of topic {topic!r}")
-        gone = [topic for topic, since in self._missing_since.items() if now() - since > patience_ms / 1000]
+        gone = [
+            topic
+            for topic, since in self._missing_since.items()
+            if now() - since > patience_ms / 1000
+            or (at_once and metadata.errors.get(topic) == codes.UNKNOWN_TOPIC_OR_PARTITION)
+        ]
         if not gone:
             return None
         self._missing_reported = True
-        return UnknownTopicError(
+        unknown = UnknownTopicError(
             f"subscribed topics do not exist: {', '.join(gone)}. Create them, or mend the names; they are joined as soon"
             " as they appear",
             code=codes.UNKNOWN_TOPIC_OR_PARTITION,
         )
+        unknown.topics = tuple(gone)
+        return unknown
 
     def _log_missing(self) -> None:
         """A line for topics that stay missing, and for a pattern that matches nothing, once each."""

@@ -28,7 +28,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "rebalance": (*_PER_HOUR, "latency-avg", "latency-max", "latency-total"),
     "failed-rebalance": _PER_HOUR,
     "commit": (*_METER, "latency-avg", "latency-max"),
-    # Recorded by the application's thread, which alone calls its callbacks; whoever reads meanwhile sees one more or less.
+    # Recorded by the application's thread, which calls the callbacks; a reader on another thread may see one more or less.
     "partition-assigned-latency": ("avg", "max"),
     "partition-revoked-latency": ("avg", "max"),
     "partition-lost-latency": ("avg", "max"),
@@ -103,7 +103,7 @@ class Metrics:
         self._sensors[name].record(self._clock(), value_ms)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """A figure that is read when somebody looks."""
+        """A figure that is read at each :meth:`snapshot`."""
         self._gauges[name] = read
 
     def count(self, name: str) -> int:

@@ -41,7 +41,7 @@ class PollTimes:
         self._bucket = _Bucket(0.0)
         self._past: tuple[_Bucket, ...] = ()
 
-    def looked(self, began: float, left: int) -> None:
+    def record_fetch(self, began: float, left: int) -> None:
         """A poll that began then looked for messages until now, and left ``left`` for as many polls that need not look.
 
         Those polls are not seen one by one: a time between two of them is the mean since the look before.

@@ -9,7 +9,7 @@ A member *has* a protocol: the classic one (JoinGroup, SyncGroup, Heartbeat; ``c
   :meth:`GroupProtocol.released` for what it gave up.  ``context.application.call_attention()`` makes it look.
 * **Errors** that the application has to hear of go to ``context.application.failures.set``; the next poll raises them.
 * **The coordinator** is found and asked over ``context.link``.
-* **Waiting**: ``context.signal.until(condition, deadline)``; whoever changes what a condition reads calls
+* **Waiting**: ``context.signal.until(condition, deadline)``; code that changes what a condition reads calls
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the facade cancels them after :meth:`GroupProtocol.close`.
 * **Commits**: the protocol makes its :class:`~consumer_coord.group.committed_offsets.CommittedOffsets` with itself behind it;

@@ -68,7 +68,7 @@ def join_group(
 def sync_group(
     config: CoordinatorConfig, generation: Generation, assignments: Sequence[SyncGroupRequestAssignment]
 ) -> SyncGroupRequest:
-    """SyncGroup: the leader's with everybody's assignment, a follower's with none."""
+    """SyncGroup: the leader's with every member's assignment, a follower's with none."""
     return SyncGroupRequest(
         group_id=config.group_id,
         generation_id=generation.generation_id,

@@ -58,7 +58,7 @@ class ClassicSession:
             max_poll_interval_ms=config.max_poll_interval_ms,
             retry_backoff_ms=config.retry_backoff_ms,
             first_beat=peers.add(self),
-            in_company=peers.beat_at,
+            align_to_slot=peers.beat_at,
         )
 
     # -- what it is to the heartbeat task, and to the members of the process ---------------------------------------------------
@@ -224,6 +224,7 @@ class ClassicSession:
             " the setting",
             config.max_poll_interval_ms,
         )
+        self._context.application.failures.note_poll_interval(config.max_poll_interval_ms)
         member_id, reason = self.member_id, "consumer poll timeout has expired"
         standing.poll_timeout(self.polls, reason)
         await standing.say_goodbye(member_id, reason, Deadline.after(config.request_timeout_ms))

@@ -53,11 +53,30 @@ def to_pattern(pattern: re.Pattern[str]) -> TopicSubscription:
     return TopicSubscription(pattern=pattern)
 
 
+#: POSIX's names of characters inside brackets, of which Python's regular expressions know nothing.
+_POSIX_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": r" \t",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": r"\x21-\x7e",
+    "lower": "a-z",
+    "print": r"\x20-\x7e",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\s",
+    "upper": "A-Z",
+    "xdigit": "0-9a-fA-F",
+}
+_POSIX_CLASS = re.compile(r"\[:(" + "|".join(_POSIX_CLASSES) + r"):\]")
+
+
 def librdkafka_pattern(topics: Iterable[str]) -> re.Pattern[str]:
     """One pattern for a list in which names that start with ``^`` are patterns, as librdkafka spells it.
 
     librdkafka's patterns match a topic's beginning; plain names among them match themselves.
     """
+    topics = [_POSIX_CLASS.sub(lambda found: _POSIX_CLASSES[found[1]], topic) for topic in topics]
     parts = [f"(?:{part}).*" if part.startswith("^") else re.escape(part) for part in topics]
     try:
         return re.compile("|".join(parts))

@@ -28,7 +28,7 @@ from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
 from consumer_coord.net.reach import Reach
-from consumer_coord.net.sasl import require_no_sasl
+from consumer_coord.net.sasl import SaslAuthenticator, require_no_sasl
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
@@ -137,6 +137,11 @@ class ClusterClient:
                 connection.close()
             raise timed_out(f"{_name(message)} to {broker.address}", patience_ms) from None
 
+    def use_credentials(self, username: str, password: str) -> None:
+        """Authenticate connections that are made from now on as this user, where the mechanism has passwords."""
+        if isinstance(self._authenticator, SaslAuthenticator):
+            self._authenticator = self._authenticator.with_credentials(username, password)
+
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
         """The version of a request that a broker is sent, None while no connection to it is open."""
         connection = self.open_connection(broker)
@@ -217,6 +222,8 @@ class ClusterClient:
             return failed.get(broker.id, 0), backing_off, False, endpoint.shared.in_flight
 
         candidates = self._candidates()
+        if not candidates:
+            raise DisconnectedError("there is no bootstrap.servers, so no broker is known")
         best = min(map(load, candidates))
         return self.environment.random.choice([broker for broker in candidates if load(broker) == best])
 

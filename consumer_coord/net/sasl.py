@@ -319,6 +319,12 @@ class SaslAuthenticator:
 
     mechanism: Mechanism
 
+    def with_credentials(self, username: str, password: str) -> SaslAuthenticator:
+        """The same mechanism for another user; unchanged where a mechanism has no passwords."""
+        if not isinstance(self.mechanism, (Plain, Scram)):
+            return self
+        return SaslAuthenticator(attrs.evolve(self.mechanism, username=username, password=password))
+
     async def authenticate(self, connection: Connection) -> int:
         """Handshake and exchange; returns the session's lifetime in milliseconds, 0 when it has no end (KIP-368).
 

@@ -115,12 +115,13 @@ def load(settings: Mapping[str, Any]) -> Security:
     sasl = {key: value for key, value in given.items() if key in _SASL_SETTINGS}
     tls = {key: value for key, value in given.items() if key in _SSL_SETTINGS}
     if sasl and not protocol.startswith("sasl_"):
-        raise ConfigurationError(
-            f"{_names(sasl)} without SASL: set security.protocol to sasl_ssl or sasl_plaintext, or leave them out"
+        # As librdkafka does: one dictionary may serve several listeners.
+        logger.warning(
+            "%s without SASL have no effect: set security.protocol to sasl_ssl or sasl_plaintext", _names(sasl)
         )
     if tls and not protocol.endswith("ssl"):
-        raise ConfigurationError(
-            f"{_names(tls)} without TLS: set security.protocol to {'sasl_ssl' if sasl else 'ssl'}, or leave them out"
+        logger.warning(
+            "%s without TLS have no effect: set security.protocol to %s", _names(tls), "sasl_ssl" if sasl else "ssl"
         )
     mechanism = _check_sasl(sasl) if protocol.startswith("sasl_") else ""
     if mechanism == "PLAIN" and protocol == "sasl_plaintext":

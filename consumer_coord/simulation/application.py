@@ -589,7 +589,8 @@ class MemberProcess:
         spec = self.spec
         subscription = f"pattern {spec.pattern}" if spec.pattern else ", ".join(spec.topics)
         static = f", instance {spec.instance_id}" if spec.instance_id else ""
-        return f"{'+'.join(spec.assignors)} on {subscription}{static}, commits {spec.commit}"
+        protocol = "+".join(spec.assignors) if spec.protocol == "classic" else "consumer protocol"
+        return f"{protocol} on {subscription}{static}, commits {spec.commit}"
 
 
 #: librdkafka's _NO_OFFSET.

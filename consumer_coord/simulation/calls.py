@@ -17,6 +17,8 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
 from consumer_coord.group.classic import ClassicProtocol
+from consumer_coord.group.consumer_protocol.member import ConsumerMember
+from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.membership import MemberState
 from consumer_coord.simulation.checkers import Stint, Violation
@@ -155,9 +157,10 @@ class Calls:
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
         """Look at why the member takes its application for one that does not poll."""
-        assert isinstance(core.protocol, ClassicProtocol)
-        session = core.protocol.session
-        exceeded = session.poll_interval_exceeded
+        protocol = core.protocol
+        assert isinstance(protocol, (ClassicProtocol, ConsumerMember))
+        witnessed = protocol.session if isinstance(protocol, ClassicProtocol) else protocol
+        exceeded = witnessed.poll_interval_exceeded
         self._inside_at = self._process.time()
 
         async def checked() -> None:
@@ -170,7 +173,7 @@ class Calls:
                 )
             await exceeded()
 
-        session.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+        witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
 
     # -- what is raised -------------------------------------------------------------------------------------------------
 
@@ -178,7 +181,7 @@ class Calls:
         """Remember when the coordinator last counted this member."""
         if core.generation >= 0:
             self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
-        if core.protocol.state is MemberState.STABLE:
+        if core.protocol.state in (MemberState.STABLE, State.STABLE):
             self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:

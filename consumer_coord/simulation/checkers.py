@@ -40,6 +40,7 @@ from typing import Protocol
 
 import attrs
 
+from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
 from consumer_coord.simulation.history import History
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
@@ -146,6 +147,7 @@ class Checkers:
     def __init__(self, group_id: str, clock: Callable[[], float], history: History, serving: Callable[[], str]) -> None:
         self.group_id = group_id
         self.group = GroupTruth()
+        self.consumer_group = ConsumerGroupTruth(group_id)
         #: generation -> ids of the members whose JoinGroup was answered with it.
         self.joined: dict[int, set[str]] = {}
         self.rebalances = 0
@@ -180,6 +182,8 @@ class Checkers:
                     self._on_commit(TopicPartition(decoded.topic, decoded.partition), value)
             elif isinstance(decoded, offsets_topic.GroupMetadataKey) and decoded.group == self.group_id:
                 self._on_group(value)
+            else:
+                self._on_consumer_group(key, value)
         except Violation as breach:
             self.pending = self.pending or breach
 
@@ -238,6 +242,17 @@ class Checkers:
             self.rebalances += 1
         self.group = GroupTruth(stored.generation, members, stored.leader)
 
+    def _on_consumer_group(self, key: bytes, value: bytes | None) -> None:
+        before = self.consumer_group.epoch
+        try:
+            said = self.consumer_group.on_record(key, value)
+        except ValueError as error:
+            raise Violation("generations", str(error)) from error
+        if said is not None:
+            self._history.note("log", said)
+        if self.consumer_group.epoch is not None and self.consumer_group.epoch != before:
+            self.rebalances += 1
+
     def on_request(self, client: str) -> None:
         """A member sends a request."""
         second = int(self._clock())
@@ -270,6 +285,8 @@ class Checkers:
 
     def _in_group(self, owner: Owner) -> bool:
         """In the present generation.  A static member whose place was taken is fenced, although it knows the number."""
+        if self.consumer_group.epoch is not None:
+            return self.consumer_group.counts(owner.member_id, owner.generation)
         return owner.generation == self.group.generation and owner.member_id in self.group.members
 
     def _is_current(self, stint: Stint) -> bool:
@@ -282,7 +299,17 @@ class Checkers:
             raise Violation("callbacks", f"{owner.name} was assigned {partition}, which it holds")
         for stint in holders:
             other = stint.owner
-            if not other.alive or not other.holds(partition) or owner.member_id not in self.group.members:
+            if not other.alive or not other.holds(partition):
+                continue
+            if self.consumer_group.epoch is not None:
+                if self._in_group(owner) and self._in_group(other):
+                    raise Violation(
+                        "handover",
+                        f"{owner.name} took up {partition} in epoch {owner.generation}, which {other.name} has held since"
+                        f" {stint.began:.4f} s and has not given up",
+                    )
+                continue
+            if owner.member_id not in self.group.members:
                 continue
             joined = self.joined.get(owner.generation, ())
             if other.member_id in self.group.members and other.member_id in joined:

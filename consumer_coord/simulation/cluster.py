@@ -12,6 +12,7 @@ from random import Random
 
 from consumer_coord.broker.cluster import BrokerCluster, BrokerNode
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.kafka_apis import KafkaApis
@@ -204,3 +205,8 @@ class SimulatedCluster:
         """The group as its coordinator has it."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.group(group_id)
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """The same of a group of the consumer protocol."""
+        node = self.kafka.coordinator_of(group_id)
+        return None if node is None else node.coordinator.consumer_group(group_id)

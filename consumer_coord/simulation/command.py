@@ -22,7 +22,7 @@ from pathlib import Path
 import attrs
 
 from consumer_coord.simulation import deployment
-from consumer_coord.simulation.drawing import draw_scenario
+from consumer_coord.simulation.drawing import draw_scenario, with_protocol
 from consumer_coord.simulation.loop import SimulationError
 from consumer_coord.simulation.play import Outcome, play
 from consumer_coord.simulation.report import write_report
@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--keep", type=Path, metavar="FILE", help="write the shrunk scenario of a failure here")
     what.add_argument("--time-limit", type=float, metavar="SECONDS", help="start no more histories after this long")
     what.add_argument("--fault-members", type=int, metavar="N", help="members of each history (default: the seed says)")
+    what.add_argument(
+        "--fault-protocol",
+        choices=("classic", "consumer", "mixed", "upgrade", "downgrade", "any"),
+        default="classic",
+        help="group.protocol of the members: consumer (KIP-848), both in one group, one after the other, or as the seed says",
+    )
     what.add_argument(
         "--fault-seconds",
         type=int,
@@ -105,19 +111,22 @@ class Drawing:
 
     members: int | None
     fault_seconds: int
+    protocol: str = "classic"
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
         """From the command line."""
-        return cls(args.fault_members, args.fault_seconds)
+        return cls(args.fault_members, args.fault_seconds, args.fault_protocol)
 
     def scenario(self, seed: int) -> Scenario:
         """The scenario of one seed."""
-        return draw_scenario(seed, members=self.members, faults_end_ms=self.fault_seconds * 1000)
+        scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.fault_seconds * 1000)
+        return with_protocol(scenario, self.protocol)
 
     def __str__(self) -> str:
         """The flags again: a seed means another history without them."""
         members = "" if self.members is None else f" --fault-members {self.members}"
+        members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         return members + ("" if self.fault_seconds == _FAULT_SECONDS else f" --fault-seconds {self.fault_seconds}")
 
 

@@ -89,6 +89,33 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
     )
 
 
+#: Protocols of a history with ``with_protocol``: of its first members, and of those that start later or again.
+_PROTOCOLS = {
+    "consumer": ("consumer", None),
+    "mixed": (None, None),
+    "upgrade": ("classic", "consumer"),
+    "downgrade": ("consumer", "classic"),
+}
+
+
+def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
+    """The same history with members of the consumer protocol (KIP-848).
+
+    ``protocol``: ``consumer`` for all, ``mixed`` for some, ``upgrade`` for those that start later or again, ``downgrade`` for
+    the first ones, ``any`` leaves it to the seed.
+    """
+    random = Random(f"{scenario.seed}-protocol")
+    if protocol == "any":
+        protocol = random.choice(("classic", "consumer", "consumer", *_PROTOCOLS))
+    if protocol == "classic":
+        return scenario
+    first, later = _PROTOCOLS[protocol]
+    members = tuple(
+        attrs.evolve(spec, protocol=first or random.choice(("classic", "consumer"))) for spec in scenario.members
+    )
+    return attrs.evolve(scenario, members=members, later_protocol=later)
+
+
 def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
     """What applications do beside polling, committing and reading in good order: in a third of the histories nothing."""
     if random.random() < 0.33:

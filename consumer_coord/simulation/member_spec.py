@@ -22,6 +22,8 @@ class MemberSpec:
     name: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
+    #: ``group.protocol``; with ``consumer`` the assignors and the times of the session and the heartbeats are the broker's.
+    protocol: str = "classic"
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     instance_id: str | None = None
     rack: str | None = None
@@ -78,6 +80,7 @@ def coordinator_config(spec: MemberSpec, group_id: str) -> CoordinatorConfig:
     """The settings of a member's coordinator."""
     return CoordinatorConfig(
         group_id=group_id,
+        group_protocol=spec.protocol,
         group_instance_id=spec.instance_id,
         client_rack=spec.rack,
         session_timeout_ms=spec.session_timeout_ms,

@@ -11,6 +11,7 @@ from random import Random
 
 import attrs
 
+from consumer_coord.broker.consumer_group.group import ConsumerGroup, ConsumerGroupState
 from consumer_coord.broker.group import GroupState
 from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Stint, Violation
@@ -19,7 +20,7 @@ from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.world import World
-from consumer_coord.topic_partition import flatten, listed
+from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
 
 #: All is quiet when nothing changed for so long.
@@ -69,6 +70,7 @@ class _Course:
         try:
             await self._until(self.world.scenario.faults_end_ms / 1000)
             nemesis.heal()
+            self._end_former_lives()
             self.world.producing = False
             if not self.world.alive_count:
                 self.world.start_another()
@@ -76,6 +78,12 @@ class _Course:
             await self._end()
         finally:
             producer.cancel()
+
+    def _end_former_lives(self) -> None:
+        """Of two processes with one instance id the consumer protocol lets the first one stay, for as long as it runs."""
+        for life in self.world.lives:
+            if life.alive and life.spec.protocol == "consumer" and self.world.members.get(life.spec.name) is not life:
+                life.stop()
 
     async def _until(self, moment: float) -> None:
         """Let time pass, unless a rule is broken before."""
@@ -140,6 +148,9 @@ class _Course:
 
     def _disquiet(self) -> str | None:
         """What is not as it must be when nothing happens any more."""
+        consumer_group = self.world.cluster.consumer_group(self.world.group_id)
+        if consumer_group is not None:
+            return self._disquiet_of(consumer_group)
         group = self.world.cluster.group(self.world.group_id)
         if group is None:
             return "the group has no coordinator"
@@ -161,6 +172,33 @@ class _Course:
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
             if coordinator.assignment.target.partitions != assigned or held != assigned:
+                return f"{member.name} holds {listed(held, 1000)}, the group gave it {listed(assigned, 1000)}"
+        return self._disquiet_partitions(live)
+
+    def _disquiet_of(self, group: ConsumerGroup) -> str | None:
+        """The same of a group of the consumer protocol."""
+        live = [member for member in self.world.members.values() if member.alive]
+        live += [member for member in self.world.lives if member.alive and member not in live]
+        if group.state is not ConsumerGroupState.STABLE:
+            return f"the group is {group.state.value}"
+        ids = {member.member_id for member in live}
+        if ids != set(group.members) or len(ids) != len(live):
+            return f"members {sorted(ids)} run, the group has {sorted(group.members)}"
+        topics = self.world.cluster.kafka.topics.by_id
+        for member in live:
+            coordinator = member.coordinator
+            assert coordinator is not None
+            known = group.members[member.member_id]
+            if coordinator.generation != known.member_epoch:
+                return f"{member.name} is in epoch {coordinator.generation}, the group has it in {known.member_epoch}"
+            assigned = frozenset(
+                TopicPartition(topics[topic_id].name, number)
+                for topic_id, numbers in known.assigned.items()
+                if topic_id in topics
+                for number in numbers
+            )
+            held = coordinator.assignment.held
+            if held != assigned:
                 return f"{member.name} holds {listed(held, 1000)}, the group gave it {listed(assigned, 1000)}"
         return self._disquiet_partitions(live)
 
@@ -228,6 +266,9 @@ class _Course:
         group = self.world.cluster.group(self.world.group_id)
         if group is not None and not group.static_members and group.state is not GroupState.EMPTY:
             raise Violation("agreement", f"all closed, and the group is {group.state.value}")
+        consumer_group = self.world.cluster.consumer_group(self.world.group_id)
+        if consumer_group is not None and not consumer_group.static_members and consumer_group.members:
+            raise Violation("agreement", f"all closed, and the group has {sorted(consumer_group.members)}")
         self.world.cluster.close()
         await self._until(self.world.loop.time() + 60)
         if self.world.network.connections:

@@ -43,6 +43,8 @@ class Scenario:
     faults_end_ms: int
     initial_rebalance_delay_ms: int
     latency_ms: float
+    #: ``group.protocol`` of members that start later, or again; None: as before.
+    later_protocol: str | None = None
 
 
 def to_json(scenario: Scenario) -> str:

@@ -40,6 +40,9 @@ class Stage:
             config=BrokerConfig(
                 group_min_session_timeout_ms=1_000,
                 group_initial_rebalance_delay_ms=scenario.initial_rebalance_delay_ms,
+                group_consumer_session_timeout_ms=10_000,
+                group_consumer_heartbeat_interval_ms=3_000,
+                group_consumer_regex_refresh_interval_ms=10_000,
                 offsets_topic_num_partitions=3,
                 auto_create_topics_enable=False,
             ),

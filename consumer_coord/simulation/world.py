@@ -55,6 +55,7 @@ class World(Stage):
                 name=name,
                 instance_id=model.instance_id and f"instance-of-{name}",
                 assignors=self.scenario.later_assignors,
+                protocol=self.scenario.later_protocol or model.protocol,
             )
         )
 
@@ -62,7 +63,10 @@ class World(Stage):
         """The next life of a member, perhaps with a newer list of assignors."""
         former = self.members[name].spec
         topics = self._subscription_in_group(former.instance_id) or former.topics
-        self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics))
+        protocol = self.scenario.later_protocol or former.protocol
+        self.start_member(
+            attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol)
+        )
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
         """What the group knows of a static member: it comes back as it was, see :func:`draw_scenario` on patterns."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 #: module -> the package that pip knows
 MODULES = {"attrs": "attrs", "confluent_kafka": "confluent-kafka", "numpy": "numpy", "pyarrow": "pyarrow", "pyspark": "pyspark"}
@@ -19,6 +22,43 @@ def check(modules: Mapping[str, str]) -> None:
             " Spark's processes run the Python that PYSPARK_PYTHON (or spark.pyspark.python) names: let it name the driver's"
             " on every machine, or pip install consumer-coord[spark] there"
         )
+
+
+#: Run by the Python that Spark's processes would be: its version, and which of the modules it does not find.
+_PROBE = (
+    "import importlib.util, sys; print(*sys.version_info[:2], sep='.');"
+    " print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None])"
+)
+_PROBE_S = 60
+
+
+def check_python(executable: str) -> None:
+    """Raise ImportError when the Python that Spark's processes run, as far as it is on this machine, cannot run the source.
+
+    ``executable``: what ``PYSPARK_PYTHON`` or ``spark.pyspark.python`` names.  One that is on the executors alone cannot be
+    asked from here, and its processes tell when they start.
+    """
+    found = shutil.which(executable)
+    if found is None or Path(found) == Path(sys.executable):
+        return
+    # PySpark comes with Spark's own archive.
+    modules = [name for name in MODULES if name != "pyspark"]
+    command = [found, "-c", _PROBE, "consumer_coord", *modules]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PROBE_S)
+    remedy = "let PYSPARK_PYTHON (or spark.pyspark.python) name the driver's Python, before the session is made"
+    if asked.returncode != 0:
+        told = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ImportError(f"Spark's processes would run {found}, which does not start: {told}; {remedy}")
+    version, missing = [*asked.stdout.splitlines(), "", ""][:2]
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if missing:
+        names = ", ".join({"consumer_coord": "consumer-coord", **MODULES}[name] for name in missing.split())
+        raise ImportError(
+            f"Spark's processes would run {found}, which does not have {names}; {remedy}, or pip install"
+            " consumer-coord[spark] there"
+        )
+    if version != ours:
+        raise ImportError(f"Spark's processes would run {found}, Python {version}, and the driver is Python {ours}; {remedy}")
 
 
 check(MODULES)

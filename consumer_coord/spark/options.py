@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from assignors.base import Assignor
-from consumer_coord.config import CLASSIC, CONSUMER
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.spark.hooks import OAUTH_CB, load_assignors, load_packer, with_callbacks
 from consumer_coord.spark.starting import Starting, parse_starting
 
 if TYPE_CHECKING:
+    from assignors.base import Assignor
     from consumer_coord.config import Config
 
 #: A batch may take long: only planning counts as a poll.
@@ -246,6 +245,9 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 def modern(settings: Mapping[str, Any]) -> bool:
     """Whether a query's settings choose the consumer protocol (KIP-848)."""
+    # Imported here: a worker, which reads its options too, needs nothing of the control plane.
+    from consumer_coord.config import CLASSIC, CONSUMER
+
     return str(settings.get("group.protocol", CLASSIC)).lower() == CONSUMER
 
 

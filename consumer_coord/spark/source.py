@@ -27,6 +27,7 @@ from consumer_coord.printable import get_logger
 from consumer_coord.spark.checkpoint import Offsets, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.hooks import OAUTH_CB, load_packer
+from consumer_coord.spark.needs import check_python
 from consumer_coord.spark.options import Options, parse_options
 from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
 
@@ -92,19 +93,28 @@ _NO_WRITER = "kafka_group reads only: a group is about reading. Write with Spark
 
 
 def register(spark: Any) -> None:
-    """Register the source with the number of tasks that ``spark``'s executors can run at once."""
+    """Register the source with the number of tasks that ``spark``'s executors can run at once.
+
+    Raises ImportError when Spark's processes would run a Python on this machine that cannot run the source.
+    """
+    if not _is_connect(spark):
+        check_python(spark.sparkContext.pythonExec)
     cores = parallelism_of(spark)
     spark.dataSource.register(type("KafkaGroupSource", (KafkaGroupSource,), {"parallelism": cores, "__module__": "__main__"}))
 
 
 def parallelism_of(spark: Any) -> int:
     """How many tasks the executors of a session can run at once."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if _is_connect(spark):
         # Spark Connect has no SparkContext on this side; a range has as many partitions as there are cores.
         from pyspark.sql.functions import spark_partition_id
 
         return int(spark.range(10_000).select(spark_partition_id()).distinct().count())
     return int(spark.sparkContext.defaultParallelism)
+
+
+def _is_connect(spark: Any) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _spark_files_on_path() -> Sequence[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.net.metadata import MOST_MISSING_PARTITIONS, Metadata, from_response
+from consumer_coord.retry import Deadline
 from consumer_coord.wire.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
@@ -17,8 +20,10 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponseTopic,
 )
 from tests.client.support.fake import FakeBrokers
-from tests.client.support.member import member, parts
+from tests.client.support.member import member, new_cluster, parts
 from tests.client.support.virtual import in_virtual_time, until
+
+T = TypeVar("T")
 
 INT32_MAX = 2**31 - 1
 
@@ -85,3 +90,27 @@ async def test_a_member_survives_an_absurd_answer_and_goes_on_with_the_next() ->
         await one.join()
         await until(lambda: one.held == parts("t", 0, 1, 2, 3))
         assert one.errors == []
+
+
+@pytest.mark.parametrize("partitions", [[], [0]])
+@in_virtual_time
+async def test_an_answer_of_many_rows_is_read_off_the_loop(partitions: list[int]) -> None:
+    """Members of other clusters have heartbeats to send meanwhile; topics without partitions are rows, too."""
+    brokers = FakeBrokers()
+    topics = [(f"t{number}", partitions) for number in range(10_001)]
+    brokers.always(MetadataRequest, answer(*topics))
+    taken: list[str] = []
+
+    async def away(function: Callable[[], T], /) -> T:
+        taken.append(getattr(function, "__qualname__", ""))
+        return function()
+
+    cluster = new_cluster(brokers, run_blocking=away)
+    cluster.watch(None, lambda _: None)
+    try:
+        metadata = await cluster.refresh(Deadline.after(10_000))
+    finally:
+        await cluster.close()
+    assert len(metadata.topics) == 10_001
+    assert any("_read_metadata" in name for name in taken), "the value is made off the loop"
+    assert any(name.startswith("Connection.") for name in taken), "the bytes are decoded off the loop"

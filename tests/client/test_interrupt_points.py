@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import confluent_kafka
 import pytest
+from confluent_kafka import cimpl
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
@@ -29,7 +29,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(autouse=True)
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confluent_kafka, "Consumer", EndlessHandle)
+    monkeypatch.setattr(cimpl, "Consumer", EndlessHandle)
 
 
 class Reading:

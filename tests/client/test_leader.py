@@ -186,7 +186,7 @@ def _a_list(cluster: Cluster, members: Mapping[str, Member]) -> Any:
         (_beyond_the_end, "partition 4 of topic 't', but it has 4 partitions"),
         (_of_no_topic, "'t2'"),
         (_without_a_member, "'zoe' has no entry"),
-        (_without_a_partition, "nobody is given partition 3 of topic 't'"),
+        (_without_a_partition, "partition 3 of topic 't' is not assigned"),
         (_of_texts, "'scripted'"),
         (_nothing, "it is None: expected member -> topic -> partitions"),
         (_a_list, r"it is \[.*\]: expected member -> topic -> partitions"),
@@ -294,7 +294,7 @@ async def test_an_eager_leader_may_wait_for_what_a_cooperative_member_holds(leav
             assert [each.member_id for each in brokers.last(SyncGroupRequest).assignments] == ["member-1", "zoe", "yan"]
         else:
             one.coordinator.subscribe(["t"])
-            with pytest.raises(AssignorError, match=r"which 'zoe' has not given up"):
+            with pytest.raises(AssignorError, match=r"which 'zoe' has not revoked"):
                 await one.coordinator.join_group_if_needed(5_000)
 
 
@@ -312,7 +312,7 @@ async def test_a_cooperative_plan_that_hands_over_what_its_owner_holds_is_refuse
     brokers = _cooperative({"zoe": (5, [2])})
     async with member(brokers, [ScriptedAssignor(everything_to_first)]) as one:
         one.coordinator.subscribe(["t"])
-        with pytest.raises(AssignorError, match=r"'member-1' is given partition 2 of topic 't', which 'zoe' has not given up"):
+        with pytest.raises(AssignorError, match=r"'member-1' is given partition 2 of topic 't', which 'zoe' has not revoked"):
             await one.coordinator.join_group_if_needed(5_000)
     assert not brokers.all(SyncGroupRequest)
 
@@ -371,7 +371,7 @@ async def test_the_check_of_hand_overs_exempts_no_assignor() -> None:
     assignor.name = "cooperative-sticky"
     async with member(brokers, [assignor]) as one:
         one.coordinator.subscribe(["t"])
-        with pytest.raises(AssignorError, match="has not given up"):
+        with pytest.raises(AssignorError, match="has not revoked"):
             await one.coordinator.join_group_if_needed(5_000)
 
 

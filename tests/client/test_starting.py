@@ -91,7 +91,7 @@ def test_a_duration_begins_again_where_it_says_when_the_offset_is_out_of_range(k
 def test_a_partition_without_a_position_does_not_hold_up_the_others(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(5), 1: range(10)})
     told: list[str] = []
-    with consumer(kafka, auto_offset_reset="none") as one:
+    with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
         one.commit(offsets=[row(1, 0)], asynchronous=False)
         one.subscribe(["orders"])
         found: list[int] = []

@@ -40,6 +40,7 @@ def left_ms(one: TestMember) -> float:
 # -- commits
 
 
+@pytest.mark.behaviour(175)
 @in_virtual_time
 async def test_a_commit_carries_the_member_epoch() -> None:
     broker = Broker()
@@ -57,6 +58,7 @@ def _stale(request: OffsetCommitRequest) -> object:
     return commit_answer(request, rows)
 
 
+@pytest.mark.behaviour(176)
 @in_virtual_time
 async def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_present_one() -> None:
     """As of brokers before 4.3, which take no epoch but the present one."""
@@ -72,6 +74,7 @@ async def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_present_one() 
     await one.close()
 
 
+@pytest.mark.behaviour(177)
 @in_virtual_time
 async def test_a_stale_commit_of_what_is_held_no_more_fails() -> None:
     broker = Broker()
@@ -91,6 +94,7 @@ async def test_a_stale_commit_of_what_is_held_no_more_fails() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(178)
 @in_virtual_time
 async def test_an_epoch_that_stays_stale_makes_no_storm() -> None:
     broker = Broker()
@@ -106,6 +110,7 @@ async def test_an_epoch_that_stays_stale_makes_no_storm() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(179)
 @pytest.mark.parametrize("code", [codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND])
 def test_a_commit_of_a_member_that_is_not_counted_fails_and_it_joins_again(code: int) -> None:
     @in_virtual_time
@@ -122,6 +127,7 @@ def test_a_commit_of_a_member_that_is_not_counted_fails_and_it_joins_again(code:
     run()
 
 
+@pytest.mark.behaviour(180)
 @in_virtual_time
 async def test_without_membership_nothing_is_committed() -> None:
     broker = Broker()
@@ -137,6 +143,7 @@ async def test_without_membership_nothing_is_committed() -> None:
 # -- transactions
 
 
+@pytest.mark.behaviour(181)
 @in_virtual_time
 async def test_a_transaction_holds_the_epoch_until_the_next_poll() -> None:
     broker = Broker()
@@ -158,6 +165,7 @@ async def test_a_transaction_holds_the_epoch_until_the_next_poll() -> None:
     await second.close()
 
 
+@pytest.mark.behaviour(182)
 @in_virtual_time
 async def test_a_transaction_holds_the_epoch_no_longer_than_half_a_session() -> None:
     broker = Broker()
@@ -172,6 +180,7 @@ async def test_a_transaction_holds_the_epoch_no_longer_than_half_a_session() -> 
     await one.close()
 
 
+@pytest.mark.behaviour(183)
 @in_virtual_time
 async def test_after_a_loss_a_transaction_is_fenced_by_the_lost_epoch() -> None:
     broker = Broker()
@@ -187,6 +196,7 @@ async def test_after_a_loss_a_transaction_is_fenced_by_the_lost_epoch() -> None:
 # -- leases
 
 
+@pytest.mark.behaviour(184)
 @in_virtual_time
 async def test_a_lease_is_the_brokers_session_from_the_last_answered_heartbeat() -> None:
     broker = Broker()
@@ -205,6 +215,7 @@ async def test_a_lease_is_the_brokers_session_from_the_last_answered_heartbeat()
     await one.close()
 
 
+@pytest.mark.behaviour(185)
 @in_virtual_time
 async def test_a_session_that_nobody_tells_is_taken_to_be_three_intervals() -> None:
     broker = Broker(group_consumer_session_timeout_ms=30_000)
@@ -214,6 +225,7 @@ async def test_a_session_that_nobody_tells_is_taken_to_be_three_intervals() -> N
     await one.close()
 
 
+@pytest.mark.behaviour(186)
 @in_virtual_time
 async def test_the_lease_of_what_the_group_wants_back_ends_with_the_rebalance_timeout() -> None:
     broker = Broker()

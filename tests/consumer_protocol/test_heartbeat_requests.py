@@ -44,6 +44,7 @@ def test_joining_says_everything_and_owns_nothing() -> None:
     assert request.topic_partitions == ()
 
 
+@pytest.mark.behaviour(138)
 def test_a_heartbeat_with_nothing_new_says_who_it_is_of() -> None:
     request = _heartbeat(5, TOLD)
     assert (request.member_id, request.member_epoch, request.rebalance_timeout_ms) == ("m", 5, -1)
@@ -51,6 +52,7 @@ def test_a_heartbeat_with_nothing_new_says_who_it_is_of() -> None:
     assert request.rack_id is request.server_assignor is request.topic_partitions is None
 
 
+@pytest.mark.behaviour(139)
 def test_only_what_changed_is_said() -> None:
     request = _heartbeat(5, Said(("a",), None, TOLD.owned))
     assert request.subscribed_topic_names == ("a",)
@@ -60,6 +62,7 @@ def test_only_what_changed_is_said() -> None:
     assert request.topic_partitions == ()
 
 
+@pytest.mark.behaviour(140)
 def test_after_an_error_everything_is_said_again() -> None:
     request = _heartbeat(5, TOLD, everything=True)
     assert request.subscribed_topic_names == TOLD.topics
@@ -67,6 +70,7 @@ def test_after_an_error_everything_is_said_again() -> None:
     assert [(row.topic_id, row.partitions) for row in request.topic_partitions] == [(TOPIC, (0, 1))]
 
 
+@pytest.mark.behaviour(141)
 def test_a_pattern_is_named_and_taken_back() -> None:
     with_pattern = Said((), "a.*", ())
     assert _heartbeat(0, with_pattern, Said()).subscribed_topic_regex == "a.*"
@@ -76,6 +80,7 @@ def test_a_pattern_is_named_and_taken_back() -> None:
     assert taken_back.subscribed_topic_names == ("a",)
 
 
+@pytest.mark.behaviour(145)
 @pytest.mark.parametrize(("instance_id", "for_good", "epoch"), [(None, False, -1), ("i", False, -2), ("i", True, -1)])
 def test_the_goodbye_of_a_static_member_keeps_its_place(instance_id: str | None, for_good: bool, epoch: int) -> None:
     config = attrs.evolve(CONFIG, group_instance_id=instance_id)
@@ -83,6 +88,7 @@ def test_the_goodbye_of_a_static_member_keeps_its_place(instance_id: str | None,
     assert (request.member_epoch, request.instance_id) == (epoch, instance_id)
 
 
+@pytest.mark.behaviour(142)
 def test_member_ids_are_random_and_come_from_the_environment() -> None:
     first = requests.new_member_id(random.Random(1).getrandbits)
     assert first == requests.new_member_id(random.Random(1).getrandbits)
@@ -90,6 +96,7 @@ def test_member_ids_are_random_and_come_from_the_environment() -> None:
     assert uuid.UUID(first).version == 4
 
 
+@pytest.mark.behaviour(143)
 @pytest.mark.parametrize(
     ("code", "joins", "step"),
     [
@@ -118,6 +125,7 @@ def test_what_an_error_code_asks_for(code: int, joins: bool, step: Step) -> None
     assert answers.step_for(code, joins=joins) is step
 
 
+@pytest.mark.behaviour(144)
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [

@@ -25,6 +25,7 @@ from tests.consumer_protocol.support import (
 )
 
 
+@pytest.mark.behaviour(136)
 @in_virtual_time
 async def test_the_first_member_gets_everything_and_says_everything_once() -> None:
     broker = Broker()
@@ -44,6 +45,7 @@ async def test_the_first_member_gets_everything_and_says_everything_once() -> No
     await one.close()
 
 
+@pytest.mark.behaviour(137)
 @in_virtual_time
 async def test_heartbeats_come_at_the_interval_that_the_coordinator_tells() -> None:
     broker = Broker()
@@ -55,6 +57,7 @@ async def test_heartbeats_come_at_the_interval_that_the_coordinator_tells() -> N
     await one.close()
 
 
+@pytest.mark.behaviour(146)
 @in_virtual_time
 async def test_a_newcomer_gets_its_share_when_it_was_given_up() -> None:
     broker = Broker()
@@ -72,6 +75,7 @@ async def test_a_newcomer_gets_its_share_when_it_was_given_up() -> None:
     await second.close()
 
 
+@pytest.mark.behaviour(147)
 @in_virtual_time
 async def test_what_the_application_holds_on_to_is_not_given_away() -> None:
     broker = Broker()
@@ -93,6 +97,7 @@ async def test_what_the_application_holds_on_to_is_not_given_away() -> None:
     await second.close()
 
 
+@pytest.mark.behaviour(148)
 @in_virtual_time
 async def test_what_is_given_up_is_acknowledged_after_its_commits() -> None:
     broker = Broker()
@@ -115,6 +120,7 @@ async def test_what_is_given_up_is_acknowledged_after_its_commits() -> None:
     await second.close()
 
 
+@pytest.mark.behaviour(149)
 @in_virtual_time
 async def test_other_members_of_the_process_need_not_wait_for_their_interval() -> None:
     broker = Broker()
@@ -139,6 +145,7 @@ async def test_other_members_of_the_process_need_not_wait_for_their_interval() -
     await first.cluster.close()
 
 
+@pytest.mark.behaviour(150)
 @in_virtual_time
 async def test_a_member_that_closes_leaves_at_once() -> None:
     broker = Broker()
@@ -152,6 +159,7 @@ async def test_a_member_that_closes_leaves_at_once() -> None:
     await first.close()
 
 
+@pytest.mark.behaviour(151)
 @in_virtual_time
 async def test_a_static_member_leaves_its_place_to_its_return() -> None:
     broker = Broker()
@@ -169,6 +177,7 @@ async def test_a_static_member_leaves_its_place_to_its_return() -> None:
     await again.close()
 
 
+@pytest.mark.behaviour(152)
 @in_virtual_time
 async def test_an_instance_id_that_is_not_released_is_waited_for() -> None:
     broker = Broker()
@@ -184,6 +193,7 @@ async def test_an_instance_id_that_is_not_released_is_waited_for() -> None:
     await second.close()
 
 
+@pytest.mark.behaviour(153)
 @in_virtual_time
 async def test_unsubscribing_leaves_and_subscribing_again_joins_with_the_same_id() -> None:
     broker = Broker({"t": 2, "u": 3})
@@ -204,6 +214,7 @@ async def test_unsubscribing_leaves_and_subscribing_again_joins_with_the_same_id
     await one.close()
 
 
+@pytest.mark.behaviour(154)
 @in_virtual_time
 async def test_a_changed_subscription_is_told_at_once() -> None:
     broker = Broker({"t": 2, "u": 2})
@@ -216,6 +227,7 @@ async def test_a_changed_subscription_is_told_at_once() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(155)
 @pytest.mark.parametrize("code", [codes.FENCED_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND])
 def test_a_member_that_is_not_counted_loses_everything_and_joins_with_the_same_id(code: int) -> None:
     @in_virtual_time
@@ -235,6 +247,7 @@ def test_a_member_that_is_not_counted_loses_everything_and_joins_with_the_same_i
     run()
 
 
+@pytest.mark.behaviour(156)
 @in_virtual_time
 async def test_a_broker_that_refuses_for_ever_meets_no_storm() -> None:
     broker = Broker()
@@ -249,6 +262,7 @@ async def test_a_broker_that_refuses_for_ever_meets_no_storm() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(157)
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -280,6 +294,7 @@ def test_what_nobody_can_retry_is_raised_by_poll_and_tried_again_after_it(code: 
     run()
 
 
+@pytest.mark.behaviour(158)
 @in_virtual_time
 async def test_a_fenced_instance_id_is_final() -> None:
     broker = Broker()
@@ -294,6 +309,7 @@ async def test_a_fenced_instance_id_is_final() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(159)
 @in_virtual_time
 async def test_an_assignor_that_the_broker_does_not_have() -> None:
     broker = Broker()
@@ -304,6 +320,7 @@ async def test_an_assignor_that_the_broker_does_not_have() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(160)
 @in_virtual_time
 async def test_the_broker_assigns_by_the_assignor_that_members_name() -> None:
     broker = Broker({"t": 3, "u": 3})
@@ -315,6 +332,7 @@ async def test_the_broker_assigns_by_the_assignor_that_members_name() -> None:
     await second.close()
 
 
+@pytest.mark.behaviour(161)
 @in_virtual_time
 async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
     broker = Broker()
@@ -333,6 +351,7 @@ async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None
     await one.close()
 
 
+@pytest.mark.behaviour(162)
 @in_virtual_time
 async def test_a_static_member_that_does_not_poll_leaves_with_minus_two() -> None:
     broker = Broker()
@@ -345,6 +364,7 @@ async def test_a_static_member_that_does_not_poll_leaves_with_minus_two() -> Non
     await one.close()
 
 
+@pytest.mark.behaviour(163)
 @in_virtual_time
 async def test_a_topic_that_the_metadata_does_not_know_yet_is_taken_up_when_it_does() -> None:
     broker = Broker({"t": 2})
@@ -357,6 +377,7 @@ async def test_a_topic_that_the_metadata_does_not_know_yet_is_taken_up_when_it_d
     await one.close()
 
 
+@pytest.mark.behaviour(167)
 @in_virtual_time
 async def test_an_answer_that_is_lost_is_asked_for_again_with_everything() -> None:
     broker = Broker()
@@ -377,6 +398,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_with_everything() -> No
     await one.close()
 
 
+@pytest.mark.behaviour(168)
 @pytest.mark.parametrize("code", [codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE, codes.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_coordinator_that_moves_or_loads_costs_nothing(code: int) -> None:
     @in_virtual_time
@@ -394,6 +416,7 @@ def test_a_coordinator_that_moves_or_loads_costs_nothing(code: int) -> None:
     run()
 
 
+@pytest.mark.behaviour(169)
 @in_virtual_time
 async def test_a_member_that_is_about_to_leave_acknowledges_nothing_and_may_change_its_mind() -> None:
     broker = Broker()
@@ -412,6 +435,7 @@ async def test_a_member_that_is_about_to_leave_acknowledges_nothing_and_may_chan
     await one.close()
 
 
+@pytest.mark.behaviour(170)
 @in_virtual_time
 async def test_leave_group_stays_out_until_a_rebalance_is_enforced() -> None:
     broker = Broker()
@@ -425,6 +449,7 @@ async def test_leave_group_stays_out_until_a_rebalance_is_enforced() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(171)
 @in_virtual_time
 async def test_an_enforced_rebalance_tells_the_coordinator_everything() -> None:
     broker = Broker()
@@ -437,6 +462,7 @@ async def test_an_enforced_rebalance_tells_the_coordinator_everything() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(172)
 @in_virtual_time
 async def test_closing_while_the_coordinator_is_silent_ends_in_time() -> None:
     broker = Broker()
@@ -448,6 +474,7 @@ async def test_closing_while_the_coordinator_is_silent_ends_in_time() -> None:
     assert now_ms() - began < 5_000
 
 
+@pytest.mark.behaviour(173)
 @in_virtual_time
 async def test_a_deleted_topic_is_revoked() -> None:
     broker = Broker({"t": 2, "u": 2})
@@ -457,10 +484,49 @@ async def test_a_deleted_topic_is_revoked() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(174)
 @in_virtual_time
 async def test_a_topic_that_grows() -> None:
     broker = Broker({"t": 2})
     one = await joined(broker)
     broker.cluster.grow_topic("t", 5)
     await until(lambda: len(one.held) == 5)
+    await one.close()
+
+
+@in_virtual_time
+async def test_closing_while_an_earlier_goodbye_is_under_way_waits_for_it() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await one.stop()
+    one.coordinator.let_go(one.held)
+    answered = asyncio.Event()
+    broker.answer(HeartbeatRequest, held_until(answered))
+    unsubscribing = asyncio.ensure_future(one.coordinator.unsubscribe())
+    await until(lambda: state_of(one) is State.LEAVING)
+    closing = asyncio.ensure_future(one.coordinator.close())
+    await pause(10)
+    assert not closing.done()
+    answered.set()
+    await asyncio.gather(unsubscribing, closing)
+    assert [request.member_epoch for request in broker.heartbeats].count(-1) == 1
+    await one.cluster.close()
+
+
+@in_virtual_time
+async def test_subscribing_while_it_leaves_joins_when_it_has_left() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    answered = asyncio.Event()
+    await one.stop()
+    one.coordinator.let_go(one.held)
+    await pause(100)
+    broker.answer(HeartbeatRequest, held_until(answered))
+    leaving = asyncio.ensure_future(one.coordinator.leave_group())
+    await until(lambda: state_of(one) is State.LEAVING)
+    one.coordinator.subscribe(["t"])
+    answered.set()
+    await leaving
+    one.start()
+    await until(lambda: one.stable and bool(one.held))
     await one.close()

@@ -18,6 +18,7 @@ def classic(broker: Broker, *assignors: object, **settings: object) -> TestMembe
     return new_member(broker, assignors or COOPERATIVE, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.behaviour(191)
 @in_virtual_time
 async def test_a_group_changes_its_protocol_there_and_back_while_members_are_in_it() -> None:
     broker = Broker()
@@ -34,6 +35,7 @@ async def test_a_group_changes_its_protocol_there_and_back_while_members_are_in_
     await first.close()
 
 
+@pytest.mark.behaviour(192)
 @in_virtual_time
 async def test_a_classic_newcomer_waits_for_no_heartbeat_interval_of_its_own() -> None:
     broker = Broker(group_consumer_heartbeat_interval_ms=200)
@@ -49,6 +51,7 @@ async def test_a_classic_newcomer_waits_for_no_heartbeat_interval_of_its_own() -
     await second.close()
 
 
+@pytest.mark.behaviour(193)
 @in_virtual_time
 async def test_an_assignor_that_the_broker_replaces_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker()
@@ -78,6 +81,7 @@ async def test_kafkas_own_assignors_are_replaced_without_a_word(caplog: pytest.L
     await second.close()
 
 
+@pytest.mark.behaviour(194)
 @in_virtual_time
 async def test_without_migration_the_error_names_the_policy() -> None:
     broker = Broker(group_consumer_migration_policy="disabled")

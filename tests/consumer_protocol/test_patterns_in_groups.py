@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import api_for
@@ -24,6 +26,7 @@ async def _subscribed(broker: Any, pattern: str, **settings: Any) -> Any:
     return one
 
 
+@pytest.mark.behaviour(187)
 @in_virtual_time
 async def test_the_broker_resolves_a_pattern_and_new_topics_come() -> None:
     broker = Broker(TOPICS)
@@ -37,6 +40,7 @@ async def test_the_broker_resolves_a_pattern_and_new_topics_come() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(188)
 @in_virtual_time
 async def test_what_the_brokers_expressions_do_not_know_is_resolved_here() -> None:
     broker = Broker(TOPICS)
@@ -48,6 +52,7 @@ async def test_what_the_brokers_expressions_do_not_know_is_resolved_here() -> No
     await one.close()
 
 
+@pytest.mark.behaviour(189)
 @in_virtual_time
 async def test_an_expression_that_the_broker_refuses_is_resolved_here() -> None:
     broker = Broker(TOPICS)
@@ -72,6 +77,7 @@ async def test_from_a_pattern_to_names_and_back() -> None:
     await one.close()
 
 
+@pytest.mark.behaviour(190)
 @in_virtual_time
 async def test_a_broker_of_version_0_is_told_of_names() -> None:
     broker = Broker(TOPICS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def test_an_id_that_the_metadata_does_not_know_waits_and_the_rest_does_not() -> 
     assert reconcile(target, NAMES, found.partitions, found.ids).complete
 
 
+@pytest.mark.behaviour(164)
 def test_a_topic_that_was_made_again_is_taken_up_when_nothing_of_the_former_one_is_held() -> None:
     held = frozenset({TopicPartition("a", 0)})
     names = {A_AGAIN: "a", B: "b"}
@@ -48,6 +50,7 @@ def test_a_topic_that_was_made_again_is_taken_up_when_nothing_of_the_former_one_
     assert later.ids["a"] == A_AGAIN
 
 
+@pytest.mark.behaviour(165)
 def test_what_is_held_of_a_topic_that_the_metadata_forgot_stays_known() -> None:
     held = frozenset({TopicPartition("a", 0), TopicPartition("a", 1)})
     found = reconcile(_target(a={0}), {}, held, {"a": A})
@@ -55,6 +58,7 @@ def test_what_is_held_of_a_topic_that_the_metadata_forgot_stays_known() -> None:
     assert found.complete
 
 
+@pytest.mark.behaviour(166)
 def test_a_target_that_is_named_again_is_the_same_target() -> None:
     target = _target(a={0, 1})
     assert target.following([(A, [0]), (A, [1]), (B, [])]) is target

@@ -21,12 +21,14 @@ def _reachable(start: State) -> set[State]:
     return found
 
 
+@pytest.mark.behaviour(134)
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_is_reached_and_every_member_can_leave_and_be_stable_again(state: State) -> None:
     assert state in _reachable(State.UNSUBSCRIBED)
     assert {State.UNSUBSCRIBED, State.STABLE} <= _reachable(state)
 
 
+@pytest.mark.behaviour(133)
 def test_a_member_that_subscribes_joins_reconciles_acknowledges_and_is_stable() -> None:
     state = State.UNSUBSCRIBED
     path = [Event.SUBSCRIBED, Event.ASSIGNED, Event.RECONCILED, Event.ACKNOWLEDGED]
@@ -51,6 +53,7 @@ def test_a_member_that_did_not_poll_leaves_and_joins_at_the_next_poll() -> None:
     assert after(state, Event.POLLED) is State.JOINING
 
 
+@pytest.mark.behaviour(135)
 def test_what_the_table_does_not_have_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="acknowledged while stable"):
         after(State.STABLE, Event.ACKNOWLEDGED)

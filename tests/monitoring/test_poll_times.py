@@ -25,7 +25,7 @@ class Clock:
 def _poll(times: PollTimes, clock: Clock, *, waits_s: float, works_s: float, left: int = 0) -> None:
     began = clock.now
     clock.now += waits_s
-    times.looked(began, left)
+    times.record_fetch(began, left)
     clock.now += works_s
 
 

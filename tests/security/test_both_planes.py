@@ -51,6 +51,7 @@ def consumer(settings: Mapping[str, Any], group: str = GROUP) -> GroupConsumer:
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "session.timeout.ms": 6_000,
+        "poll.raises.errors": True,
         # librdkafka's own lines about failures go to standard error, which is searched for secrets, too.
         "log_level": 3,
     })

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,13 +28,17 @@ def token(_config: str | None) -> tuple[str, float]:
     raise AssertionError
 
 
-REFUSED: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
-    ({"security.protocol": "TLS"}, ("security.protocol='tls'", "sasl_ssl")),
+#: What says nothing without a protocol that uses it: one dictionary may serve several listeners.
+WITHOUT_EFFECT: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
     (PLAIN, ("sasl.mechanism, sasl.password, sasl.username", "security.protocol", "sasl_ssl")),
     ({"security.protocol": "ssl", **PLAIN}, ("sasl.username", "security.protocol")),
     ({"oauth_cb": token}, ("oauth_cb", "security.protocol")),
     ({"ssl.ca.location": "ca.pem"}, ("ssl.ca.location", "security.protocol", "ssl")),
     ({**SASL, **PLAIN, "ssl.ca.location": "ca.pem"}, ("ssl.ca.location", "sasl_ssl")),
+]
+
+REFUSED: list[tuple[Mapping[str, Any], tuple[str, ...]]] = [
+    ({"security.protocol": "TLS"}, ("security.protocol='tls'", "sasl_ssl")),
     (SASL, ("sasl.mechanism is missing", "SCRAM-SHA-512")),
     ({**SASL, "sasl.mechanism": "GSSAPI"}, ("GSSAPI", "SCRAM-SHA-512")),
     ({**SASL, "sasl.mechanism": "SCRAM-SHA-1"}, ("sasl.mechanism='SCRAM-SHA-1'", "SCRAM-SHA-256")),
@@ -80,6 +85,19 @@ def test_refused_by_name(settings: Mapping[str, Any], told: tuple[str, ...]) -> 
     for part in told:
         assert part in str(raised.value)
     assert not found_in(str(raised.value) + repr(raised.value))
+
+
+@pytest.mark.parametrize(("settings", "told"), WITHOUT_EFFECT, ids=lambda value: value[0] if isinstance(value, tuple) else "")
+def test_what_has_no_effect_is_told(
+    settings: Mapping[str, Any], told: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    if settings.get("security.protocol") == "ssl":
+        settings = {**settings, "ssl.endpoint.identification.algorithm": "none"}
+    with caplog.at_level(logging.WARNING):
+        security.load(settings)
+    for part in told:
+        assert part in caplog.text
+    assert not found_in(caplog.text)
 
 
 def test_nothing_given_is_plain_text() -> None:

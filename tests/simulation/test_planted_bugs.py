@@ -198,7 +198,7 @@ def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
 
 def _be_stuck_since_the_last_join(patch: Patch) -> None:
     """What was real once: a stable member raised at the first heartbeat that was not answered."""
-    patch.setattr(Failures, "went_on", lambda self: None)
+    patch.setattr(Failures, "clear_obstacle", lambda self: None)
 
 
 def _spin_until_the_commit_is_answered(patch: Patch) -> None:

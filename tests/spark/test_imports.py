@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.spark.launcher import fast_python
-from consumer_coord.spark.needs import MODULES, check
+from consumer_coord.spark.needs import MODULES, check, check_python
 
 PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
 WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader")
@@ -50,6 +51,29 @@ def test_a_python_without_what_is_needed_is_named_with_the_remedy() -> None:
     with pytest.raises(ImportError, match=r"no-such-package, which the Python of this process.*PYSPARK_PYTHON") as caught:
         check({**MODULES, "no_such_module": "no-such-package"})
     assert sys.executable in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("echo 3.11; echo pyarrow consumer_coord", "does not have pyarrow, consumer-coord; let PYSPARK_PYTHON"),
+        ("echo 2.7; echo", "Python 2.7, and the driver is Python"),
+        ("echo broken >&2; exit 3", "does not start: broken"),
+    ],
+)
+def test_another_python_for_the_workers_is_told_at_register(tmp_path: Path, answer: str, told: str) -> None:
+    other = tmp_path / "python"
+    other.write_text(f"#!/bin/sh\n{answer}\n")
+    other.chmod(0o755)
+    with pytest.raises(ImportError, match=re.escape(told)) as caught:
+        check_python(str(other))
+    assert str(other) in str(caught.value)
+
+
+def test_a_python_that_has_everything_or_is_elsewhere_is_no_mistake(tmp_path: Path) -> None:
+    check_python(sys.executable)
+    check_python(fast_python(str(tmp_path)))
+    check_python(str(tmp_path / "on-the-executors-alone"))
 
 
 def run_with_launcher(tmp_path: Path, path: str, *arguments: str, **more: str) -> list[str]:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.errors import (
+    AuthenticationError,
+    CallbackError,
     ClosedError,
     ConcurrentUseError,
     ConfigurationError,
     CoordinatorError,
     DisconnectedError,
+    FencedError,
+    IllegalStateError,
     NoOffsetError,
+    NotAssignedError,
+    PollIntervalExceededError,
     RequestTimedOutError,
     RetriableError,
+    UnknownTopicError,
 )
 
 #: librdkafka's own codes for what is no answer of a broker.
@@ -25,6 +32,10 @@ _LOCAL_CODES: tuple[tuple[type[CoordinatorError], int], ...] = (
     (RequestTimedOutError, KafkaError._TIMED_OUT),
     (DisconnectedError, KafkaError._TRANSPORT),
     (NoOffsetError, KafkaError._AUTO_OFFSET_RESET),
+    (NotAssignedError, KafkaError._UNKNOWN_PARTITION),
+    (PollIntervalExceededError, KafkaError._MAX_POLL_EXCEEDED),
+    (AuthenticationError, KafkaError._AUTHENTICATION),
+    (IllegalStateError, KafkaError._STATE),
     (ClosedError, KafkaError._STATE),
     (ConcurrentUseError, KafkaError._STATE),
 )
@@ -56,9 +67,14 @@ def _make(kind: type[CoordinatorError]) -> Any:
 def to_kafka_error(error: CoordinatorError) -> KafkaError:
     """The KafkaError that stands for one of our errors."""
     code = error.code
+    if isinstance(error, FencedError):
+        # A fatal error: what it is stands in the text, as librdkafka has it.
+        code = KafkaError._FATAL
     if code == 0:
         code = next((local for kind, local in _LOCAL_CODES if isinstance(error, kind)), KafkaError._FAIL)
-    return KafkaError(code, str(error), retriable=isinstance(error, RetriableError))
+    return KafkaError(
+        code, str(error), fatal=isinstance(error, FencedError), retriable=isinstance(error, RetriableError)
+    )
 
 
 def to_kafka_exception(error: CoordinatorError) -> CoordinatorError:
@@ -67,7 +83,27 @@ def to_kafka_exception(error: CoordinatorError) -> CoordinatorError:
         return error
     converted: CoordinatorError = _both(type(error))(to_kafka_error(error), str(error), error.code)
     converted.__cause__ = error.__cause__
+    if isinstance(error, UnknownTopicError) and isinstance(converted, UnknownTopicError):
+        converted.topics = error.topics
     return converted
+
+
+def raise_cause(error: CallbackError) -> NoReturn:
+    """Raise what the application's callback raised, as confluent-kafka does."""
+    cause = error.__cause__
+    if cause is None:
+        raise error
+    raise cause from cause.__cause__
+
+
+@contextlib.contextmanager
+def drop_in_exceptions() -> Iterator[None]:
+    """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
+    try:
+        with kafka_exceptions():
+            yield
+    except CallbackError as error:
+        raise_cause(error)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import confluent_kafka
 
 # list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
 import confluent_kafka.admin
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from consumer_coord.config import KNOWN
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
@@ -83,7 +83,8 @@ class Librdkafka:
                 self._events[name] = deque(maxlen=_MOST_EVENTS)
                 made[name] = self._events[name].append
         try:
-            self.handle = confluent_kafka.Consumer(made, **keywords)
+            # By its own name: applications, and tracing libraries, put something else in the place of confluent_kafka.Consumer.
+            self.handle: Any = cimpl.Consumer(made, **keywords)
         except KafkaException as error:
             told = error.args[0].str()
             unknown = re.fullmatch(r'No such configuration property: "(.*)"', told)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import confluent_kafka
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import OFFSET_STORED, KafkaError, Message
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
+from consumer_coord.consumer.librdkafka.arguments import checked_rows
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
-from consumer_coord.errors import FatalError
+from consumer_coord.errors import ConfigurationError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -48,6 +49,16 @@ def committed_rows(found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> 
     return [native(partition, at) if at is not None else native(partition) for partition, at in found.items()]
 
 
+def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Rows:
+    """What ``assignment()`` returns: where the application said to begin, else ``OFFSET_STORED``."""
+    made = []
+    for partition in sorted(partitions):
+        at = begun.get(partition)
+        offset = OFFSET_STORED if at is None or at.offset == OFFSET_INVALID else at.offset
+        made.append(confluent_kafka.TopicPartition(partition.topic, partition.partition, offset))
+    return made
+
+
 def positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
     """What rows say."""
     return {partition_of(row): position_of(row) for row in rows}
@@ -55,7 +66,7 @@ def positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
 
 def known_positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
     """What rows say that have an offset, a logical one included."""
-    return {partition: at for partition, at in positions_of(rows).items() if at.offset != OFFSET_INVALID}
+    return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
 def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
@@ -63,11 +74,14 @@ def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition
     if message is not None and rows is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
+        if not isinstance(message, Message):
+            raise TypeError("expected confluent_kafka.cimpl.Message")
         if message.error() is not None:
-            raise ValueError("a message with an error has no offset to commit")
-        return {partition_of_message(message): after(message)}
+            raise ConfigurationError(f"Cannot commit offsets for message with error: {message.error().str()!r}")
+        # One that an application made may have no place in a log.
+        return {} if message.offset() is None else {partition_of_message(message): after(message)}
     if rows is not None:
-        return {partition: at for partition, at in positions_of(rows).items() if at.offset >= 0}
+        return {partition: at for partition, at in positions_of(checked_rows(rows)).items() if at.offset >= 0}
     return None
 
 
@@ -80,6 +94,13 @@ def raise_if_all_failed(result: CommitResult) -> None:
     """A commit of which nothing could be done is an error."""
     failures = [error for error in result.values() if error is not None]
     if failures and len(failures) == len(result):
+        raise failures[0]
+
+
+def raise_if_any_failed(result: CommitResult) -> None:
+    """A synchronous commit of confluent-kafka raises when a part of it failed."""
+    failures = [error for error in result.values() if error is not None]
+    if failures:
         raise failures[0]
 
 

@@ -76,6 +76,7 @@ class ConsumerMember:
         self._held_until = 0.0
         #: True while it ends: no rebalance will complete any more.
         self._ending = False
+        self._joins_again = False
         self._assigned_at = 0.0
         self._polls = PollWatch(context.application, context.metrics, config.max_poll_interval_ms)
         self._mates = context.peers.mates
@@ -145,11 +146,13 @@ class ConsumerMember:
         if subscription != self._subscription:
             self._subscription = subscription
             self._speaking.subscribe(subscription)
-            self._with.application.failures.went_on()
+            self._with.application.failures.clear_obstacle()
             self._polls.restart()
         self._join()
 
     def _join(self) -> None:
+        #: Also while it leaves: then it joins when it has left.
+        self._joins_again = self._state is State.LEAVING
         if self._state is State.UNSUBSCRIBED and self._subscription:
             self._go(Event.SUBSCRIBED)
         self._start()
@@ -239,7 +242,7 @@ class ConsumerMember:
             if not self._state.heartbeats or (self._leaving_at is not None and not self._state.in_group):
                 continue
             if self._polls.expired and self._state is not State.PREPARE_LEAVING:
-                await self._park()
+                await self.poll_interval_exceeded()
                 continue
             if self._send_at() > now():
                 continue
@@ -374,7 +377,7 @@ class ConsumerMember:
         if joins or (is_news and not holdings.to_revoke):
             # More may come: what others have still to give up, or a target that is not computed yet.
             self.beat_early(EARLY_MS)
-        context.application.failures.went_on()
+        context.application.failures.clear_obstacle()
         context.signal.fire()
 
     def _take_target(self, *, anew: bool) -> None:
@@ -457,7 +460,7 @@ class ConsumerMember:
             await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=True)
         context.application.failures.set(error)
 
-    async def _park(self) -> None:
+    async def poll_interval_exceeded(self) -> None:
         """The application did not poll for ``max.poll.interval.ms``: leave, and come back at its next poll."""
         context = self._with
         context.log.warning(
@@ -465,6 +468,7 @@ class ConsumerMember:
             " the setting",
             context.config.max_poll_interval_ms,
         )
+        context.application.failures.note_poll_interval(context.config.max_poll_interval_ms)
         self._parked_at = context.application.polls
         self._go(Event.POLL_EXPIRED)
         self._lose("consumer poll timeout has expired", on_purpose=True)
@@ -547,7 +551,9 @@ class ConsumerMember:
         await self._leave("the client crashed", Deadline.after(self._with.config.request_timeout_ms))
 
     async def _leave(self, reason: str, deadline: Deadline) -> None:
-        if self._state is State.UNSUBSCRIBED:
+        # A goodbye that is under way, of a call whose caller did not wait for its end, is not said twice.
+        await self._with.signal.until(lambda: self._state is not State.LEAVING, deadline)
+        if self._state in (State.UNSUBSCRIBED, State.LEAVING):
             return
         if self._state is not State.PREPARE_LEAVING:
             self._go(Event.LEAVE)
@@ -559,6 +565,9 @@ class ConsumerMember:
             await self._say_goodbye(deadline, for_good=False)
         finally:
             self._go(Event.LEFT)
+            self._with.signal.fire()
+        if self._joins_again and not self._ending:
+            self._join()
 
     async def _say_goodbye(self, deadline: Deadline, *, for_good: bool) -> None:
         if self._asked:

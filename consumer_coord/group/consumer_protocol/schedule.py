@@ -17,14 +17,14 @@ EARLY_MS: tuple[int, ...] = (10, 25, 50, 100, 200, 400, 700, 1_050)
 class Schedule:
     """The heartbeats of one member; times are the loop's, in seconds."""
 
-    def __init__(self, first_beat: float, in_company: Callable[[float, float], float]) -> None:
+    def __init__(self, first_beat: float, align_to_slot: Callable[[float, float], float]) -> None:
         """``first_beat``: the part of an interval after which the first regular one is due.
 
-        ``in_company``: when a beat that is due at a time is to be sent, given the interval, so that several go out together.
+        ``align_to_slot``: when a beat that is due at a time is to be sent, given the interval, so that several go out together.
         """
         self.interval_s = DEFAULT_INTERVAL_MS / 1000
         self._first_beat = first_beat
-        self._in_company = in_company
+        self._align_to_slot = align_to_slot
         self._early: list[float] = []
         self._next_at = now()
         #: After a failure nothing is sent before this.
@@ -35,13 +35,13 @@ class Schedule:
     def joined(self, interval_ms: float) -> None:
         """The first answer: the regular heartbeats begin."""
         self.interval_s = max(0.001, interval_ms / 1000)
-        self._next_at = self._in_company(now() + self._first_beat * self.interval_s, self.interval_s)
+        self._next_at = self._align_to_slot(now() + self._first_beat * self.interval_s, self.interval_s)
         self._not_before = float("-inf")
 
     def answered(self, sent: float, interval_ms: float) -> None:
         """A heartbeat sent at ``sent`` was answered."""
         self.interval_s = max(0.001, interval_ms / 1000)
-        self._next_at = self._in_company(sent + self.interval_s, self.interval_s)
+        self._next_at = self._align_to_slot(sent + self.interval_s, self.interval_s)
         self._not_before = float("-inf")
 
     def failed(self, again_ms: float) -> None:

@@ -1,7 +1,7 @@
 """Members of one process that join at one time join as one, and followers let their leader speak first.
 
-The coordinator answers JoinGroup when everybody whom it knows has joined.  Fifty members that start come one after the
-other: each one that it did not know ends the generation before, and everybody joins again.  So whoever is about to join
+The coordinator answers JoinGroup when every member that it knows has joined.  Fifty members that start come one after the
+other: each one that it did not know ends the generation before, and all join again.  So a member that is about to join
 waits a moment for those that are about to join too.  And it answers SyncGroup when the leader has sent the assignment:
 forty-nine requests of followers before that one only hold it up.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from consumer_coord.environment import now
 from consumer_coord.signals import Signal
 
-#: Nobody waits longer for others that join, or for the leader.
+#: Limits of the wait for other members that join, and for the leader.
 GATHER_MS = 150
 LEADER_MS = 50
 #: Members that were made, but have not subscribed, are expected for so long after the last one that did.
@@ -46,7 +46,7 @@ class Gathering:
         self._last_arrival = now()
 
     def gone(self, newcomer: object) -> None:
-        """It joined, failed to, or ends: nobody waits for it."""
+        """It joined, failed to, or ends: no longer wait for it."""
         self._made.discard(newcomer)
         if newcomer in self._arriving:
             self._arriving.discard(newcomer)
@@ -76,7 +76,7 @@ class Gathering:
             self._timer = asyncio.get_running_loop().call_at(due, self._look)
             return
         self._opens_at = None
-        # Whoever is known to the coordinator must come last: its JoinGroup may be the one that completes the rebalance.
+        # A member that the coordinator knows must come last: its JoinGroup may be the one that completes the rebalance.
         self._newcomers.fire()
         self._others.fire()
 

@@ -49,11 +49,11 @@ class Peers:
     def __init__(self, lookup: CoordinatorLookup) -> None:
         self.lookup = lookup
         self._members: dict[Peer, None] = {}
-        #: Those that could scout; who no longer can is left out when it is come across.
+        #: Members in a generation that can beat early for all; others are dropped from it when they are met.
         self._settled: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
-        #: Those that let go of partitions and wait for others to do so.
+        #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
         self.lingering: set[Peer] = set()
         self.gathering = Gathering()
         #: Those of the consumer protocol.
@@ -118,7 +118,7 @@ class Peers:
             self.rebalance(member.generation)
             return
         if member.generation >= 0 and member.generation == self._ended:
-            # It does, and everybody here knows.
+            # It does, and every member of this process knows.
             return
         while self._settled:
             peer = next(reversed(self._settled))

@@ -1,0 +1,21 @@
+"""``confluent_kafka.DeserializingConsumer`` over :class:`~consumer_coord.GroupConsumer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka
+
+from consumer_coord.consumer.group_consumer import GroupConsumer
+
+_ConfluentDeserializing: Any = confluent_kafka.DeserializingConsumer
+
+
+class DeserializingConsumer(_ConfluentDeserializing, GroupConsumer):  # type: ignore[misc]  # the other base is of type Any
+    """A group member that deserializes: ``key.deserializer`` and ``value.deserializer``, or their ``.builder``.
+
+    ``poll`` raises confluent-kafka's ``ConsumeError`` and ``KeyDeserializationError``, ``ValueDeserializationError``;
+    ``consume`` is not offered, as there.  Assignors are named in ``partition.assignment.strategy``.
+    """
+
+    # confluent-kafka's class calls super().__init__ and super().poll: the next class in the order of resolution is ours.

@@ -1,0 +1,75 @@
+"""The arguments of confluent-kafka's calls, checked as it checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import confluent_kafka
+
+from consumer_coord.config import as_boolean
+from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
+from consumer_coord.errors import ConfigurationError
+
+#: Keywords of the constructor that are no settings.
+_KEYWORDS = ("logger",)
+_CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb")
+
+
+def constructor_arguments(
+    config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings, keywords for librdkafka's handle); settings may come as a dictionary, as keywords, or as both."""
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError("expected configuration dict")
+    if config is None and not keywords:
+        raise TypeError("expected configuration dict")
+    settings = {**(config or {}), **keywords}
+    # None unsets a setting, as in librdkafka.
+    settings = {name: value for name, value in settings.items() if value is not None}
+    for name in _CALLBACKS:
+        if name in settings and not callable(settings[name]):
+            raise TypeError(f"expected {name} property as a callable function")
+    if not callable(settings.get("on_commit", callable)):
+        raise to_kafka_exception(ConfigurationError("on_commit expects a callable"))
+    handed_over = {name: settings.pop(name) for name in _KEYWORDS if name in settings}
+    if "group.id" not in settings:
+        raise ValueError("Failed to create consumer: group.id must be set")
+    return settings, handed_over
+
+
+def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
+    """A setting that is true or false."""
+    return as_boolean(name, settings[name]) if name in settings else default
+
+
+def checked_rows(rows: Any) -> list[confluent_kafka.TopicPartition]:
+    """A list of TopicPartition; TypeError for anything else."""
+    if not isinstance(rows, list):
+        raise TypeError("requires list of TopicPartition")
+    for row in rows:
+        if not isinstance(row, confluent_kafka.TopicPartition):
+            raise TypeError("expected cimpl.TopicPartition")
+    return rows
+
+
+def subscription_arguments(topics: Sequence[Any], **callbacks: Callable[..., object] | None) -> list[str]:
+    """The topics; TypeError for what is no list, or no function."""
+    if not isinstance(topics, list):
+        raise TypeError("expected list of topic unicode strings")
+    for topic in topics:
+        if not isinstance(topic, str):
+            # confluent-kafka subscribes to str(topic), which is the name of no topic.
+            raise TypeError(f"expected list of topic unicode strings, not {topic!r}")
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise TypeError(f"{name} expects a callable")
+    return list(topics)
+
+
+def commit_keywords(asynchronous: bool, deprecated: Mapping[str, Any]) -> bool:
+    """``asynchronous``, also by its former name ``async``."""
+    for name in deprecated:
+        if name != "async":
+            raise TypeError(f"commit() got an unexpected keyword argument {name!r}")
+    return bool(deprecated.get("async", asynchronous))

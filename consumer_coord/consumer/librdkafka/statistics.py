@@ -1,0 +1,73 @@
+"""librdkafka's statistics with the group's figures laid over them, in the fields that librdkafka has for them.
+
+librdkafka reads partitions that were assigned by hand: of the group it knows nothing, and its ``consumer_lag``,
+``committed_offset`` and ``cgrp`` say so.  Fields are those of its STATISTICS.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.topic_partition import TopicPartition
+
+_INVALID = -1001
+
+
+class Statistics:
+    """The figures of one consumer."""
+
+    def __init__(
+        self, core: ConsumerCoordinator, engine: Engine, metrics: Callable[[], Mapping[str, float]], *, read_committed: bool
+    ) -> None:
+        self._core = core
+        self._engine = engine
+        self._metrics = metrics
+        #: What a reader can get at: the last stable offset, or the high watermark.
+        self._end = "ls_offset" if read_committed else "hi_offset"
+
+    def laid_over(self, text: str) -> str:
+        """librdkafka's JSON with our figures; on the thread whose turn it is."""
+        told: dict[str, Any] = json.loads(text)
+        confirmed = self._core.offsets.confirmed
+        for topic, about in told.get("topics", {}).items():
+            for number, figures in about.get("partitions", {}).items():
+                partition = TopicPartition(topic, int(number))
+                if partition in self._engine.reader.assigned:
+                    self._partition(figures, partition, confirmed.get(partition, _INVALID))
+        told["cgrp"] = self._group(told.get("cgrp", {}))
+        return json.dumps(told)
+
+    def _partition(self, figures: dict[str, Any], partition: TopicPartition, confirmed: int) -> None:
+        handed_out = self._engine.reader.finished_at(partition)
+        committed = confirmed if confirmed >= 0 else self._engine.auto.began_at(partition)
+        figures["app_offset"] = handed_out
+        figures["committed_offset"] = committed
+        end = figures.get(self._end, -1)
+        stored = self._engine.stored.get(partition)
+        finished = handed_out if stored is None else stored.offset
+        figures["stored_offset"] = finished
+        for name, at in (("consumer_lag", committed), ("consumer_lag_stored", finished)):
+            figures[name] = max(0, end - at) if end >= 0 and at >= 0 else -1
+
+    def _group(self, before: dict[str, Any]) -> dict[str, Any]:
+        core = self._core
+        metrics = self._metrics()
+        if not core.protocol.subscribed:
+            return before
+        in_group = core.generation >= 0
+        return {
+            **before,
+            "state": "up" if in_group else "wait-broker",
+            "stateage": int(metrics.get("last-rebalance-seconds-ago", 0) * 1000),
+            "join_state": "wait-join" if core.rebalancing else "steady" if in_group else "init",
+            "rebalance_age": int(metrics.get("last-rebalance-seconds-ago", 0) * 1000),
+            "rebalance_cnt": int(metrics.get("rebalance-total", 0)),
+            "rebalance_reason": core.application.failures.obstacle,
+            "assignment_size": len(core.assignment.held),
+            "generation_id": core.generation,
+            "member_id": core.member_id,
+        }

@@ -1,0 +1,144 @@
+"""The calls of a blocking consumer that are about offsets: commits, positions, where to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Message
+
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.handover import run_through
+from consumer_coord.consumer.librdkafka.arguments import checked_rows, commit_keywords
+from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of
+from consumer_coord.consumer.librdkafka.rows import (
+    Positions,
+    Rows,
+    nothing_to_commit,
+    raise_if_any_failed,
+    to_commit,
+    to_rows,
+)
+from consumer_coord.consumer.turns import Turns
+from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.printable import get_logger
+
+logger = get_logger(__name__)
+
+
+class OffsetCalls(Turns):
+    """See the module."""
+
+    _engine: Engine
+    _librdkafka: Librdkafka
+    _on_commit: Callable[[Any, Rows], object] | None
+
+    @property
+    def _handle(self) -> Any:
+        return self._librdkafka.handle
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: Rows | None = None,
+        asynchronous: bool = True,
+        **deprecated: Any,
+    ) -> Rows | None:
+        """Commit a message's offset + 1, given offsets, or all that is finished; with the group's generation.
+
+        Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
+        a list of TopicPartition, and raises when one of them could not be committed; the others are committed then.
+        """
+        self._check_open()
+        asynchronous = commit_keywords(asynchronous, deprecated)
+        with drop_in_exceptions():
+            self._coordinator.check_process()
+            wanted: Positions | None = to_commit(message, offsets)
+            if wanted is None:
+                wanted = self._run(self._engine.finished_now)
+            if not wanted:
+                if asynchronous or offsets == []:
+                    return None
+                raise nothing_to_commit()
+            if asynchronous:
+                if self._engine.commits.full:
+                    self._run(self._engine.commits.make_room)
+                self._engine.commits.start(wanted)
+                return None
+            result = run_through(self._engine.commit(wanted, None))
+            raise_if_any_failed(result)
+            return to_rows(wanted, result)
+
+    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
+        error = next((failure for failure in result.values() if failure is not None), None)
+        if self._on_commit is not None:
+            self._call_out(self._on_commit, None if error is None else to_kafka_error(error), to_rows(wanted, result))
+        elif error is not None:
+            logger.warning("an asynchronous commit failed: %s", error)
+
+    def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
+        """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
+
+        self._check_open()
+        wanted = to_commit(message, offsets)
+        if wanted is None:
+            raise ValueError("expected either message or offsets")
+
+        async def store() -> None:
+            self._engine.store(wanted)
+
+        self._run(store)
+
+    def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
+        """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
+        self._check_open()
+        wanted = [partition_of(row) for row in checked_rows(partitions)]
+        with drop_in_exceptions():
+            found = self._coordinator.committed(wanted, milliseconds(timeout))
+            return [native(partition, found[partition]) for partition in wanted]
+
+    def position(self, partitions: Rows) -> Rows:
+        """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
+
+        self._check_open()
+        wanted = [partition_of(row) for row in checked_rows(partitions)]
+
+        async def position() -> Rows:
+            found = await self._engine.positions(wanted)
+            return [native(partition, found.get(partition)) for partition in wanted]
+
+        return self._run(position)
+
+    def seek(self, partition: confluent_kafka.TopicPartition) -> None:
+        """Go on at another offset of an assigned partition; inside on_assign, begin there."""
+        self._check_open()
+        (row,) = checked_rows([partition])
+        self._run(lambda: self._engine.seek(partition_of(row), position_of(row), in_callback=self._in_callback))
+
+    def get_watermark_offsets(
+        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
+    ) -> tuple[int, int] | None:
+        """(first offset, end offset) of a partition."""
+        limit = {} if timeout is None else {"timeout": timeout}
+
+        async def ask() -> tuple[int, int] | None:
+            found: tuple[int, int] | None = self._handle.get_watermark_offsets(partition, cached=cached, **limit)
+            return found
+
+        return self._run(ask)
+
+    def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
+        """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
+
+        async def ask() -> Rows:
+            found: Rows = self._handle.offsets_for_times(partitions, *([] if timeout is None else [timeout]))
+            return found
+
+        return self._run(ask)
+
+
+def milliseconds(timeout: float | None) -> float | None:
+    """confluent-kafka's time limits in milliseconds; None and negative ones are none."""
+    return None if timeout is None or timeout < 0 else timeout * 1000

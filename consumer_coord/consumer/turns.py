@@ -1,0 +1,109 @@
+"""Whose turn it is to use an engine: one thread at a time, and what a callback may call meanwhile.
+
+One thread at a time uses the engine; another one waits for its turn, which a long poll passes on between two slices of
+waiting.  The turn is an attribute, ``_user``, and not a lock: a signal handler may raise in any call, also in that of
+``lock.release()``, but never between the statements that end ``poll`` and call nothing.  So a message is handed out and
+the turn given back, or neither.  (CPython runs signal handlers, and other threads, between calls only.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from threading import get_ident
+from typing import Any, TypeVar
+
+from consumer_coord.consumer.blocking import BlockingCoordinator
+from consumer_coord.consumer.handover import run_through
+from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.errors import ClosedError, ConcurrentUseError
+from consumer_coord.group.coordinator import ConsumerCoordinator
+
+T = TypeVar("T")
+
+#: A thread that waits for its turn looks so often.
+_TURN_S = 0.001
+#: A poll that passes its turn on takes it again after this long if the other thread did not come.
+_PASS_S = 0.02
+
+
+class Turns:
+    """The part of a blocking consumer that decides who may call."""
+
+    _coordinator: BlockingCoordinator
+    _core: ConsumerCoordinator
+    #: True before the consumer was made, and after it was closed.
+    _closed = True
+    #: The thread whose turn it is, 0 for none; and how many wait for theirs.
+    _user = 0
+    _waiting = 0
+    #: The thread that a callback runs on.
+    _calling = 0
+
+    def _check_open(self, what: str = "Consumer closed") -> None:
+        if self._closed:
+            raise to_kafka_exception(ClosedError(what))
+
+    def _wait_for_turn(self, me: int) -> None:
+        """Returns when nobody has the turn: the caller takes it by its next statement."""
+        self._coordinator.check_process()
+        if self._user == me:
+            raise to_kafka_exception(
+                ConcurrentUseError(
+                    "this call interrupts another one of the same thread: a signal handler may call wakeup(), and nothing else"
+                )
+            )
+        self._waiting += 1
+        try:
+            while self._user:
+                # A thread that polls without a pause passes its turn on when it looks.
+                self._core.application.attention = True
+                time.sleep(_TURN_S)
+        finally:
+            self._waiting -= 1
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine of the engine in this thread's turn; inside a callback it is the turn of the callback's caller."""
+        self._check_open()
+        me, mine = get_ident(), False
+        with drop_in_exceptions():
+            if self._user == me and self._calling == me:
+                return run_through(work())
+            try:
+                self._coordinator.check_process()
+                if self._user:
+                    self._wait_for_turn(me)
+                self._user = me
+                mine = True
+                self._check_open()
+                return run_through(work())
+            finally:
+                if mine and self._user == me:
+                    self._user = 0
+
+    @property
+    def _in_callback(self) -> bool:
+        """True inside a callback of the application, on its thread."""
+        return self._calling != 0 and self._calling == get_ident() == self._user
+
+    def _call_out(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call the application."""
+        before = self._calling
+        self._calling = get_ident()
+        try:
+            function(*arguments)
+        finally:
+            self._calling = before
+
+    def _pass_turn(self) -> None:
+        """Let a thread that waits have its turn, and take the turn again."""
+        me = self._user
+        self._user = 0
+        ends = time.monotonic() + _PASS_S
+        while self._waiting and not self._user and time.monotonic() < ends:
+            time.sleep(_TURN_S / 2)
+        if self._user:
+            self._wait_for_turn(me)
+        self._user = me
+        # Whatever the other one did: look before anything is handed out.
+        self._core.application.attention = True

@@ -1,0 +1,51 @@
+"""What the log says of a group of the consumer protocol: its epoch, and the epochs of its members (KIP-848)."""
+
+from __future__ import annotations
+
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire import consumer_group_records as records
+
+
+class ConsumerGroupTruth:
+    """The records of types 3 and 8 of one group, as they are written."""
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        #: The group epoch, None while the group is not one of the consumer protocol.
+        self.epoch: int | None = None
+        #: member id -> its epoch, and the one before, which it knows until it hears of the other.
+        self.members: dict[str, tuple[int, int]] = {}
+
+    def on_record(self, key: bytes, value: bytes | None) -> str | None:
+        """A record; returns what is worth a line of the history.  Raises ValueError for an epoch that does not grow."""
+        try:
+            decoded = records.decode_key(key)
+        except MalformedMessageError:
+            return None
+        if isinstance(decoded, records.ConsumerGroupMetadataKey) and decoded.group_id == self._group_id:
+            return self._on_group(decoded, value)
+        if isinstance(decoded, records.ConsumerGroupCurrentMemberAssignmentKey) and decoded.group_id == self._group_id:
+            if value is None:
+                self.members.pop(decoded.member_id, None)
+                return f"member {decoded.member_id} is out"
+            current = records.decode_value(decoded, value)
+            assert isinstance(current, records.ConsumerGroupCurrentMemberAssignmentValue)
+            self.members[decoded.member_id] = (current.member_epoch, current.previous_member_epoch)
+            return f"member {decoded.member_id} is in epoch {current.member_epoch}, state {current.state}"
+        return None
+
+    def _on_group(self, key: records.ConsumerGroupMetadataKey, value: bytes | None) -> str:
+        if value is None:
+            self.epoch = None
+            self.members.clear()
+            return "the group is none of the consumer protocol any more"
+        found = records.decode_value(key, value)
+        assert isinstance(found, records.ConsumerGroupMetadataValue)
+        if self.epoch is not None and found.epoch < self.epoch:
+            raise ValueError(f"group epoch {self.epoch} is followed by {found.epoch}")
+        self.epoch = found.epoch
+        return f"group epoch {found.epoch}"
+
+    def counts(self, member_id: str, epoch: int) -> bool:
+        """True when the group counts this member, with an epoch that it may know."""
+        return epoch > 0 and epoch in self.members.get(member_id, ())

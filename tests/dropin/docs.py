@@ -1,0 +1,45 @@
+"""The tables of docs/confluent-kafka.md, made from what the tests know.  ``python -m tests.dropin.docs`` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from tests.dropin import settings
+from tests.dropin.explained import EXPLAINED
+from tests.dropin.test_programs import PROGRAMS
+
+DOCS = Path(__file__).parents[2] / "docs" / "confluent-kafka.md"
+
+
+def programs() -> str:
+    """The count of programs, and the differences that stay."""
+    same = len(PROGRAMS) - len(EXPLAINED)
+    lines = [f"{len(PROGRAMS)} programs, {same} with the same outcome, {len(EXPLAINED)} explained:", ""]
+    lines += ["| program | why the outcomes differ |", "| --- | --- |"]
+    return "\n".join(lines + [f"| {name} | {why} |" for name, why in EXPLAINED.items()])
+
+
+def all_settings() -> str:
+    """The count of settings by what becomes of them, and the table."""
+    count = Counter(fate.kind for fate in settings.FATES.values())
+    told = ", ".join(f"{number} {kind}" for kind, number in sorted(count.items()))
+    lines = [f"{len(settings.FATES)} settings: {told}.", "", "| setting | what becomes of it |", "| --- | --- |"]
+    for name, fate in sorted(settings.FATES.items()):
+        lines.append(f"| `{name}` | {fate.kind}{': ' + fate.why if fate.why else ''} |")
+    return "\n".join(lines)
+
+
+def with_tables(text: str) -> str:
+    """The page with its tables as they should be."""
+    for name, table in (("programs", programs()), ("settings", all_settings())):
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        assert len(pattern.findall(text)) == 1, name
+        text = pattern.sub(lambda _, table=table, begin=begin, end=end: f"{begin}\n{table}\n{end}", text)  # type: ignore[misc]
+    return text
+
+
+if __name__ == "__main__":
+    DOCS.write_text(with_tables(DOCS.read_text()))
