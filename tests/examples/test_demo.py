@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_every_order_is_processed_while_members_come_go_and_die(protocol: str) -> None:
+def test_every_order_is_processed_while_members_come_go_and_die(protocol: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--orders", "100000", "--protocol", protocol],
+        [sys.executable, "-m", "examples.demo", "--orders", "100000", "--protocol", protocol, "--web", "127.0.0.1:0"],
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
@@ -29,6 +33,9 @@ def test_every_order_is_processed_while_members_come_go_and_die(protocol: str) -
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "100,000 processed, counted by customer: none missing" in done.stdout
+    assert re.search(r"the group, live: http://127\.0\.0\.1:\d+/$", done.stdout, re.MULTILINE)
+    page = (tmp_path / "consumer-coord-demo.html").read_text()
+    assert all(f'"client":"{name}"' in page for name in ("ann", "bob", "cid", "dan", "eve"))
     for line in ("eve joins", "bob leaves", "ann is killed", "partitions changed hands"):
         assert line in done.stdout
 
