@@ -503,10 +503,14 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return await self._ask(lambda handle: handle.cluster_id(timeout=timeout))
 
     async def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Not offered: the control plane reads its credentials once."""
-        raise to_kafka_exception(
-            FatalError("set_sasl_credentials is not supported: make a new consumer with the new credentials")
-        )
+        """New credentials for connections that are made from now on; without effect for mechanisms without passwords.
+
+        Members of one loop with the same settings share their connections, and so these.
+        """
+        if not isinstance(username, str) or not isinstance(password, str):
+            raise TypeError("set_sasl_credentials takes two texts: username and password")
+        await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
+        self._core.cluster.use_credentials(username, password)
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask librdkafka's handle, on its thread; not while it fetches."""

@@ -87,7 +87,7 @@ class AsyncHome:
         self._work = self._loop.create_task(run(), context=context)
         await asyncio.shield(self._work)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Waits for the callback of a call that was cancelled."""
         if self._work is not None and not self._work.done():
             await asyncio.wait({self._work})

@@ -45,5 +45,5 @@ class BlockingHome:
         """Nothing cancels it; an exception that is not the application's own leaves through it."""
         await work
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Nothing goes on."""

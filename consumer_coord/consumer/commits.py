@@ -104,7 +104,7 @@ class AutoCommit:
         return OFFSET_INVALID if at is None else at.offset
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """These are read no more: somebody else may commit them."""
+        """These are not read any more: another member may commit them."""
         for partition in partitions:
             self._last.pop(partition, None)
 
@@ -147,7 +147,7 @@ Tell = Callable[[Positions, CommitResult], None]
 
 
 class AsynchronousCommits:
-    """Commits that nobody waits for; each is told of exactly once, in the order of the calls."""
+    """Asynchronous commits: the outcome of each is reported exactly once, in the order of the calls."""
 
     def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, identity: TopicIdentity) -> None:
         self._core = core

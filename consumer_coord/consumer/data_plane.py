@@ -50,7 +50,7 @@ class DataPlane(Protocol):
         A caller that is cancelled loses nothing: what was taken reaches ``sink`` all the same.
         """
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Returns when no operation that was begun is still under way."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:

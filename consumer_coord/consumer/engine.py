@@ -227,7 +227,7 @@ class Engine:
         if self.closing:
             raise ClosedError("the consumer is closed")
         try:
-            await self._home.settled()
+            await self._home.wait_idle()
             await self.reader.ready()
             core.application.polled(looks=True)
             if self._woken:
@@ -255,7 +255,7 @@ class Engine:
                 "%s: the topic was deleted and made again while it was read; reading begins with its first record",
                 listed(recreated),
             )
-            await self._home.settled()
+            await self._home.wait_idle()
             await self.reader.ready()
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
             self.identity.begun_anew(recreated)
@@ -299,7 +299,7 @@ class Engine:
 
     async def give_up_all(self, ends: float) -> CoordinatorError | None:
         """Everything held is revoked, or was lost; before close and unsubscribe.  Returns what a callback raised first."""
-        await self._home.settled()
+        await self._home.wait_idle()
         await self.reader.ready()
         core = self.core
         core.prepare_to_leave()

@@ -74,7 +74,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
     ``config`` is one dictionary of Kafka's settings for both planes; keywords add to it.  Calls from several threads wait for
-    each other; :meth:`wakeup` and commits of given offsets wait for nobody.  What goes wrong in the background ``poll`` and
+    each other; :meth:`wakeup` and commits of given offsets do not wait.  What goes wrong in the background ``poll`` and
     ``consume`` hand out as a message with ``error()``, or raise if ``poll.raises.errors`` is true.  Errors of calls are this
     package's and ``KafkaException`` at once.  Also a context manager, and an iterator over messages.
 

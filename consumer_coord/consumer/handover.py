@@ -84,7 +84,7 @@ class Handover:
         self.callbacks = Callbacks()
         #: Of which on_assign told, and nothing since.
         self.told: set[TopicPartition] = set()
-        #: What callbacks raised, wrapped, until somebody takes it.
+        #: What callbacks raised, wrapped, until :meth:`take_failure`.
         self.failures: list[CoordinatorError] = []
         #: On their way from the application to the group.
         self._giving_up: Partitions = frozenset()

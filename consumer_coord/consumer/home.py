@@ -40,5 +40,5 @@ class Home(Protocol):
     async def through(self, work: Coroutine[Any, Any, None]) -> None:
         """Await ``work``, which goes on to its end even when the waiting is cancelled."""
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Returns when no such work is under way."""

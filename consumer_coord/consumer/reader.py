@@ -58,7 +58,7 @@ class Reader:
 
     async def ready(self) -> None:
         """Wait for what was begun, and put right what was interrupted; before anything else."""
-        await self.plane.settled()
+        await self.plane.wait_idle()
         if self.unsure:
             await self._repair()
 
@@ -160,7 +160,7 @@ class Reader:
     async def start(self, positions: Positions, *, begun: Collection[TopicPartition] = ()) -> None:
         """Fetch these partitions from these positions; paused ones stay paused.
 
-        Those in ``begun`` begin where nobody has committed yet, so their beginning is a position to commit.
+        The group has no commit for those in ``begun``, so where they begin is a position to commit.
         """
         if not positions:
             return

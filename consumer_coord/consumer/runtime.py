@@ -68,7 +68,7 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: Callable[[], None]) -> None:
+    def complete(result: Callable[[], None]) -> None:
         # The one who waited may have been cancelled, and the loop may have ended before the work did.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: None if outcome.done() else result())
@@ -78,9 +78,9 @@ async def _in_thread(function: Callable[[], T], /) -> T:
             value = function()
         except BaseException as error:  # noqa: BLE001 - handed to the one who waits
             failure = error
-            settle(lambda: outcome.set_exception(failure))
+            complete(lambda: outcome.set_exception(failure))
         else:
-            settle(lambda: outcome.set_result(value))
+            complete(lambda: outcome.set_result(value))
 
     threading.Thread(target=run, name="consumer-coord-work", daemon=True).start()
     return await outcome

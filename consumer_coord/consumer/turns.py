@@ -45,7 +45,7 @@ class Turns:
             raise to_kafka_exception(ClosedError(what))
 
     def _wait_for_turn(self, me: int) -> None:
-        """Returns when nobody has the turn: the caller takes it by its next statement."""
+        """Returns when the turn is free: the caller takes it by its next statement."""
         self._coordinator.check_process()
         if self._user == me:
             raise to_kafka_exception(

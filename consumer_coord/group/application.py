@@ -72,7 +72,7 @@ class Application:
         failure = self.failures.take()
         if failure is None and not waits:
             if not looks:
-                self.attention = not self._assignment.settled
+                self.attention = not self._assignment.reconciled
             return
         self.attention = True
         self.call(self._signal.fire)

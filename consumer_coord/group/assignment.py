@@ -149,7 +149,7 @@ class AssignmentState:
     # -- the application's side -------------------------------------------------------------------------------------
 
     @property
-    def settled(self) -> bool:
+    def reconciled(self) -> bool:
         """True when there is nothing to do for the application: a cheap look before :meth:`change`."""
         with self._lock:
             return not self._change()

@@ -116,7 +116,7 @@ class _Ticket:
     deadline: Deadline
     results: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
 
-    def settle(self, partition: TopicPartition, result: CoordinatorError | None) -> None:
+    def complete(self, partition: TopicPartition, result: CoordinatorError | None) -> None:
         if partition in self.entries and partition not in self.results:
             self.results[partition] = result
             if len(self.results) == len(self.entries) and not self.future.done():
@@ -154,7 +154,7 @@ class CommittedOffsets:
         #: What the coordinator confirmed last, for each partition; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
         #: Fires when a commit, or a part of one, is answered.
-        self._settled = Signal()
+        self._completed = Signal()
         #: Partitions of the commit under way that the coordinator does not know, and since when.
         self._unknown_since: dict[TopicPartition, float] = {}
         #: What stood in the way of a commit last.
@@ -210,7 +210,7 @@ class CommittedOffsets:
 
         def over(_: asyncio.Future[CommitResult]) -> None:
             timer.cancel()
-            self._settled.fire()
+            self._completed.fire()
 
         future.add_done_callback(over)
         if self._lane is None or self._lane.done():
@@ -227,10 +227,10 @@ class CommittedOffsets:
             open_ones = ticket.entries.keys() - ticket.results.keys()
             return not ticket.future.done() and (wanted is None or not wanted.isdisjoint(open_ones))
 
-        def settled() -> bool:
+        def all_complete() -> bool:
             return not any(map(concerns, before))
 
-        return await self._settled.until(settled, deadline)
+        return await self._completed.until(all_complete, deadline)
 
     async def _run_lane(self) -> None:
         while self._waiting:
@@ -252,7 +252,7 @@ class CommittedOffsets:
                 ticket.future.set_exception(error)
 
     async def _send_all(self, tickets: list[_Ticket]) -> None:
-        """Send the merged offsets of ``tickets`` until each is settled or its deadline passed."""
+        """Send the merged offsets of ``tickets`` until each is complete or its deadline passed."""
         entries: dict[TopicPartition, _Entry] = {}
         for ticket in tickets:
             entries.update(ticket.entries)
@@ -320,7 +320,7 @@ class CommittedOffsets:
         if refused:
             self._metrics.record("commit-refused")
         for partition in refused:
-            self._settle(
+            self._complete(
                 tickets,
                 partition,
                 CommitFailedError(
@@ -359,7 +359,7 @@ class CommittedOffsets:
         used: Generation,
         broker: Broker,
     ) -> tuple[dict[TopicPartition, _Entry], CoordinatorError | None]:
-        """Settle what is settled; what has to be sent again, and the error that says why."""
+        """Complete what the answer completes; returns what has to be sent again, and the error that says why."""
         remaining = dict(entries)
         last: CoordinatorError | None = None
         names = {entry.topic_id: partition.topic for partition, entry in entries.items() if entry.topic_id is not None}
@@ -378,18 +378,18 @@ class CommittedOffsets:
                 elif code == codes.NONE:
                     del remaining[partition]
                     self.confirmed[partition] = entries[partition].position.offset
-                    self._settle(tickets, partition, None)
+                    self._complete(tickets, partition, None)
                 elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
                     last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)
                     since = self._unknown_since.setdefault(partition, now())
                     if now() - since >= _UNKNOWN_TOPIC_S:
                         del remaining[partition]
-                        self._settle(tickets, partition, last)
+                        self._complete(tickets, partition, last)
                 elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
                     last = RetriableError(f"committing {partition}: {codes.error_name(code)}", code=code)
                 else:
                     del remaining[partition]
-                    self._settle(tickets, partition, self._final(code, partition, used))
+                    self._complete(tickets, partition, self._final(code, partition, used))
         return remaining, last
 
     def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:
@@ -415,12 +415,12 @@ class CommittedOffsets:
             " What was processed since the last commit will be processed again; poll to rejoin"
         )
 
-    def _settle(
+    def _complete(
         self, tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None
     ) -> None:
         for ticket in tickets:
-            ticket.settle(partition, result)
-        self._settled.fire()
+            ticket.complete(partition, result)
+        self._completed.fire()
 
     async def _after_rebalance(
         self,
@@ -451,7 +451,7 @@ class CommittedOffsets:
                 await self._member.wait_for_sync(deadline)
             except RequestTimedOutError as error:
                 for partition in entries:
-                    self._settle(tickets, partition, RebalanceInProgressError(f"{partition}: {error}", code=code))
+                    self._complete(tickets, partition, RebalanceInProgressError(f"{partition}: {error}", code=code))
                 return {}
         keep = self._still_held(entries, tickets, code)
         if keep:
@@ -468,7 +468,7 @@ class CommittedOffsets:
             if entry.ownership is not None and held[partition] == entry.ownership:
                 keep[partition] = entry
             else:
-                self._settle(tickets, partition, CommitFailedError(self._refusal(code), code=code))
+                self._complete(tickets, partition, CommitFailedError(self._refusal(code), code=code))
         return keep
 
     # -- committed offsets --------------------------------------------------------------------------------------------

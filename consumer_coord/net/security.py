@@ -126,7 +126,7 @@ def load(settings: Mapping[str, Any]) -> Security:
     mechanism = _check_sasl(sasl) if protocol.startswith("sasl_") else ""
     if mechanism == "PLAIN" and protocol == "sasl_plaintext":
         _warn_once(
-            "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password as it is: everybody on the way can"
+            "sasl.mechanism=PLAIN with security.protocol=SASL_PLAINTEXT sends the password as it is: any machine on the way can"
             " read it; use SASL_SSL, or SCRAM-SHA-512"
         )
     return Security(protocol, _ssl_context(tls) if protocol.endswith("ssl") else None, mechanism, sasl)

@@ -173,7 +173,7 @@ class SimulatedPlane:
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         await asyncio.shield(self._begin(_Call(self._process.create_future(), None, most, wait_s, sink)))
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         if self._last is not None and not self._last.done():
             await asyncio.wait({self._last})
 

@@ -415,7 +415,7 @@ class _Group:
             member is not None
             and not member.rebalancing
             and member.generation == group.generation_id
-            and member.assignment.settled
+            and member.assignment.reconciled
             for member in members
         )
 

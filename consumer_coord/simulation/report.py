@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.simulation.deployment import DeploymentResult, Ownership
-from consumer_coord.watch.model import NOBODY, Message, runs
+from consumer_coord.watch.model import UNOWNED, Message, runs
 from consumer_coord.watch.page import render_page, write_page
 from consumer_coord.watch.recording import Meta, Recording, Table
 
@@ -75,12 +75,12 @@ def _messages(result: DeploymentResult) -> list[Message]:
     """A message for each moment at which something changed."""
     topics = result.deployment.topics
     places = [(topic, number) for topic, count in topics.items() for number in range(count)]
-    owners = {topic: [NOBODY] * count for topic, count in topics.items()}
+    owners = {topic: [UNOWNED] * count for topic, count in topics.items()}
     changes: dict[float, list[tuple[int, int]]] = defaultdict(list)
     # What is let go of and taken up at one moment: the new owner counts.
     for each in result.ownerships:
         if each.to is not None:
-            changes[round(each.to, 3)].append((each.partition, NOBODY))
+            changes[round(each.to, 3)].append((each.partition, UNOWNED))
     for each in result.ownerships:
         changes[round(each.since, 3)].append((each.partition, each.member))
     rebalances = _rebalances(result)
@@ -95,7 +95,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
         for partition, owner in changes.get(at, ()):
             topic, number = places[partition]
             owners[topic][number] = owner
-        unowned = sum(now.count(NOBODY) for now in owners.values())
+        unowned = sum(now.count(UNOWNED) for now in owners.values())
         change: dict[str, Any] = {"unowned": [unowned, round(unowned_s, 1)]}
         if changed := {topic: found for topic, now in owners.items() if (found := runs(before[topic], now))}:
             change["owners"] = changed

@@ -181,7 +181,7 @@ async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -
         loopback = server.is_loopback(host)
         if not loopback:
             warn(
-                f"Warning: {host} may be reached from other machines, and the page asks nobody for a password:"
+                f"Warning: {host} may be reached from other machines, and the page asks for no password:"
                 " it shows the names of groups, topics, members and hosts"
             )
         shown = f"[{host}]" if ":" in host else host

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.watch.model import NOBODY, Message, Owners, runs
+from consumer_coord.watch.model import UNOWNED, Message, Owners, runs
 
 #: Rebalances of a group that a folded past still names.
 _MOST_REBALANCES = 200
@@ -50,7 +50,7 @@ class _Group:
             self.topics[topic] = count
             owners = self.owners.setdefault(topic, [])
             del owners[count:]
-            owners += [NOBODY] * (count - len(owners))
+            owners += [UNOWNED] * (count - len(owners))
         for topic, changed in change.get("owners", {}).items():
             owners = self.owners[topic]
             for first, last, owner in changed:

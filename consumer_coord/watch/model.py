@@ -17,7 +17,7 @@ from consumer_coord.watch import reasons as why
 from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 
 #: The owner of a partition that no member is assigned.
-NOBODY = -1
+UNOWNED = -1
 #: How long a change that asks for a rebalance (a topic that grew) waits for it: Kafka's ``metadata.max.age.ms``.
 _PENDING_S = 300.0
 #: Partitions with the largest lag that a message names.
@@ -218,10 +218,10 @@ class GroupTracker:
         owners: Owners = {}
         for topic, count in self._counts.items():
             if look.tells_owners:
-                owners[topic] = [NOBODY] * count
+                owners[topic] = [UNOWNED] * count
             else:
-                known = [owner if owner in present else NOBODY for owner in self._owners.get(topic, ())[:count]]
-                owners[topic] = known + [NOBODY] * (count - len(known))
+                known = [owner if owner in present else UNOWNED for owner in self._owners.get(topic, ())[:count]]
+                owners[topic] = known + [UNOWNED] * (count - len(known))
         if look.tells_owners:
             for member in look.members:
                 number = self._numbers[member.key]
@@ -233,7 +233,7 @@ class GroupTracker:
         return changed
 
     def _unowned(self) -> int:
-        return sum(owners.count(NOBODY) for owners in self._owners.values())
+        return sum(owners.count(UNOWNED) for owners in self._owners.values())
 
     def _count(self, before: GroupLook | None, at: float) -> None:
         if before is not None:
@@ -292,7 +292,7 @@ class GroupTracker:
         rebalance = self._rebalance
         assert rebalance is not None
         moved = sum(
-            was not in (NOBODY, now)
+            was not in (UNOWNED, now)
             for topic, owners in rebalance.owners.items()
             for was, now in zip(owners, self._owners.get(topic, ()), strict=False)
         )
@@ -314,7 +314,7 @@ class GroupTracker:
         for partition, lag in lags.items():
             sums[partition.topic] += lag
             owners = self._owners.get(partition.topic, ())
-            if partition.partition < len(owners) and (owner := owners[partition.partition]) != NOBODY:
+            if partition.partition < len(owners) and (owner := owners[partition.partition]) != UNOWNED:
                 members[str(owner)] = members.get(str(owner), 0) + lag
         rows = {topic: [lag, read.get(topic), written.get(topic)] for topic, lag in sums.items()}
         if rows != self._lags:
@@ -352,4 +352,4 @@ def _generation(look: GroupLook) -> int:
 
 
 def _unowned_among(owners: Owners) -> int:
-    return sum(numbers.count(NOBODY) for numbers in owners.values())
+    return sum(numbers.count(UNOWNED) for numbers in owners.values())

@@ -534,7 +534,7 @@ def test_calls_are_carried_out_in_their_order_although_nobody_waits(play: Callab
         for task in begun:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
-        await plane.settled()
+        await plane.wait_idle()
         assert await plane.assignment() == {one}
         assert offsets(await take(plane, 2)) == [7, 8]
         await plane.close()
@@ -553,7 +553,7 @@ def test_what_a_cancelled_fetch_took_reaches_its_sink(play: Callable[[Story], No
             await asyncio.sleep(0)
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
-            await plane.settled()
+            await plane.wait_idle()
             if len(found) == 50:
                 break
         assert offsets(found) == list(range(50))

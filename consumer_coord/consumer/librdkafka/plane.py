@@ -55,7 +55,7 @@ _planes: weakref.WeakSet[Librdkafka] = weakref.WeakSet()
 def _keep_handles() -> None:
     """In a forked child librdkafka's threads are missing: a handle that is destroyed there ends the process (``abort()``).
 
-    So each gets one reference that nobody gives back.
+    So each gets one reference more, which is never released.
     """
     for plane in _planes:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plane.handle))
@@ -199,7 +199,7 @@ class Inline:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
         sink(self._kafka.fetch(most, wait_s))
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """A call is over when it returns."""
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
@@ -255,7 +255,7 @@ class Threaded:
         call = self.executor.submit(_after, self._call, function) if self._many else self.executor.submit(function)
         self._call = call
         future: asyncio.Future[T] = asyncio.wrap_future(call)
-        # Its outcome belongs to the one who awaits; if that one was cancelled, to nobody.
+        # Mark an exception as retrieved: the caller that awaited it may have been cancelled.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._last = future
         return future
@@ -283,7 +283,7 @@ class Threaded:
         future.add_done_callback(arrived)
         await asyncio.shield(future)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         if self._last is not None and not self._last.done():
             await asyncio.wait({self._last})
 

@@ -2,7 +2,7 @@
 
 One background task, :meth:`ConsumerMember._drive`, sends heartbeats: at the interval that the coordinator tells, and at once
 when there is something to say.  Their answers tell what to hold.  The application carries that out when it polls; it is never
-waited for.  What it has let go of is acknowledged as soon as the commits of it are answered, and then the group gives it to
+waited for.  What it has revoked is acknowledged as soon as the commits of it are answered, and then the group gives it to
 other members.
 
 The states are those of ``states.py``; ``reconciliation.py`` resolves topic ids.  Everything here runs on one event loop,
@@ -29,15 +29,16 @@ from consumer_coord.errors import (
 from consumer_coord.group.answers import Step
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.consumer_protocol import answers, requests
+from consumer_coord.group.consumer_protocol.epochs import Epochs
 from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_up
 from consumer_coord.group.consumer_protocol.leaving import say_goodbye
-from consumer_coord.group.consumer_protocol.polls import PollWatch
+from consumer_coord.group.consumer_protocol.polls import PollMarks, PollWatch
 from consumer_coord.group.consumer_protocol.requests import Said
 from consumer_coord.group.consumer_protocol.schedule import EARLY_MS, Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.speaking import Speaking
 from consumer_coord.group.consumer_protocol.states import Event, State, after
-from consumer_coord.group.generation import NO_GENERATION, Generation
+from consumer_coord.group.generation import Generation
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
@@ -57,23 +58,13 @@ class ConsumerMember:
         self._with = context
         self._state = State.UNSUBSCRIBED
         self._subscription: TopicSubscription = NOTHING
-        self._generation = NO_GENERATION
-        #: The last one that was lost.
-        self._lost_generation = NO_GENERATION
-        #: Counts memberships: an answer to a heartbeat of a former one is nothing to this one.
-        self._era = 0
+        self._epochs = Epochs()
         #: True from the first heartbeat with epoch 0 until the goodbye: the coordinator may count this member.
         self._asked = False
         self._holdings = Holdings(context)
         self._speaking = Speaking(config, cluster, context.watch)
         self._asking = False
-        #: The epoch that a commit was refused with, until a heartbeat tells the present one.
-        self._doubted: Generation | None = None
-        #: The count of polls: when it was found not to poll, began to leave, or when a transaction began to hold the epoch.
-        self._parked_at: int | None = None
-        self._leaving_at: int | None = None
-        self._held_at: int | None = None
-        self._held_until = 0.0
+        self._marks = PollMarks()
         #: True while it ends: no rebalance will complete any more.
         self._ending = False
         self._joins_again = False
@@ -98,7 +89,7 @@ class ConsumerMember:
     @property
     def generation_state(self) -> Generation:
         """The member epoch, as generation, and the member id; -1 outside the group."""
-        return self._generation
+        return self._epochs.present
 
     @property
     def state(self) -> State:
@@ -125,7 +116,7 @@ class ConsumerMember:
     @property
     def member_epoch(self) -> int:
         """The epoch, -1 outside the group."""
-        return self._generation.generation_id
+        return self._epochs.present.generation_id
 
     @property
     def expects_more(self) -> bool:
@@ -142,7 +133,7 @@ class ConsumerMember:
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Subscribe; the next heartbeat, which goes out at once, says so."""
-        self._leaving_at = None
+        self._marks.leaving_at = None
         if subscription != self._subscription:
             self._subscription = subscription
             self._speaking.subscribe(subscription)
@@ -189,7 +180,7 @@ class ConsumerMember:
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
         """The application gave these up: acknowledge it when commits of them have been answered."""
-        if not partitions or self._leaving_at is not None or not self._state.in_group:
+        if not partitions or self._marks.leaving_at is not None or not self._state.in_group:
             return
         self._holdings.giving_up |= partitions
         if self._acknowledging is None or self._acknowledging.done():
@@ -197,7 +188,7 @@ class ConsumerMember:
 
     def prepare_to_leave(self, polls: int) -> None:
         """It gives up everything: nothing of that is acknowledged, and a static member's place keeps its partitions."""
-        self._leaving_at = polls
+        self._marks.leaving_at = polls
         self._with.application.attention = True
         if self._state.in_group and self._state is not State.PREPARE_LEAVING:
             self._go(Event.LEAVE)
@@ -205,23 +196,16 @@ class ConsumerMember:
     async def hold_joins(self, polls: int) -> Generation:
         """Keep the epoch: no heartbeat is sent until the next poll, at most for half a session."""
         half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
-        self._held_at = polls
-        self._held_until = now() + half.within(self._session.timeout_ms / 2) / 1000
+        self._marks.hold(polls, now() + half.within(self._session.timeout_ms / 2) / 1000)
         self._with.application.attention = True
         await self._with.signal.until(lambda: not self._asking or self.lease.clock() >= self.lease.until, half)
-        return self._lost_generation if self._with.assignment.any_lost else self._generation
+        return self._epochs.lost if self._with.assignment.any_lost else self._epochs.present
 
     def polled(self, polls: int) -> bool:
         """End what waited for a poll; thread-safe."""
-        if (self._held_at is not None and self._held_at != polls) or (
-            self._leaving_at is not None and self._leaving_at != polls
-        ):
-            if self._held_at != polls:
-                self._held_at = None
-            if self._leaving_at != polls:
-                self._leaving_at = None
+        if self._marks.polled(polls):
             self._with.application.call(self._with.signal.fire)
-        return self._parked_at is not None or self._held_at is not None
+        return self._marks.waiting
 
     def metadata_changed(self) -> None:
         """Topics of the target may be known now, and others may match the pattern."""
@@ -239,7 +223,7 @@ class ConsumerMember:
         while True:
             await self._with.signal.until(*self._next_look())
             self._come_back()
-            if not self._state.heartbeats or (self._leaving_at is not None and not self._state.in_group):
+            if not self._state.heartbeats or (self._marks.leaving_at is not None and not self._state.in_group):
                 continue
             if self._polls.expired and self._state is not State.PREPARE_LEAVING:
                 await self.poll_interval_exceeded()
@@ -273,11 +257,11 @@ class ConsumerMember:
 
     def _send_at(self) -> float:
         """When the next heartbeat is to be sent, of the loop's clock."""
-        if not self._state.heartbeats or (self._leaving_at is not None and not self._state.in_group):
+        if not self._state.heartbeats or (self._marks.leaving_at is not None and not self._state.in_group):
             return math.inf
         due = self._schedule.at(urgent=self._urgent())
-        if self._held_at is not None and self._held_at == self._with.application.polls:
-            due = max(due, self._held_until)
+        if self._marks.held_at is not None and self._marks.held_at == self._with.application.polls:
+            due = max(due, self._marks.held_until)
         return due
 
     def _urgent(self) -> bool:
@@ -290,11 +274,11 @@ class ConsumerMember:
 
     async def _heartbeat(self) -> None:
         """Send one, and take in what its answer says; raises a retriable error when it was not heard."""
-        context, era = self._with, self._era
+        context, era = self._with, self._epochs.era
         joins = self._state is State.JOINING
         broker = await context.link.find(Deadline.after(self._session.timeout_ms))
         await (self._join_pace if joins else self._pace).turn()
-        if era != self._era or not self._state.heartbeats:
+        if era != self._epochs.era or not self._state.heartbeats:
             return
         said: list[Said] = []
         epoch = requests.JOIN_EPOCH if joins else self.member_epoch
@@ -315,7 +299,7 @@ class ConsumerMember:
         finally:
             self._asking = False
             context.signal.fire()
-        if era == self._era:
+        if era == self._epochs.era:
             context.metrics.record("heartbeat", (now() - started) * 1000)
             self._take(answer, said[0], broker, joins=joins, started=started, sent=sent)
 
@@ -349,13 +333,11 @@ class ConsumerMember:
         self, answer: ConsumerGroupHeartbeatResponse, says: Said, broker: Broker, *, joins: bool, started: float, sent: float
     ) -> None:
         context, holdings = self._with, self._holdings
-        before, freed = self._generation, has_given_up(self._speaking.told.owned, says.owned)
+        freed = has_given_up(self._speaking.told.owned, says.owned)
         self._speaking.heard(says)
         self._speaking.member_id = answer.member_id or self._speaking.member_id
-        self._doubted = None
-        present = Generation(answer.member_epoch, self._speaking.member_id, context.config.group_remote_assignor)
-        if present != before:
-            self._generation = present
+        assignor = context.config.group_remote_assignor
+        self._epochs.told(Generation(answer.member_epoch, self._speaking.member_id, assignor))
         if joins:
             context.metrics.record("join", (now() - started) * 1000)
             self._schedule.joined(answer.heartbeat_interval_ms)
@@ -369,7 +351,7 @@ class ConsumerMember:
         if joins or is_news:
             self._take_target(anew=joins)
         else:
-            self._settle()
+            self._advance()
         self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
         self._mates.heard(self, answer.member_epoch, joined=joins)
         if freed:
@@ -393,9 +375,9 @@ class ConsumerMember:
             if change.revoked or change.added or change.lost:
                 # An application that has nothing to do finds that out at the end of its slice.
                 context.application.call_attention()
-        self._settle()
+        self._advance()
 
-    def _settle(self) -> None:
+    def _advance(self) -> None:
         """Go on in the states as far as what the application holds allows."""
         if self._state is State.RECONCILING and not self._holdings.to_revoke:
             self._go(Event.RECONCILED)
@@ -408,17 +390,17 @@ class ConsumerMember:
     async def _acknowledge(self) -> None:
         """Let the group have what the application gave up, when commits of it have been answered."""
         while self._holdings.giving_up:
-            era, gone = self._era, self._holdings.giving_up
+            era, gone = self._epochs.era, self._holdings.giving_up
             # The group waits for this, and no commit is worth the membership.
             limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
             await self.offsets.drained(Deadline.after(limit_ms), gone)
-            if era != self._era or self._state is State.PREPARE_LEAVING:
+            if era != self._epochs.era or self._state is State.PREPARE_LEAVING:
                 return
             self._holdings.acknowledged(gone)
             if self._holdings.waits:
                 self._take_target(anew=False)
             else:
-                self._settle()
+                self._advance()
 
     # -- losing, failing, coming back ------------------------------------------------------------------------------------
 
@@ -433,12 +415,8 @@ class ConsumerMember:
         context = self._with
         level = logging.WARNING if context.assignment.held and not on_purpose else logging.INFO
         context.log.log(level, "out of the group: %s", why)
-        if self._generation.generation_id >= 0:
-            self._lost_generation = self._generation
-        self._era += 1
-        self._generation = NO_GENERATION
-        self._doubted = None
-        self._told, self._everything = Said(), True
+        self._epochs.lose()
+        self._speaking.forgotten()
         self._schedule.calm()
         self.lease.lost()
         if self._holdings.lost():
@@ -449,7 +427,7 @@ class ConsumerMember:
         """Nothing can retry this: tell the application, and do not stand in the group's way meanwhile."""
         context = self._with
         context.log.error("%s", error)
-        was_member = self._generation.generation_id >= 0
+        was_member = self._epochs.present.generation_id >= 0
         if self._state is State.PREPARE_LEAVING:
             self._lose(str(error))
         else:
@@ -469,7 +447,7 @@ class ConsumerMember:
             context.config.max_poll_interval_ms,
         )
         context.application.failures.note_poll_interval(context.config.max_poll_interval_ms)
-        self._parked_at = context.application.polls
+        self._marks.parked_at = context.application.polls
         self._go(Event.POLL_EXPIRED)
         self._lose("consumer poll timeout has expired", on_purpose=True)
         try:
@@ -481,21 +459,21 @@ class ConsumerMember:
     def _comes_back(self) -> bool:
         """True when the application did what the member waits for."""
         if self._state is State.STALE:
-            return self._leaving_at is None and self._parked_at != self._with.application.polls
+            return self._marks.leaving_at is None and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:
-            return self._leaving_at is None and self._with.application.failures.current is None and self.subscribed
-        return self._state is State.PREPARE_LEAVING and self._leaving_at is None and not self._ending
+            return self._marks.leaving_at is None and self._with.application.failures.current is None and self.subscribed
+        return self._state is State.PREPARE_LEAVING and self._marks.leaving_at is None and not self._ending
 
     def _come_back(self) -> None:
         if self._comes_back():
-            self._parked_at = None
+            self._marks.parked_at = None
             self._go(Event.POLLED)
             self._polls.restart()
             if self._state is State.RECONCILING:
                 # What it gave up meanwhile it takes up again, or acknowledges.
                 self._holdings.look()
                 self._with.application.call_attention()
-                self._settle()
+                self._advance()
 
     # -- for committed_offsets.py ----------------------------------------------------------------------------------------
 
@@ -503,7 +481,7 @@ class ConsumerMember:
         """Wait until a heartbeat has told the present epoch."""
         application = self._with.application
         if not await self._with.signal.until(
-            lambda: self._doubted is None or application.failures.final or self._ending, deadline
+            lambda: self._epochs.doubted is None or application.failures.final or self._ending, deadline
         ):
             raise RequestTimedOutError("no heartbeat told the present member epoch in time")
         if self._ending:
@@ -511,10 +489,10 @@ class ConsumerMember:
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
         """A commit was refused: take in what that says about the membership, if it is still the one used."""
-        if self._generation is not used or used.generation_id < 0:
+        if self._epochs.present is not used or used.generation_id < 0:
             return
         if code == codes.STALE_MEMBER_EPOCH:
-            self._doubted = used
+            self._epochs.doubted = used
             self._speaking.everything = True
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
@@ -557,7 +535,7 @@ class ConsumerMember:
             return
         if self._state is not State.PREPARE_LEAVING:
             self._go(Event.LEAVE)
-        self._leaving_at = self._parked_at = None
+        self._marks.leaving_at = self._marks.parked_at = None
         self._lose(reason, on_purpose=True)
         if self._state is State.PREPARE_LEAVING:
             self._go(Event.GAVE_UP)

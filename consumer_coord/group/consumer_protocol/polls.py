@@ -31,3 +31,39 @@ class PollWatch:
             self.restart()
             self._metrics.last_poll_at = self._polled_at
         return now() - self._polled_at > self._limit_s
+
+
+class PollMarks:
+    """The counts of polls at which the member began to wait for the application's next poll; None when it does not wait."""
+
+    def __init__(self) -> None:
+        #: The application was found not to poll.
+        self.parked_at: int | None = None
+        #: The application began to leave.
+        self.leaving_at: int | None = None
+        #: A transaction began to hold the epoch, at most until ``held_until``, of the loop's clock in seconds.
+        self.held_at: int | None = None
+        self.held_until = 0.0
+
+    @property
+    def leaving(self) -> bool:
+        """True while the application gives up everything to leave."""
+        return self.leaving_at is not None
+
+    def hold(self, polls: int, until: float) -> None:
+        """Keep the epoch until the poll after number ``polls``, or ``until``."""
+        self.held_at, self.held_until = polls, until
+
+    def polled(self, polls: int) -> bool:
+        """End what waited for poll number ``polls``; True when there was something.  Thread-safe."""
+        ended = False
+        if self.held_at is not None and self.held_at != polls:
+            self.held_at, ended = None, True
+        if self.leaving_at is not None and self.leaving_at != polls:
+            self.leaving_at, ended = None, True
+        return ended
+
+    @property
+    def waiting(self) -> bool:
+        """True while a later poll is waited for: the application's flag stays up."""
+        return self.parked_at is not None or self.held_at is not None

@@ -29,7 +29,7 @@ class State(enum.Enum):
     PREPARE_LEAVING = "prepare leaving"
     #: The heartbeat that says goodbye (epoch -1 or -2) is under way.
     LEAVING = "leaving"
-    #: Somebody has to change something; the application's next poll raises it.
+    #: A retry does not cure it; the application's next poll raises it.
     FATAL = "fatal"
     #: The application did not poll for ``max.poll.interval.ms``; the member left, and comes back at the next poll.
     STALE = "stale"
@@ -86,7 +86,7 @@ class Event(enum.Enum):
     PARKED = "parked"
     #: The application polled again: after it had not for too long, had heard of a failure, or was about to leave.
     POLLED = "polled"
-    #: Nothing can be done before somebody changes something.
+    #: Final until the application subscribes again.
     FAILED = "failed"
 
 

@@ -50,7 +50,7 @@ class Peers:
         self.lookup = lookup
         self._members: dict[Peer, None] = {}
         #: Members in a generation that can beat early for all; others are dropped from it when they are met.
-        self._settled: dict[Peer, None] = {}
+        self._synced: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
         #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
@@ -83,7 +83,7 @@ class Peers:
     def remove(self, member: Peer) -> None:
         """A member ends."""
         self._members.pop(member, None)
-        self._settled.pop(member, None)
+        self._synced.pop(member, None)
         self.lingering.discard(member)
         self.gathering.gone(member)
 
@@ -120,12 +120,12 @@ class Peers:
         if member.generation >= 0 and member.generation == self._ended:
             # It does, and every member of this process knows.
             return
-        while self._settled:
-            peer = next(reversed(self._settled))
+        while self._synced:
+            peer = next(reversed(self._synced))
             if peer is not member and peer.generation >= 0 and not peer.rebalancing:
                 peer.beat_early(AFTER_JOIN_MS)
                 return
-            del self._settled[peer]
+            del self._synced[peer]
 
     def joined(self, generation: int, sent_at: float) -> None:
         """A JoinGroup that was sent at ``sent_at`` was answered with ``generation``: it has not ended, or it came again.
@@ -138,7 +138,7 @@ class Peers:
 
     def stable(self, member: Peer) -> None:
         """``member`` has its assignment."""
-        self._settled[member] = None
+        self._synced[member] = None
         for lingering in self.lingering:
             lingering.look_again()
 

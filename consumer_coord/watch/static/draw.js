@@ -76,7 +76,7 @@ class Picture {
       this.listKey = key;
       this.list = [...this.group.partitions(this.topic)];
       if (this.order === "owner") {
-        const place = ([, , row]) => row.last === null || row.last === NOBODY ? Infinity : row.last;
+        const place = ([, , row]) => row.last === null || row.last === UNOWNED ? Infinity : row.last;
         this.list = this.list.map((row, index) => [row, place(row), index]).sort((a, b) => a[1] === b[1] ? a[2] - b[2] : a[1] < b[1] ? -1 : 1).map(one => one[0]);
       }
     }
@@ -140,9 +140,9 @@ class Picture {
       if (owner === null || until <= since) continue;
       const x = this.x(since);
       pen.globalAlpha = this.highlight === null || this.highlight === owner ? 1 : .16;
-      pen.fillStyle = owner === NOBODY ? this.ink.unowned : this.colour(owner);
+      pen.fillStyle = owner === UNOWNED ? this.ink.unowned : this.colour(owner);
       /* What was short is still seen. */
-      pen.fillRect(x, y, Math.max(this.x(until) - x, owner === NOBODY ? 1.5 : .5), height);
+      pen.fillRect(x, y, Math.max(this.x(until) - x, owner === UNOWNED ? 1.5 : .5), height);
     }
   }
 
@@ -239,10 +239,10 @@ class Picture {
       const y = (Math.max(top, STRIP) + end) / 2;
       if (end - top < 6 || y - 6.5 < free || y + 6 > STRIP + this.plotHeight + 4 || owner === null) continue;
       free = y + 6.5;
-      pen.fillStyle = owner === NOBODY ? this.ink["unowned-line"] : this.colour(owner);
+      pen.fillStyle = owner === UNOWNED ? this.ink["unowned-line"] : this.colour(owner);
       pen.fillRect(x - 6, Math.max(top, STRIP) + 1, 3, Math.max(2, end - Math.max(top, STRIP) - 2));
-      pen.fillStyle = owner === NOBODY ? this.ink["unowned-line"] : this.ink.text;
-      pen.fillText(this.cutMiddle(pen, owner === NOBODY ? "no owner" : this.name(owner), this.right - 12), x + 1, y);
+      pen.fillStyle = owner === UNOWNED ? this.ink["unowned-line"] : this.ink.text;
+      pen.fillText(this.cutMiddle(pen, owner === UNOWNED ? "no owner" : this.name(owner), this.right - 12), x + 1, y);
     }
   }
 

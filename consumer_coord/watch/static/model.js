@@ -1,7 +1,7 @@
 "use strict";
 /* What the messages say, over time.  The counterpart of history.py, which keeps the last state alone. */
 
-const NOBODY = -1;
+const UNOWNED = -1;
 const MOST_PARTITIONS = 200000;
 const MOST_SEGMENTS = 2000000;
 
@@ -136,7 +136,7 @@ class Group {
     const shares = new Map();
     for (const [topic, number, row] of this.partitions()) {
       const owner = topic.gone ? null : row.last;
-      if (owner === null || owner === NOBODY) continue;
+      if (owner === null || owner === UNOWNED) continue;
       let share = shares.get(owner);
       if (!share) shares.set(owner, share = {count: 0, topics: new Map()});
       share.count++;

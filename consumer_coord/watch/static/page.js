@@ -228,7 +228,7 @@
     if (found.row) {
       const [topic, number] = found.row, member = group.members.get(found.owner);
       lines.push(["b", `${shown(topic.name, 80)}-${number}`]);
-      lines.push(["", found.owner === NOBODY ? "no owner" : shown(member?.instance ?? member?.id ?? `member ${found.owner}`, 120)]);
+      lines.push(["", found.owner === UNOWNED ? "no owner" : shown(member?.instance ?? member?.id ?? `member ${found.owner}`, 120)]);
       if (member) lines.push(["muted", `client ${shown(member.client, 80)}, host ${shown(member.host, 80)}`]);
       lines.push(["muted", `${picture.clock(found.since, true)} to ${found.until === null ? "now" : picture.clock(found.until, true)}, ${seconds((found.until ?? model.now) - found.since)}`]);
     }

@@ -92,7 +92,7 @@ class TestMember:
     def stable(self) -> bool:
         """In the group, with nothing left to do for anybody."""
         coordinator = self.coordinator
-        return coordinator.protocol.joined and coordinator.assignment.settled
+        return coordinator.protocol.joined and coordinator.assignment.reconciled
 
     async def poll(self) -> None:
         """One poll of the application: raises what the background noted, carries out what the group wants."""
