@@ -40,7 +40,7 @@ class Totals:
         """Consume for ever; cancelling it loses nothing that was not committed."""
         await self.consumer.subscribe([self.topic])
         async for message in self.consumer:
-            self.by_customer[(message.key() or b"nobody").decode()] += 1
+            self.by_customer[(message.key() or b"without a key").decode()] += 1
 
 
 def make_app(servers: str, topic: str = "orders", group: str = "totals") -> Starlette:
