@@ -10,7 +10,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.error import ConsumeError, ValueDeserializationError
-from confluent_kafka.serialization import IntegerDeserializer, StringDeserializer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.serialization import IntegerDeserializer, MessageField, SerializationContext, StringDeserializer
 
 from consumer_coord import DeserializingConsumer, GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
@@ -68,3 +71,27 @@ def test_a_message_with_an_error_is_raised(kafka: EmbeddedKafka) -> None:
         with pytest.raises(ConsumeError) as raised:
             one.poll(60)
         assert raised.value.code == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+AVRO = """
+{"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}, {"name": "cents", "type": "int"}]}
+"""
+JSON = """
+{"title": "Order", "type": "object", "properties": {"customer": {"type": "string"}, "cents": {"type": "integer"}}}
+"""
+
+
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_values_with_a_schema_of_a_registry(kafka: EmbeddedKafka, form: str) -> None:
+    """confluent-kafka's serializers with the registry that it ships for tests."""
+    registry = SchemaRegistryClient.new_client({"url": "mock://"})
+    order = {"customer": "näme", "cents": 250}
+    if form == "avro":
+        serializer, deserializer = AvroSerializer(registry, AVRO), AvroDeserializer(registry, AVRO)
+    else:
+        serializer = JSONSerializer(JSON, registry)
+        deserializer = JSONDeserializer(JSON, schema_registry_client=registry)
+    produce(kafka, serializer(order, SerializationContext("orders", MessageField.VALUE)))
+    with consumer(kafka, value_deserializer=deserializer) as one:
+        one.subscribe(["orders"])
+        assert one.poll(60).value() == order

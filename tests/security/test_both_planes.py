@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from consumer_coord import GroupConsumer
+from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.consumer.librdkafka.security import guarded, refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
 from tests.support.kafka_cluster import unique_name
@@ -229,3 +230,43 @@ def test_the_application_s_own_callback_is_called_first() -> None:
     with pytest.raises(AuthenticationError, match="data plane"):
         on_error(refused)
     assert heard == [passing, refused]
+
+
+def _with_a_wrong_password(secured: SecuredKafka) -> tuple[dict[str, Any], str, str]:
+    settings = dict(secured.settings("SASL", "SCRAM-SHA-256"))
+    name, right = str(settings["sasl.username"]), str(settings["sasl.password"])
+    own = {"group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 3}
+    return {**settings, **own, "sasl.password": made_up("wrong")}, name, right
+
+
+def test_new_credentials_are_taken_by_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    settings, name, right = _with_a_wrong_password(secured)
+    taken = 0
+    with GroupConsumer(settings) as member:
+        member.set_sasl_credentials(name, right)
+        member.subscribe([topics["read"]])
+        ends = time.monotonic() + DEADLINE_S
+        while taken < RECORDS:
+            assert time.monotonic() < ends, "it still does not read"
+            # librdkafka may have tried the old password before.
+            message = member.poll(0.5)
+            taken += message is not None and message.error() is None
+
+
+def test_new_credentials_of_an_asynchronous_consumer(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    settings, name, right = _with_a_wrong_password(secured)
+
+    async def main() -> None:
+        member = AsyncGroupConsumer(settings)
+        with pytest.raises(TypeError, match="two texts"):
+            await member.set_sasl_credentials(name, 1)  # type: ignore[arg-type]
+        await member.set_sasl_credentials(name, right)
+        await member.subscribe([topics["read"]])
+        taken = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while taken < RECORDS:
+                message = await member.poll(0.5)
+                taken += message is not None and message.error() is None
+        await member.close()
+
+    asyncio.run(main())
