@@ -9,7 +9,7 @@ import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID
 from consumer_coord.consumer.home import Home, Pending
-from consumer_coord.consumer.topic_identity import TopicIdentity
+from consumer_coord.consumer.recreated_topics import RecreatedTopics
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -64,14 +64,14 @@ class AutoCommit:
     """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed."""
 
     def __init__(
-        self, core: ConsumerCoordinator, home: Home, identity: TopicIdentity, follow: Follow | None = None
+        self, core: ConsumerCoordinator, home: Home, recreated: RecreatedTopics, follow: Follow | None = None
     ) -> None:
         """``follow`` gets each commit that was started."""
         self.enabled = core.config.enable_auto_commit
         self._follow = follow
         self._core = core
         self._home = home
-        self._identity = identity
+        self._recreated = recreated
         self._interval_s = max(0.001, core.config.auto_commit_interval_ms / 1000)
         self._timer = _Timer(core)
         self._running = False
@@ -116,7 +116,7 @@ class AutoCommit:
         if not wanted:
             return None
         self._last.update(wanted)
-        pending = self._identity.commit(wanted, timeout_ms)
+        pending = self._recreated.commit(wanted, timeout_ms)
         last = self._last
         pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
         if self._follow is not None:
@@ -149,9 +149,9 @@ Tell = Callable[[Positions, CommitResult], None]
 class AsynchronousCommits:
     """Asynchronous commits: the outcome of each is reported exactly once, in the order of the calls."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, identity: TopicIdentity) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, recreated: RecreatedTopics) -> None:
         self._core = core
-        self._identity = identity
+        self._recreated = recreated
         self._home = home
         self._tell = tell
         self._flying: deque[tuple[Positions, Pending[CommitResult]]] = deque()
@@ -170,7 +170,7 @@ class AsynchronousCommits:
     def start(self, wanted: Positions) -> Pending[CommitResult]:
         """Commit, without waiting."""
         core = self._core
-        pending = self._identity.commit(wanted, core.config.default_api_timeout_ms)
+        pending = self._recreated.commit(wanted, core.config.default_api_timeout_ms)
         self.follow(wanted, pending)
         return pending
 

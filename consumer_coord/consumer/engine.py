@@ -33,9 +33,9 @@ from consumer_coord.consumer.data_plane import (
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
+from consumer_coord.consumer.recreated_topics import RecreatedTopics
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.starting import Starting
-from consumer_coord.consumer.topic_identity import TopicIdentity
 from consumer_coord.errors import (
     ClosedError,
     ConfigurationError,
@@ -95,10 +95,10 @@ class Engine:
         self.core = core
         self.reader = Reader(plane)
         self.handover = Handover(core, _Holder(self, call))
-        self.identity = TopicIdentity(core, home, self.reader.handed_out)
-        self.commits = AsynchronousCommits(core, home, told, self.identity)
-        self.auto = AutoCommit(core, home, self.identity, self.commits.follow if settings.tells_automatic else None)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.identity.now)
+        self.recreated = RecreatedTopics(core, home, self.reader.handed_out)
+        self.commits = AsynchronousCommits(core, home, told, self.recreated)
+        self.auto = AutoCommit(core, home, self.recreated, self.commits.follow if settings.tells_automatic else None)
+        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.recreated.now)
         #: With ``auto_store`` off: what the application stored.
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
@@ -249,7 +249,7 @@ class Engine:
 
     async def _begin_recreated(self) -> None:
         """Partitions of a topic that was deleted and made again begin with its first record."""
-        recreated = self.identity.recreated(self.reader.assigned.keys())
+        recreated = self.recreated.found(self.reader.assigned.keys())
         if recreated:
             logger.warning(
                 "%s: the topic was deleted and made again while it was read; reading begins with its first record",
@@ -258,7 +258,7 @@ class Engine:
             await self._home.wait_idle()
             await self.reader.ready()
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
-            self.identity.begun_anew(recreated)
+            self.recreated.begun_anew(recreated)
             self.auto.forget(recreated)
             for partition in recreated:
                 self.stored.pop(partition, None)
@@ -291,7 +291,7 @@ class Engine:
         await self.reader.stop(partitions)
         self.auto.forget(partitions)
         self.starting.forget(partitions)
-        self.identity.forget(partitions)
+        self.recreated.forget(partitions)
         for partition in partitions:
             self.stored.pop(partition, None)
             self._beginnings.pop(partition, None)
@@ -361,7 +361,7 @@ class Engine:
         """Commit and wait for the answer; at any time, beside a poll too."""
         core = self.core
         limit_ms = core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        pending = self.identity.commit(wanted, limit_ms)
+        pending = self.recreated.commit(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
         if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))

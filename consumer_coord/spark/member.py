@@ -1,7 +1,7 @@
 """A query's membership in its group; it lives in Spark's planner process of that query.
 
 Calls come from the planner's main thread, one at a time, between micro-batches.  Joining, heartbeats and rebalances run
-on the coordinator's daemon thread all through a batch; the own share changes only in :meth:`Membership.next_batch`.
+on the coordinator's daemon thread all through a batch; the own share changes only in :meth:`QueryMembership.next_batch`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RETRY_COMMIT_S = 1.0
 LEAVE_TIMEOUT_MS = 1_500
 
 
-class Membership:
+class QueryMembership:
     """One query in its group.  Made without I/O; the first call that needs the group joins it."""
 
     def __init__(self, options: Options) -> None:

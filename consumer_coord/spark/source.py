@@ -32,7 +32,7 @@ from consumer_coord.spark.options import Options, parse_options
 from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
 
 if TYPE_CHECKING:
-    from consumer_coord.spark.member import Membership
+    from consumer_coord.spark.member import QueryMembership
 
 logger = get_logger(__name__)
 
@@ -155,7 +155,7 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._spec = ReadSpec(options.data_plane(), options.fail_on_data_loss, options.poll_timeout_ms)
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._packing = Packing(parallelism, options.min_partitions, options.max_records_per_partition)
-        self._membership: Membership | None = None
+        self._membership: QueryMembership | None = None
         self._last: tuple[Any, Offsets] | None = None
         # Ends as Spark has them: of the batch before the last one planned here, of the last one, and the last committed.
         self._ends: tuple[Any, Any] = (None, None)
@@ -166,13 +166,13 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # -- the planner's process --------------------------------------------------------------------------------------
 
-    def _member(self) -> Membership:
+    def _member(self) -> QueryMembership:
         if self._membership is None:
             # Imported here: executors have no use for the coordinator.
             from consumer_coord.spark import lifeline
-            from consumer_coord.spark.member import Membership
+            from consumer_coord.spark.member import QueryMembership
 
-            self._membership = Membership(self._options)
+            self._membership = QueryMembership(self._options)
             lifeline.leave_with_process(self._membership.leave)
             if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true":
                 logger.warning(

@@ -14,12 +14,12 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
 from consumer_coord.spark import member
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import Membership
+from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
 
-Join = Callable[..., Membership]
+Join = Callable[..., QueryMembership]
 
 #: The API key.
 LEAVE_GROUP = 13
@@ -33,16 +33,16 @@ def embedded() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def join(embedded: EmbeddedKafka) -> Iterator[Join]:
-    made: list[Membership] = []
+    made: list[QueryMembership] = []
 
-    def one(**options: str) -> Membership:
+    def one(**options: str) -> QueryMembership:
         settings = {
             "kafka.bootstrap.servers": embedded.bootstrap_servers,
             "group.id": "billing",
             "startingOffsets": "earliest",
             **options,
         }
-        made.append(Membership(parse_options(settings)))
+        made.append(QueryMembership(parse_options(settings)))
         return made[-1]
 
     yield one
@@ -51,7 +51,7 @@ def join(embedded: EmbeddedKafka) -> Iterator[Join]:
 
 
 @pytest.fixture
-def membership(join: Join) -> Membership:
+def membership(join: Join) -> QueryMembership:
     return join(subscribe="orders")
 
 
@@ -69,7 +69,7 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def _finish(membership: Membership, start: Offsets) -> Offsets:
+def _finish(membership: QueryMembership, start: Offsets) -> Offsets:
     """Planning calls, each batch finished at once, until there is nothing to do."""
     offsets = start
 
@@ -84,7 +84,7 @@ def _finish(membership: Membership, start: Offsets) -> Offsets:
 
 
 def test_idle_planning_calls_cost_no_requests(
-    embedded: EmbeddedKafka, membership: Membership, frames: list[bytes]
+    embedded: EmbeddedKafka, membership: QueryMembership, frames: list[bytes]
 ) -> None:
     """Spark asks an idle source every ten milliseconds; what is new is looked up ten times a second at most."""
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
@@ -102,7 +102,7 @@ def test_idle_planning_calls_cost_no_requests(
 
 
 def test_every_caller_of_leave_waits_for_the_same_leave(
-    embedded: EmbeddedKafka, membership: Membership, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the planner's input and SIGTERM come at the same moment, and the second to ask ends the process."""
     membership.next_batch(Offsets("billing"))
@@ -134,7 +134,7 @@ def test_every_caller_of_leave_waits_for_the_same_leave(
         membership.open()
 
 
-def test_it_does_not_join_when_it_has_left(embedded: EmbeddedKafka, membership: Membership, frames: list[bytes]) -> None:
+def test_it_does_not_join_when_it_has_left(embedded: EmbeddedKafka, membership: QueryMembership, frames: list[bytes]) -> None:
     membership.leave()
     with pytest.raises(FatalError, match="has left its group"):
         membership.next_batch(Offsets("billing"))

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.errors import DataLossError
-from consumer_coord.spark.member import Membership
+from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
@@ -47,7 +47,7 @@ def make_again(kafka: EmbeddedKafka, count: int = NEW) -> None:
 class Query:
     """A membership, and a Spark that finishes each batch at once; ``read`` is topic id -> partition -> what batches held."""
 
-    membership: Membership
+    membership: QueryMembership
     offsets: Offsets = attrs.field(factory=lambda: Offsets("billing"))
     read: dict[str, dict[int, list[tuple[int, int]]]] = attrs.field(factory=dict)
 
@@ -100,7 +100,7 @@ def start(embedded: EmbeddedKafka) -> Iterator[Callable[..., Query]]:
             "maxOffsetsPerTrigger": "40",
             **options,
         }
-        made.append(Query(Membership(parse_options(settings))))
+        made.append(Query(QueryMembership(parse_options(settings))))
         return made[-1]
 
     yield one

@@ -20,7 +20,7 @@ from consumer_coord.wire import error_codes
 _UNKNOWN = uuid.UUID(int=0)
 
 
-class TopicIdentity:
+class RecreatedTopics:
     """The ids of the topics that are read; brokers before 2.8 tell none, and nothing is checked there."""
 
     def __init__(self, core: ConsumerCoordinator, home: Home, handed_out: Callable[[TopicPartition], bool]) -> None:
@@ -56,7 +56,7 @@ class TopicIdentity:
         ids = {**self._ids, **self._former}
         return {partition: ids[partition] for partition in partitions if partition in ids}
 
-    def recreated(self, assigned: Set[TopicPartition]) -> frozenset[TopicPartition]:
+    def found(self, assigned: Set[TopicPartition]) -> frozenset[TopicPartition]:
         """Those of ``assigned`` whose topic has another id now; the same again until :meth:`begun_anew` is called for them."""
         version = self._core.cluster.metadata.version
         if version == self._seen and len(self._ids) == len(assigned):
