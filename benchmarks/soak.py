@@ -31,6 +31,8 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 12
 INSIDE, OUTSIDE = 4, 2
 RECORDS_PER_S = 1_000
+#: What growth can be told from.
+FEWEST_SAMPLES = 8
 #: What may come on top between the second quarter and the second half.
 RSS_SLACK_MB, RSS_SLACK = 2.0, 0.05
 THREADS_SLACK, SOCKETS_SLACK, TASKS_SLACK = 12, 12, 8
@@ -150,7 +152,7 @@ class Soak:
             self.group.start().await_ready()
         producer = SteadyProducer(self._kafka, self._topic, PARTITIONS, RECORDS_PER_S)
         next_broker = began + min(10.0, seconds / 3)
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began < seconds or len(samples) < FEWEST_SAMPLES:
             time.sleep(self._chance.uniform(0.5, 1.5))
             if self._brokers > 1 and time.monotonic() >= next_broker:
                 self._trouble_a_broker()
@@ -220,7 +222,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
     Medians of memory, part of which is what librdkafka has fetched ahead; else the least, because a peak is no leak.
     """
-    if len(samples) < 8:
+    if len(samples) < FEWEST_SAMPLES:
         return [f"only {len(samples)} samples: run it for longer"]
     half = len(samples) // 2
     earlier, later = samples[half // 2 : half + 1], samples[half:]

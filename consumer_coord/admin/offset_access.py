@@ -15,6 +15,7 @@ from consumer_coord.net.connection import Versioned
 from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.retry import Deadline
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, by_topic, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
@@ -146,7 +147,9 @@ async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline
     if hidden:
         raise _not_allowed(hidden)
     if missing:
-        raise UnknownTopicError(f"no such topic: {', '.join(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
+        names = (await topics_metadata(cluster, None, deadline)).topics
+        told = ", ".join(f"{topic}{did_you_mean(topic, names)}" for topic in missing)
+        raise UnknownTopicError(f"no such topic: {told}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
     return frozenset(TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
 
 

@@ -509,8 +509,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """
         if not isinstance(username, str) or not isinstance(password, str):
             raise TypeError("set_sasl_credentials takes two texts: username and password")
+        async with self._used():
+            self._core.cluster.use_credentials(username, password)
         await self._ask(lambda handle: handle.set_sasl_credentials(username, password))
-        self._core.cluster.use_credentials(username, password)
 
     async def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask librdkafka's handle, on its thread; not while it fetches."""

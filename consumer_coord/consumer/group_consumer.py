@@ -353,15 +353,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
-        **unknown: Any,
     ) -> None:
         """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription, or assignment.
 
         Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close.
         """
         self._check_open()
-        if unknown:
-            raise TypeError(f"subscribe() got an unexpected keyword argument {next(iter(unknown))!r}")
         wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
         async def subscribe() -> None:

@@ -192,6 +192,14 @@ def _check_security(config: Config) -> None:
     if given:
         from consumer_coord.net import security
 
+        protocol = str(given.get("security.protocol") or "plaintext")
+        without_effect = sorted(name for name in given if name.startswith("sasl.") and given[name] is not None)
+        if without_effect and not protocol.lower().startswith("sasl_"):
+            # A consumer only warns, as librdkafka's do; a query that reads without its password is not what was meant.
+            raise ConfigurationError(
+                f"{', '.join(without_effect)} without SASL have no effect: set kafka.security.protocol to sasl_ssl or"
+                " sasl_plaintext, or leave them out"
+            )
         try:
             security.load(given)
         except ConfigurationError as error:

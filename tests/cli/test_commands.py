@@ -75,6 +75,7 @@ def test_reset_as_json_says_what_was_and_what_will_be(run: Run, orders: str, beh
             }
         ],
         "warnings": [f"new offset (20) of {orders}-1 is higher than its end; it is set to 10"],
+        "errors": [],
     }
 
 

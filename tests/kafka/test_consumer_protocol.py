@@ -152,7 +152,7 @@ def test_commits_survive_a_change_of_the_epoch(kafka: KafkaCluster, topic: NewTo
 
 def test_an_assignor_that_the_broker_does_not_have(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
     name = topic(1)
-    with _consumer(kafka, group, group_remote_assignor="mine") as one:
+    with _consumer(kafka, group, group_remote_assignor="mine", poll_raises_errors=True) as one:
         one.subscribe([name])
         with pytest.raises(ConfigurationError, match=r"group\.remote\.assignor"):
             _poll_until([one], lambda: False)

@@ -8,13 +8,16 @@ intervals, and not more than Kafka's default: Kafka promises only that it is lon
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.session import answer_in_time_ms
 from consumer_coord.net.metadata import Broker
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+
+if TYPE_CHECKING:
+    from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResponse
 
 _BROKER = 4
 _GROUP = 32
@@ -33,6 +36,9 @@ def assumed_ms(interval_ms: float) -> float:
 
 def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
     """The question."""
+    # Here, and not for each process that imports the consumers.
+    from consumer_coord.wire.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
+
     return DescribeConfigsRequest(
         resources=(
             DescribeConfigsResource(
