@@ -257,12 +257,16 @@ class Engine:
             )
             await self._home.wait_idle()
             await self.reader.ready()
+            # First, and found again until begun_anew: after an interrupt no position of the former topic is left to commit.
+            self.auto.forget(recreated)
+            self._forget_positions(recreated)
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
             self.recreated.begun_anew(recreated)
-            self.auto.forget(recreated)
-            for partition in recreated:
-                self.stored.pop(partition, None)
-                self._beginnings.pop(partition, None)
+
+    def _forget_positions(self, partitions: Partitions) -> None:
+        for partition in partitions:
+            self.stored.pop(partition, None)
+            self._beginnings.pop(partition, None)
 
     async def finish_revoked(self, revoked: Partitions) -> bool:
         """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
@@ -292,9 +296,8 @@ class Engine:
         self.auto.forget(partitions)
         self.starting.forget(partitions)
         self.recreated.forget(partitions)
+        self._forget_positions(partitions)
         for partition in partitions:
-            self.stored.pop(partition, None)
-            self._beginnings.pop(partition, None)
             self._final.pop(partition, None)
 
     async def give_up_all(self, ends: float) -> CoordinatorError | None:
