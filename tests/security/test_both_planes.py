@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
@@ -268,7 +268,7 @@ def test_new_credentials_of_an_asynchronous_consumer(secured: SecuredKafka, topi
                 while taken < RECORDS:
                     try:
                         message = await member.poll(0.5)
-                    except KafkaException:
+                    except AuthenticationError:
                         # librdkafka had tried the old password before.
                         continue
                     taken += message is not None and message.error() is None

@@ -14,7 +14,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
 from consumer_coord.spark import member
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.member import FRESH_S, QueryMembership
+from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
@@ -84,9 +84,11 @@ def _finish(membership: QueryMembership, start: Offsets) -> Offsets:
 
 
 def test_idle_planning_calls_cost_no_requests(
-    embedded: EmbeddedKafka, membership: QueryMembership, frames: list[bytes]
+    embedded: EmbeddedKafka, membership: QueryMembership, frames: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark asks an idle source every ten milliseconds; what is new is looked up ten times a second at most."""
+    # A busy machine may hold the calls apart for longer than Spark does; they are meant to be those of an idle source.
+    monkeypatch.setattr(member, "SPIN_S", 60.0)
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
@@ -94,8 +96,8 @@ def test_idle_planning_calls_cost_no_requests(
     calls = 20_000
     for _ in range(calls):
         assert membership.next_batch(offsets) is None
-    # Ten a second, and heartbeats; calls that a busy machine held apart are no spin, and may look every FRESH_S.
-    assert len(frames) - before <= 20 + (5 + 1 / FRESH_S) * (time.monotonic() - began)
+    # On a slow machine there is time for more of them: ten a second, and heartbeats.
+    assert len(frames) - before <= 20 + 12 * (time.monotonic() - began)
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
     wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
