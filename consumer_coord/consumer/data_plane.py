@@ -60,7 +60,7 @@ class DataPlane(Protocol):
         """Read these too, from these positions; none of them is assigned now, and none is paused afterwards."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more; after it no message of theirs comes.  All of them are assigned now."""
+        """Stop reading these partitions, which are assigned now; no message of them comes afterwards."""
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch nothing from these, which are assigned, until :meth:`resume`."""

@@ -135,7 +135,7 @@ class AssignmentState:
             )
 
     def given_up(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """The group is being told what is held: what was let go of before (None: all of it) may be another member's now."""
+        """JoinGroup tells the group what is held; partitions revoked before (None: all of them) may have another owner now."""
         with self._lock:
             for partition in tuple(self._let_go) if partitions is None else partitions:
                 self._let_go.pop(partition, None)

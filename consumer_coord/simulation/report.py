@@ -77,7 +77,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
     places = [(topic, number) for topic, count in topics.items() for number in range(count)]
     owners = {topic: [UNOWNED] * count for topic, count in topics.items()}
     changes: dict[float, list[tuple[int, int]]] = defaultdict(list)
-    # What is let go of and taken up at one moment: the new owner counts.
+    # A partition revoked and taken up at one moment: the new owner counts.
     for each in result.ownerships:
         if each.to is not None:
             changes[round(each.to, 3)].append((each.partition, UNOWNED))

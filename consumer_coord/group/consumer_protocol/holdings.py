@@ -27,7 +27,7 @@ class Holdings:
         #: True while a part of the target waits for metadata, or for what is held of a former topic.
         self.waits = False
         self._refreshes = 0
-        #: What the application let go of, while commits of it are under way: the group must not give it away yet.
+        #: Revoked, while commits of them are under way: not acknowledged yet, so no other member is assigned them.
         self.giving_up = _NO_PARTITIONS
         #: What a heartbeat says that is held: what is, what will be taken up, and what is being given up.
         self.owned: Owned = ()

@@ -180,7 +180,7 @@ class ConsumerMember:
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
         """The application gave these up: acknowledge it when commits of them have been answered."""
-        if not partitions or self._marks.leaving_at is not None or not self._state.in_group:
+        if not partitions or self._marks.leaving or not self._state.in_group:
             return
         self._holdings.giving_up |= partitions
         if self._acknowledging is None or self._acknowledging.done():
@@ -223,7 +223,7 @@ class ConsumerMember:
         while True:
             await self._with.signal.until(*self._next_look())
             self._come_back()
-            if not self._state.heartbeats or (self._marks.leaving_at is not None and not self._state.in_group):
+            if not self._state.heartbeats or (self._marks.leaving and not self._state.in_group):
                 continue
             if self._polls.expired and self._state is not State.PREPARE_LEAVING:
                 await self.poll_interval_exceeded()
@@ -257,7 +257,7 @@ class ConsumerMember:
 
     def _send_at(self) -> float:
         """When the next heartbeat is to be sent, of the loop's clock."""
-        if not self._state.heartbeats or (self._marks.leaving_at is not None and not self._state.in_group):
+        if not self._state.heartbeats or (self._marks.leaving and not self._state.in_group):
             return math.inf
         due = self._schedule.at(urgent=self._urgent())
         if self._marks.held_at is not None and self._marks.held_at == self._with.application.polls:
@@ -459,10 +459,10 @@ class ConsumerMember:
     def _comes_back(self) -> bool:
         """True when the application did what the member waits for."""
         if self._state is State.STALE:
-            return self._marks.leaving_at is None and self._marks.parked_at != self._with.application.polls
+            return not self._marks.leaving and self._marks.parked_at != self._with.application.polls
         if self._state is State.FATAL:
-            return self._marks.leaving_at is None and self._with.application.failures.current is None and self.subscribed
-        return self._state is State.PREPARE_LEAVING and self._marks.leaving_at is None and not self._ending
+            return not self._marks.leaving and self._with.application.failures.current is None and self.subscribed
+        return self._state is State.PREPARE_LEAVING and not self._marks.leaving and not self._ending
 
     def _come_back(self) -> None:
         if self._comes_back():

@@ -17,7 +17,7 @@ class State(enum.Enum):
     UNSUBSCRIBED = "unsubscribed"
     #: Heartbeats with epoch 0 ask the group to take the member in.
     JOINING = "joining"
-    #: In the group; the application has still to let go of partitions, or to take some up.
+    #: In the group; the application has still to revoke partitions, or to take some up.
     RECONCILING = "reconciling"
     #: The application holds what the group wants; the next heartbeat says so.
     ACKNOWLEDGING = "acknowledging"
@@ -66,7 +66,7 @@ class Event(enum.Enum):
     SUBSCRIBED = "subscribed"
     #: An answer brought a target that is not what is held, or one was found to be resolved now.
     ASSIGNED = "assigned"
-    #: The application let go of what it had to, took up what it was to, and commits of what it gave up were answered.
+    #: The application revoked and took up what the target asks for, and commits of what it revoked were answered.
     RECONCILED = "reconciled"
     #: The heartbeat that says what is held was answered.
     ACKNOWLEDGED = "acknowledged"
