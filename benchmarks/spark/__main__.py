@@ -1,7 +1,7 @@
 """Side by side with Spark's own JVM connector, on one real broker, interleaved, medians; prints Markdown.
 
-    python -m benchmarks.spark                       everything, some twenty minutes on two cores
-    python -m benchmarks.spark --only drain --records 500000 --rounds 3
+python -m benchmarks.spark                       everything, some twenty minutes on two cores
+python -m benchmarks.spark --only drain --records 500000 --rounds 3
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 from benchmarks import cluster
+from benchmarks.spark import handover
 from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
-PARTS = ("drain", "cold", "trickle", "join")
+PARTS = ("drain", "cold", "trickle", "join", "handover")
 #: name -> (one in how many of ``--records``, bytes a record, compression)
 TOPICS = {"100 bytes": (1, 100, "none"), "2 KB": (10, 2_000, "none"), "100 bytes, lz4": (1, 100, "lz4")}
 
@@ -106,6 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print_trickles(rows)
         if "join" in parts:
             print_join([child(at, "join", kafka.new_topic(8), "8") for _ in range(max(1, given.rounds // 2))])
+        if "handover" in parts:
+            print_handover(child(at, "handover", kafka.new_topic(handover.PARTITIONS), str(given.rounds)))
+
+
+def print_handover(found: Mapping[str, Sequence[float]]) -> None:
+    """Median and range of each way."""
+    rows = [
+        [how, number(median(times)), number(min(times)), number(max(times)), str(len(times))] for how, times in found.items()
+    ]
+    print(markdown(["until the new owner's first record is written, s", "median", "least", "most", "rounds"], rows), end="\n\n")
 
 
 def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,9 +1,10 @@
 """One measurement in a process of its own; prints one line of JSON.  Started by ``benchmarks.spark``.
 
-    child.py drain TOPIC ROUNDS        both sources in turns, in one session, after one warm-up of each
-    child.py cold SOURCE TOPIC         the first query of a fresh session
-    child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both sources in turns
-    child.py join TOPIC                a second query joins a running one
+child.py drain TOPIC ROUNDS        both sources in turns, in one session, after one warm-up of each
+child.py cold SOURCE TOPIC         the first query of a fresh session
+child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both sources in turns
+child.py join TOPIC                a second query joins a running one
+child.py handover TOPIC ROUNDS     a query joins, stops, is killed: until the new owner writes
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import attrs
 from confluent_kafka import Producer
 
+from benchmarks.spark import handover
 from benchmarks.spark.session import CONNECTOR, OURS, Drained, drain, frame, make_session, start
 
 RATE = 1_000
@@ -148,6 +150,13 @@ def main() -> None:
         result = cold(rest[0], bootstrap_servers, rest[1])
     elif what == "trickle":
         result = trickle(bootstrap_servers, rest[0], int(rest[1]), float(rest[2]), rest[3] == "unix")
+    elif what == "handover":
+        flow = Trickle(bootstrap_servers, rest[0], handover.PARTITIONS)
+        flow.start()
+        try:
+            result = handover.measure(bootstrap_servers, rest[0], int(rest[1]))
+        finally:
+            flow.close()
     else:
         result = join(bootstrap_servers, rest[0], int(rest[1]))
     print("RESULT " + json.dumps(result), flush=True)

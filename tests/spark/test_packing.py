@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +105,25 @@ def test_a_packer_of_the_users_is_followed() -> None:
 
     wanted = [Range("orders", 0, 0, 5), Range("orders", 1, 0, 5)]
     assert pack_with(one_each, wanted, Packing(1)) == tuple((part,) for part in wanted)
+
+
+@given(st.data())
+def test_a_replay_by_a_packer_that_depends_on_chance_holds_the_same_offsets(data: st.DataObject) -> None:
+    """Replayed batches are packed again: the tasks may differ then, and what is read may not."""
+
+    def by_chance(parts: Sequence[Range], packing: Packing) -> Sequence[Task]:
+        pieces = []
+        for part in data.draw(st.permutations(parts)):
+            middle = data.draw(st.integers(part.start, part.end))
+            pieces += [(attrs.evolve(part, end=middle),), (attrs.evolve(part, start=middle),)]
+        return [task for task in pieces if task[0].size]
+
+    def held(tasks: Sequence[Task]) -> set[tuple[int, int]]:
+        return {(part.partition, offset) for task in tasks for part in task for offset in range(part.start, part.end)}
+
+    wanted = [Range("orders", 0, 3, 9), Range("orders", 1, 0, 5)]
+    first, again = (pack_with(by_chance, wanted, Packing(1)) for _ in range(2))
+    assert held(first) == held(again) == held([tuple(wanted)])
 
 
 def test_a_packer_that_drops_or_doubles_is_refused() -> None:

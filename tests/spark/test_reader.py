@@ -179,6 +179,21 @@ def transactions(kafka: KafkaCluster, topic: str, *outcomes: bool) -> None:
             producer.abort_transaction(30)
 
 
+def test_values_larger_than_a_fetch(kafka: KafkaCluster, topic: NewTopicFactory, read: Read) -> None:
+    """A fetch asks for two megabytes of a partition; a broker answers with a whole batch all the same."""
+    large = 5 << 20
+    name = topic(config={"max.message.bytes": str(2 * large)})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 2 * large})
+    for number in range(4):
+        producer.produce(name, bytes([number]) * large, partition=0)
+    assert producer.flush(60) == 0
+    rows = read([Range(name, 0, 0, 3)])
+    assert [(row["offset"], row["value"][:1], len(row["value"])) for row in rows] == [
+        (number, bytes([number]), large) for number in range(3)
+    ]
+    assert offsets(read([Range(name, 0, 3, 4)])) == [3]
+
+
 def test_control_records_at_the_end_do_not_hang(kafka: KafkaCluster, topic: NewTopicFactory, read: Read) -> None:
     name = topic()
     transactions(kafka, name, True)
