@@ -23,7 +23,7 @@ from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
-PARTS = ("drain", "cold", "trickle", "join", "handover")
+PARTS = ("drain", "cold", "trickle", "join", "members", "handover")
 #: name -> (one in how many of ``--records``, bytes a record, compression)
 TOPICS = {"100 bytes": (1, 100, "none"), "2 KB": (10, 2_000, "none"), "100 bytes, lz4": (1, 100, "lz4")}
 
@@ -82,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     os.environ["BENCH_PLAIN_START"] = "1" if given.plain_start else "0"
     parts = given.only or PARTS
+    if "members" in parts:
+        print_handover("two memberships", handover.measure_members(given.rounds))
+        if parts == ["members"]:
+            return
     with cluster.broker() as kafka:
         at = kafka.bootstrap_servers
         topics: dict[str, str] = {}
@@ -108,15 +112,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "join" in parts:
             print_join([child(at, "join", kafka.new_topic(8), "8") for _ in range(max(1, given.rounds // 2))])
         if "handover" in parts:
-            print_handover(child(at, "handover", kafka.new_topic(handover.PARTITIONS), str(given.rounds)))
+            topic = kafka.new_topic(handover.PARTITIONS)
+            print_handover("two queries", child(at, "handover", topic, str(given.rounds)))
 
 
-def print_handover(found: Mapping[str, Sequence[float]]) -> None:
+def print_handover(kind: str, found: Mapping[str, list[float]]) -> None:
     """Median and range of each way."""
-    rows = [
-        [how, number(median(times)), number(min(times)), number(max(times)), str(len(times))] for how, times in found.items()
-    ]
-    print(markdown(["until the new owner's first record is written, s", "median", "least", "most", "rounds"], rows), end="\n\n")
+    print(markdown([f"{kind}: until the new owner has written, s", "median", "least", "most", "rounds"], handover.rows(found)))
+    print()
 
 
 def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,22 +1,36 @@
-"""How long partitions are without a reader when a query joins, stops, or is killed: until the new owner's first record is written."""
+"""How long partitions are without a reader when a query joins, stops, or is killed: until the new owner has written from each.
+
+``measure`` asks two queries of a Spark session, ``measure_members`` two memberships whose batches are a pause of a second:
+what is left then are the group, the embedded broker, and the planning.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Producer
+
 from benchmarks.spark.session import OURS, frame, make_session
+from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.spark import progress
+from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.spark.member import QueryMembership
+from consumer_coord.spark.options import parse_options
 
 PARTITIONS = 4
 SESSION_MS = 6_000
-TRIGGER = "1 second"
-_DEADLINE_S = 180.0
+BATCH_S = 1.0
+_DEADLINE_S = 400.0
+
+Found = dict[str, list[float]]
 
 
 class Writer:
@@ -26,63 +40,79 @@ class Writer:
         self._first: dict[int, float] = {}
 
     def __call__(self, data: Any, batch: int) -> None:
-        for row in data.select("partition").distinct().collect():
-            self._first.setdefault(row[0], time.perf_counter())
+        self.wrote({row[0] for row in data.select("partition").distinct().collect()})
+
+    def wrote(self, partitions: set[int]) -> None:
+        """Now."""
+        for number in partitions:
+            self._first.setdefault(number, time.perf_counter())
 
     def forget(self) -> None:
-        """Of what was written so far."""
+        """What was written so far."""
         self._first = {}
 
-    def since(self, began_s: float, partitions: frozenset[int]) -> float | None:
-        """Seconds from ``began_s`` until all of these had a record written, None until then."""
-        first = self._first
-        return max(first[number] for number in partitions) - began_s if partitions <= first.keys() else None
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Of which something was written."""
+        return frozenset(self._first)
+
+    def wait(self, began_s: float, partitions: frozenset[int]) -> float:
+        """Seconds from ``began_s`` until all of these had a record written."""
+        _until(lambda: partitions <= self.partitions)
+        return max(self._first[number] for number in partitions) - began_s
 
 
-def measure(bootstrap_servers: str, topic: str, rounds: int) -> Mapping[str, list[float]]:
-    """``join``, ``stop`` and ``kill``: seconds of each round; two queries of one session, batches of a second."""
+def measure(bootstrap_servers: str, topic: str, rounds: int) -> Found:
+    """``join``, ``stop`` and ``kill``: seconds of each round; two queries of one session."""
     spark = make_session()
-    group = f"handover-{time.time_ns()}"
     options = {
         "startingOffsets": "latest",
-        "group.id": group,
+        "group.id": f"handover-{time.time_ns()}",
         "kafka.session.timeout.ms": str(SESSION_MS),
     }
 
     def start(writer: Writer) -> Any:
         data = frame(spark, OURS, bootstrap_servers, topic, **options)
-        sink = data.writeStream.foreachBatch(writer).trigger(processingTime=TRIGGER)
+        sink = data.writeStream.foreachBatch(writer).trigger(processingTime=f"{BATCH_S} seconds")
         return sink.option("checkpointLocation", tempfile.mkdtemp(prefix="bench-")).start()
 
-    found: dict[str, list[float]] = {"join": [], "stop": [], "kill": []}
+    found: Found = {"join": [], "stop": [], "kill": []}
     stays = Writer()
     first = start(stays)
-    _until(lambda: len(_owned(first)) == PARTITIONS)
-    for _ in range(rounds):
-        for how in ("stop", "kill"):
-            planners = _planners()
-            comes = Writer()
-            began_s = time.perf_counter()
-            second = start(comes)
-            _until(lambda query=second: len(_owned(query)) == PARTITIONS // 2)
-            share = _owned(second)
-            found["join"].append(_until(lambda sink=comes, at_s=began_s, of=share: sink.since(at_s, of)))
-            (planner,) = _planners() - planners
-            _until(lambda: len(_owned(first)) == PARTITIONS // 2)
-            # In the middle of its batches, and of the others' heartbeats.
-            time.sleep(3 + time.time() % 1)
-            stays.forget()
-            began_s = time.perf_counter()
-            if how == "stop":
-                second.stop()
-            else:
-                os.kill(planner, signal.SIGKILL)
-            found[how].append(_until(lambda at_s=began_s, of=share: stays.since(at_s, of)))
-            if how == "kill":
-                _until(lambda query=second: not query.isActive)
+    _await_share(first, PARTITIONS)
+    for number in range(2 * rounds):
+        how = ("stop", "kill")[number % 2]
+        planners = _planners()
+        comes = Writer()
+        began_s = time.perf_counter()
+        second = start(comes)
+        share = _await_share(second, PARTITIONS // 2)
+        found["join"].append(comes.wait(began_s, share))
+        (planner,) = _planners() - planners
+        _await_share(first, PARTITIONS // 2)
+        time.sleep(_some_seconds())
+        stays.forget()
+        began_s = time.perf_counter()
+        if how == "stop":
+            second.stop()
+        else:
+            os.kill(planner, signal.SIGKILL)
+        found[how].append(stays.wait(began_s, share))
+        while how == "kill" and second.isActive:
+            time.sleep(0.1)
     first.stop()
     spark.stop()
     return found
+
+
+def _some_seconds() -> float:
+    """So that the end comes at any moment of a batch and between any two heartbeats."""
+    return 3 + random.random()
+
+
+def _await_share(query: Any, count: int) -> frozenset[int]:
+    _until(lambda: len(_owned(query)) == count)
+    return _owned(query)
 
 
 def _owned(query: Any) -> frozenset[int]:
@@ -105,10 +135,93 @@ def _planners() -> set[int]:
     return found
 
 
-def _until(condition: Callable[[], Any]) -> Any:
+def _until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + _DEADLINE_S
-    while not (value := condition()):
+    while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"the group did not come to rest in {_DEADLINE_S:.0f} s")
         time.sleep(0.01)
-    return value
+
+
+class _Member(threading.Thread):
+    """Plans, pauses for the length of a batch, and plans again."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__(daemon=True)
+        options = {
+            "kafka.bootstrap.servers": bootstrap_servers,
+            "group.id": "handover",
+            "subscribe": "orders",
+            "startingOffsets": "earliest",
+            "kafka.session.timeout.ms": str(SESSION_MS),
+        }
+        self.membership = QueryMembership(parse_options(options))
+        self.writer = Writer()
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        offsets = Offsets("handover")
+        while not self.ending.is_set():
+            planned = self.membership.next_batch(offsets)
+            if planned is None:
+                self.ending.wait(0.01)
+                continue
+            if not self.ending.wait(BATCH_S):
+                offsets = planned
+                self.writer.wrote({partition.partition for partition, span in planned.spans() if span.start < span.end})
+
+    def end(self, *, leave: bool) -> None:
+        """Stop; without leaving, the broker has to notice."""
+        self.ending.set()
+        if leave:
+            # From this thread, in mid-batch, as Spark's SIGTERM does.
+            self.membership.leave()
+        else:
+            self.membership.open().close(1_000, leave=False)
+
+
+def measure_members(rounds: int) -> Found:
+    """``join``, ``stop`` and ``kill`` without Spark."""
+    found: Found = {"join": [], "stop": [], "kill": []}
+    flowing = threading.Event()
+    with EmbeddedKafka(topics={"orders": PARTITIONS}) as kafka:
+        flow = threading.Thread(target=_flow, args=(kafka.bootstrap_servers, flowing), daemon=True)
+        flow.start()
+        stays = _Member(kafka.bootstrap_servers)
+        stays.start()
+        _until(lambda: len(stays.writer.partitions) == PARTITIONS)
+        for number in range(2 * rounds):
+            how = ("stop", "kill")[number % 2]
+            comes = _Member(kafka.bootstrap_servers)
+            began_s = time.perf_counter()
+            comes.start()
+            while len(comes.writer.partitions) < PARTITIONS // 2:
+                time.sleep(0.01)
+            share = comes.writer.partitions
+            found["join"].append(time.perf_counter() - began_s)
+            time.sleep(_some_seconds())
+            stays.writer.forget()
+            began_s = time.perf_counter()
+            comes.end(leave=how == "stop")
+            found[how].append(stays.writer.wait(began_s, share))
+        stays.end(leave=True)
+        flowing.set()
+        flow.join()
+    return found
+
+
+def _flow(bootstrap_servers: str, ending: threading.Event) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    while not ending.wait(0.05):
+        for number in range(PARTITIONS):
+            producer.produce("orders", b"x", partition=number)
+        producer.poll(0)
+    producer.flush(10)
+
+
+def rows(found: Mapping[str, list[float]]) -> list[list[str]]:
+    """For a table: way, median, least, most, rounds."""
+    middle = {how: sorted(times)[len(times) // 2] for how, times in found.items()}
+    return [
+        [how, f"{middle[how]:.2f}", f"{min(times):.2f}", f"{max(times):.2f}", str(len(times))] for how, times in found.items()
+    ]
