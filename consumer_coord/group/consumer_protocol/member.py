@@ -477,6 +477,11 @@ class ConsumerMember:
 
     # -- for committed_offsets.py ----------------------------------------------------------------------------------------
 
+    @property
+    def fetches_as(self) -> Generation:
+        """OffsetFetch carries member id and epoch, so that a member that was taken out hears of it there, too."""
+        return self._epochs.present
+
     async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait until a heartbeat has told the present epoch."""
         application = self._with.application
@@ -488,7 +493,7 @@ class ConsumerMember:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """A commit was refused: take in what that says about the membership, if it is still the one used."""
+        """A commit or a fetch was refused: take in what that says about the membership, if it is still the one used."""
         if self._epochs.present is not used or used.generation_id < 0:
             return
         if code == codes.STALE_MEMBER_EPOCH:
