@@ -83,7 +83,7 @@ class Heartbeat:
     def early(self, after_ms: Sequence[int]) -> None:
         """Beat early, ``after_ms`` from now: a rebalance is near, or its second round."""
         moment = now()
-        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]
+        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[: max(_MOST_EARLY, len(after_ms))]
         self._wake()
 
     @property

@@ -34,7 +34,7 @@ from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_
 from consumer_coord.group.consumer_protocol.leaving import say_goodbye
 from consumer_coord.group.consumer_protocol.polls import PollMarks, PollWatch
 from consumer_coord.group.consumer_protocol.requests import Said
-from consumer_coord.group.consumer_protocol.schedule import EARLY_MS, Schedule
+from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.speaking import Speaking
 from consumer_coord.group.consumer_protocol.states import Event, State, after
@@ -358,7 +358,10 @@ class ConsumerMember:
             self._mates.freed(self)
         if joins or (is_news and not holdings.to_revoke):
             # More may come: what others have still to give up, or a target that is not computed yet.
-            self.beat_early(EARLY_MS)
+            self._schedule.expect_more(self._mates.expecting + 1)
+            if is_news:
+                # What gave up partitions for this member may have given up some for its mates.
+                self._mates.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
 
