@@ -230,11 +230,15 @@ class BlockingCoordinator:
         )
 
     def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_ms: float | None = None,
+        *,
+        topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; None for a partition without one."""
         wanted = frozenset(partitions)
-        return self.call(lambda: self._coordinator.committed(wanted, timeout_ms), timeout_ms)
+        return self.call(lambda: self._coordinator.committed(wanted, timeout_ms, topic_ids=topic_ids), timeout_ms)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False

@@ -103,6 +103,14 @@ class CommitMembership(Protocol):
 
 
 @attrs.frozen
+class _Wanted:
+    """What an OffsetFetch asks for: callers that want the same share one."""
+
+    partitions: frozenset[TopicPartition]
+    topic_ids: frozenset[tuple[str, uuid.UUID]]
+
+
+@attrs.frozen
 class _Entry:
     position: OffsetAndMetadata
     #: Under which ownership it was read; None when the caller did not say.
@@ -153,7 +161,7 @@ class CommittedOffsets:
         self._waiting: list[_Ticket] = []
         self._sending: list[_Ticket] = []
         self._lane: asyncio.Task[None] | None = None
-        self._fetches: dict[frozenset[TopicPartition], asyncio.Task[Mapping[TopicPartition, Any]]] = {}
+        self._fetches: dict[_Wanted, asyncio.Task[Mapping[TopicPartition, Any]]] = {}
         self._closed = False
         #: What the coordinator confirmed last, for each partition; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
@@ -478,14 +486,20 @@ class CommittedOffsets:
     # -- committed offsets --------------------------------------------------------------------------------------------
 
     async def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_ms: float
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_ms: float,
+        topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets, None where there are none; waits for open transactions (KIP-447).
 
+        ``topic_ids``: of which topics they are.  Brokers of 4.1 and later then tell no offset that outlived an older topic of
+        the same name (the coordinator was loading when that was deleted).
         Callers that ask for the same partitions at the same time share one request.
         """
-        wanted = frozenset(partitions)
-        if not wanted:
+        wanted = _Wanted(frozenset(partitions), frozenset((topic_ids or {}).items()))
+        if not wanted.partitions:
             return {}
         deadline = Deadline.after(timeout_ms)
         while True:
@@ -504,31 +518,31 @@ class CommittedOffsets:
                 continue
             return task.result()
 
-    def _fetched(self, wanted: frozenset[TopicPartition], task: asyncio.Task[Mapping[TopicPartition, Any]]) -> None:
+    def _fetched(self, wanted: _Wanted, task: asyncio.Task[Mapping[TopicPartition, Any]]) -> None:
         if self._fetches.get(wanted) is task:
             del self._fetches[wanted]
         if not task.cancelled():
             task.exception()
 
-    async def _fetch(
-        self, partitions: frozenset[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+    async def _fetch(self, wanted: _Wanted, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        ids = dict(wanted.topic_ids)
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
                 used, broker = self._member.fetches_as, await self._link.find(deadline)
                 request = offset_fetch(
                     self._group_id,
-                    partitions,
+                    wanted.partitions,
                     require_stable=True,
                     member_id=used.member_id or None,
                     member_epoch=used.generation_id,
+                    topic_ids=ids,
                 )
                 answer = await self._link.ask(
                     broker, request, timeout_ms=self._request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
                 )
                 if used.has_member_id and answer.groups and answer.groups[0].error_code in _MEMBER_REFUSED:
                     await self._fetch_refused(used, answer.groups[0].error_code, deadline)
-                return self._read_fetched(answer, partitions, broker)
+                return self._read_fetched(answer, wanted, broker)
         raise AssertionError("retrying ends by return or raise")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
@@ -540,11 +554,11 @@ class CommittedOffsets:
         raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 
     def _read_fetched(
-        self, answer: OffsetFetchResponse, partitions: frozenset[TopicPartition], broker: Broker
+        self, answer: OffsetFetchResponse, wanted: _Wanted, broker: Broker
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        code, offsets = offsets_in(answer)
+        code, offsets = offsets_in(answer, dict(wanted.topic_ids))
         self._check_fetched(code, "all partitions", broker)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(sorted(partitions))
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(sorted(wanted.partitions))
         for row in offsets:
             if row.partition not in found:
                 continue

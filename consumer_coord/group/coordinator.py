@@ -249,10 +249,17 @@ class ConsumerCoordinator:
         return await self.offsets.commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_ms: float | None = None,
+        *,
+        topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; None for a partition without one."""
-        return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms))
+        """The group's committed offsets; None for a partition without one.
+
+        ``topic_ids``: of which topics; brokers of 4.1 and later then tell none of an older topic of the same name.
+        """
+        return await self.offsets.committed(partitions, timeout_ms=self._timeout(timeout_ms), topic_ids=topic_ids)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from consumer_coord.net.connection import Versioned
-from consumer_coord.net.metadata import Broker
+from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.topic_partition import TopicPartition, by_topic
 from consumer_coord.wire.messages.group import FindCoordinatorRequest
 from consumer_coord.wire.messages.offsets import (
+    OFFSET_FETCH_BY_NAME,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -61,13 +63,17 @@ def offset_fetch(
     require_stable: bool = False,
     member_id: str | None = None,
     member_epoch: int = -1,
+    topic_ids: Mapping[str, uuid.UUID] | None = None,
 ) -> Versioned:
     """What has a group committed for these partitions (None: for all it has offsets of)?
 
     ``require_stable``: the broker refuses to answer for partitions that open transactions may still commit.
     ``member_id``, ``member_epoch``: a member of the consumer protocol says who asks; the broker refuses a stale one (KIP-848).
+    ``topic_ids``: of which topics the offsets have to be.  Where all ids are known, brokers of 4.1 and later answer nothing
+    of an older topic of the same name.
     """
     topics = None if partitions is None else by_topic(partitions)
+    ids = topic_ids or {}
 
     def build(version: int) -> OffsetFetchRequest:
         if version < _GROUPS_FROM:
@@ -78,21 +84,28 @@ def offset_fetch(
             return OffsetFetchRequest(group_id=group_id, topics=rows, require_stable=stable)
         of_group = None
         if topics is not None:
-            of_group = [OffsetFetchRequestTopics(name=name, partition_indexes=row) for name, row in topics.items()]
+            of_group = [
+                OffsetFetchRequestTopics(name=name, topic_id=ids.get(name, NO_TOPIC_ID), partition_indexes=row)
+                for name, row in topics.items()
+            ]
         groups = [
             OffsetFetchRequestGroup(group_id=group_id, member_id=member_id, member_epoch=member_epoch, topics=of_group)
         ]
         return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
-    return Versioned(OffsetFetchRequest, build)
+    by_id = topics is not None and all(ids.get(name, NO_TOPIC_ID) != NO_TOPIC_ID for name in topics)
+    return Versioned(OffsetFetchRequest, build, None if by_id else OFFSET_FETCH_BY_NAME)
 
 
-def offsets_in(answer: Any) -> tuple[int, Iterator[FetchedOffset]]:
-    """(error code of the whole, partitions) in the answer to :func:`offset_fetch`."""
+def offsets_in(
+    answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None
+) -> tuple[int, Iterator[FetchedOffset]]:
+    """(error code of the whole, partitions) in the answer to :func:`offset_fetch`, which was given ``topic_ids``."""
+    names = {topic_id: name for name, topic_id in (topic_ids or {}).items()}
     group = answer.groups[0] if answer.groups else answer
     return group.error_code, (
         FetchedOffset(
-            TopicPartition(topic.name, row.partition_index),
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), row.partition_index),
             row.error_code,
             row.committed_offset,
             row.committed_leader_epoch,

@@ -40,7 +40,11 @@ class Lookups(Protocol):
     @property
     def metadata(self) -> Metadata: ...
     def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_ms: float | None = None,
+        *,
+        topic_ids: TopicIds | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]: ...
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
@@ -100,6 +104,9 @@ def resolve(
             recreated.add(partition.topic)
         elif commit is not None:
             commits[partition] = commit
+    outlived = _outlived(commits, lookups, topics, timeout_ms)
+    recreated |= {partition.topic for partition in outlived}
+    commits = {partition: commit for partition, commit in commits.items() if partition not in outlived}
     starts: dict[TopicPartition, Start] = {}
     asked: dict[TopicPartition, int] = {}
     for partition in sorted(added):
@@ -144,6 +151,22 @@ def _topic(metadata: Metadata, name: str) -> Topic:
     if topic is None:
         raise UnknownTopicError(f"topic {name!r} is assigned to this query, and the cluster does not know it now")
     return topic
+
+
+def _outlived(
+    commits: Mapping[TopicPartition, OffsetAndMetadata], lookups: Lookups, topics: Mapping[str, Topic], timeout_ms: float
+) -> frozenset[TopicPartition]:
+    """Commits of a topic that was deleted while the group's coordinator was loading.
+
+    Plain consumers' carry no note.  The coordinator remembers for which topic it took them, and tells only those of the topic
+    that is asked for by id.
+    """
+    plain = [partition for partition, commit in commits.items() if note_of(commit.metadata) is None]
+    if not plain:
+        return frozenset()
+    ids = {partition.topic: topics[partition.topic].id for partition in plain}
+    told = lookups.committed(plain, timeout_ms, topic_ids=ids)
+    return frozenset(partition for partition in plain if told[partition] is None)
 
 
 def _count(name: str, topic: Topic, siblings: Iterable[OffsetAndMetadata], planner: Planner) -> int | None:

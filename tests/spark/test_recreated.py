@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from consumer_coord.broker.group_offsets import OffsetCoordinator
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.spark import member
 from consumer_coord.spark.checkpoint import Offsets
@@ -182,3 +183,18 @@ def test_a_second_query_that_takes_over_begins_where_the_first_one_is(
     new = list(first.read.values())[-1]
     both = {number: sorted(new.get(number, []) + list(second.read.values())[-1].get(number, [])) for number in (0, 1)}
     assert [whole(spans) for spans in both.values()] == [(0, NEW)] * 2
+
+
+def test_a_plain_commit_that_outlived_its_topic_is_not_followed(
+    embedded: EmbeddedKafka, start: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group's coordinator was loading when the topic was deleted; a plain consumer's commit carries no note of ours."""
+    admin = AdminClient({"bootstrap.servers": embedded.bootstrap_servers, "log_level": 0})
+    commits = [TopicPartition("orders", number, 300) for number in (0, 1)]
+    request = ConsumerGroupTopicPartitions("billing", commits)
+    admin.alter_consumer_group_offsets([request])["billing"].result(30)
+    monkeypatch.setattr(OffsetCoordinator, "delete_topic", lambda self, topics: None)
+    make_again(embedded)
+    assert committed(embedded) == {0: 300, 1: 300}, "by name it is still told"
+    query = start(startingOffsets="latest")
+    query.until(query.read_up_to(NEW, 1), "the new topic's records, from the first on")

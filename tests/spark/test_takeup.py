@@ -44,7 +44,11 @@ class Cluster:
         return Metadata(topics={"orders": Topic("orders", self.topic_id, False, ones, ones, ((1,),) * self.partitions)})
 
     def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_ms: float | None = None,
+        *,
+        topic_ids: Mapping[str, uuid.UUID] | None = None,
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         return {partition: self.commits.get(partition) for partition in partitions}
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
+import attrs
+
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.committed import OffsetAndMetadata
 from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer
@@ -14,6 +16,7 @@ from consumer_coord.broker.joining import RequestContext
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.offsets import (
     OFFSET_COMMIT_BY_NAME,
+    OFFSET_FETCH_BY_NAME,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -23,6 +26,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -32,6 +36,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from consumer_coord.wire.schema import ZERO_UUID
 
 T = TypeVar("T")
 
@@ -116,8 +121,12 @@ def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUI
 
 
 async def offset_fetch(node: BrokerNode, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """OffsetFetch: one group up to version 7, several from version 8 on."""
+    """OffsetFetch: one group up to version 7, several from version 8 on, with topics by id from version 10 on."""
     offsets = node.coordinator.offsets
+    if context.api_version > OFFSET_FETCH_BY_NAME:
+        return OffsetFetchResponse(
+            groups=tuple(_fetch_by_id(node, group, request.require_stable) for group in request.groups)
+        )
     if context.api_version >= _GROUPS_FROM:
         groups = []
         for group in request.groups:
@@ -136,6 +145,52 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     return OffsetFetchResponse(
         error_code=error_code, topics=_by_name(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
     )
+
+
+def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    """An offset of an older topic of the same name is none (``OffsetMetadataManager.isMismatchedTopicId``)."""
+    topics = node.cluster.topics
+    unknown: list[OffsetFetchResponseTopics] = []
+    wanted: list[tuple[str, int]] | None = None
+    if group.topics is not None:
+        wanted = []
+        for topic in group.topics:
+            known = topics.by_id.get(topic.topic_id)
+            if known is not None:
+                wanted += [(known.name, index) for index in topic.partition_indexes]
+                continue
+            rows = tuple(
+                OffsetFetchResponsePartitions(
+                    partition_index=index,
+                    committed_offset=_NO_OFFSET,
+                    metadata="",
+                    error_code=error_codes.UNKNOWN_TOPIC_ID,
+                )
+                for index in topic.partition_indexes
+            )
+            unknown.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows))
+    error_code, found = node.coordinator.offsets.fetch(
+        group.group_id, wanted, require_stable, group.member_id, group.member_epoch
+    )
+    if error_code:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code)
+    # Of a topic that is gone there is no id to tell.
+    ids = {name: known.topic_id for name, _, _ in found if (known := topics.by_name.get(name)) is not None}
+    rows_of_topics = _by_name(
+        [
+            (name, index, error_codes.NONE if _is_older(offset, ids[name]) else offset)
+            for name, index, offset in found
+            if name in ids
+        ],
+        OffsetFetchResponseTopics,
+        OffsetFetchResponsePartitions,
+    )
+    told = [attrs.evolve(topic, topic_id=ids[topic.name]) for topic in rows_of_topics]
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=(*told, *unknown))
+
+
+def _is_older(offset: OffsetAndMetadata | int, topic_id: uuid.UUID) -> bool:
+    return isinstance(offset, OffsetAndMetadata) and offset.topic_id not in (ZERO_UUID, topic_id)
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) -> OffsetFetchResponse:

@@ -52,7 +52,7 @@ SERVED: Mapping[int, Served] = {
     2: Served(1, 8, log.list_offsets, log.list_offsets_failed),
     3: Served(0, 13, metadata.metadata, metadata.metadata_failed),
     8: Served(2, 10, offsets.offset_commit, offsets.offset_commit_failed),
-    9: Served(1, 9, offsets.offset_fetch, offsets.offset_fetch_failed),
+    9: Served(1, 10, offsets.offset_fetch, offsets.offset_fetch_failed),
     10: Served(0, 5, group.find_coordinator, group.find_coordinator_failed),
     11: Served(0, 9, group.join_group, group.join_group_failed),
     12: Served(0, 4, group.heartbeat, group.heartbeat_failed),

@@ -11,6 +11,8 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 
 #: The newest version of OffsetCommit with names of topics; later ones have ids.
 OFFSET_COMMIT_BY_NAME = 9
+#: The same of OffsetFetch.
+OFFSET_FETCH_BY_NAME = 9
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -81,9 +83,10 @@ class OffsetFetchRequestTopic(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestTopics(Struct):
-    """One of ``OffsetFetchRequestGroup.topics``."""
+    """One of ``OffsetFetchRequestGroup.topics``; from version 10 on by id."""
 
     name: str = field(STRING, "8-9", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
     partition_indexes: Sequence[int] = field(array(INT32), "8+")
 
 
@@ -97,7 +100,7 @@ class OffsetFetchRequestGroup(Struct):
     topics: Sequence[OffsetFetchRequestTopics] | None = field(array(OffsetFetchRequestTopics), "8+", nullable="8+")
 
 
-@message("1-9", flexible="6+")
+@message("1-10", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequest(Struct):
     """Asks for committed offsets; up to version 7 of one group, from version 8 on of several (KIP-709)."""
@@ -140,9 +143,10 @@ class OffsetFetchResponsePartitions(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseTopics(Struct):
-    """One of ``OffsetFetchResponseGroup.topics``."""
+    """One of ``OffsetFetchResponseGroup.topics``; from version 10 on by id."""
 
     name: str = field(STRING, "8-9", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
     partitions: Sequence[OffsetFetchResponsePartitions] = field(array(OffsetFetchResponsePartitions), "8+")
 
 
@@ -155,7 +159,7 @@ class OffsetFetchResponseGroup(Struct):
     error_code: int = field(INT16, "8+")
 
 
-@message("1-9", flexible="6+")
+@message("1-10", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponse(Struct):
     """Up to version 7 one group's offsets in the message itself, from version 8 on ``groups``."""
