@@ -49,7 +49,9 @@ def members(servers: str, group: str, settings: Mapping[str, Any], count: int = 
     made = []
     for number in range(count):
         own = {key: f"{value}-{number}" if key == "group.instance.id" else value for key, value in settings.items()}
-        common = {"bootstrap.servers": servers, "group.id": group, "session.timeout.ms": 10_000}
+        common: dict[str, Any] = {"bootstrap.servers": servers, "group.id": group}
+        if settings.get("group.protocol") != "consumer":
+            common["session.timeout.ms"] = 10_000
         made.append(GroupConsumer({**common, "auto.offset.reset": "earliest", **own}))
     try:
         yield made

@@ -11,7 +11,7 @@ from tests.support.kafka_cluster import Node
 from tests.support.processes import end, spawn
 from tests.support.real_kafka import RealKafka
 
-#: Names what the embedded properties of `RealKafka` have and these brokers do not know.
+#: What brokers and controllers in KRaft mode are told, and these brokers do not know.
 _OF_KRAFT = ("process.", "node.", "controller.", "broker.", "share.")
 
 
