@@ -133,9 +133,7 @@ def rows_of(group: Group) -> Sequence[Row]:
         42,
         ids[0],
         topics=[
-            OffsetCommitRequestTopic(
-                t, partitions=[OffsetCommitRequestPartition(p, 1_000_000 + p, 7, "") for p in numbers]
-            )
+            OffsetCommitRequestTopic(t, partitions=[OffsetCommitRequestPartition(p, 1_000_000 + p, 7, "") for p in numbers])
             for t, numbers in mine.items()
         ],
     )
@@ -148,7 +146,10 @@ def rows_of(group: Group) -> Sequence[Row]:
     fetch = OffsetFetchRequest(
         groups=[
             OffsetFetchRequestGroup(
-                "orders", ids[0], 42, [OffsetFetchRequestTopics(t, numbers) for t, numbers in mine.items()]
+                "orders",
+                ids[0],
+                42,
+                [OffsetFetchRequestTopics(name=t, partition_indexes=numbers) for t, numbers in mine.items()],
             )
         ],
         require_stable=True,
@@ -158,7 +159,9 @@ def rows_of(group: Group) -> Sequence[Row]:
             OffsetFetchResponseGroup(
                 "orders",
                 [
-                    OffsetFetchResponseTopics(t, [OffsetFetchResponsePartitions(p, 1_000_000 + p, 7, "") for p in numbers])
+                    OffsetFetchResponseTopics(
+                        name=t, partitions=[OffsetFetchResponsePartitions(p, 1_000_000 + p, 7, "") for p in numbers]
+                    )
                     for t, numbers in mine.items()
                 ],
             )

@@ -34,8 +34,8 @@ def fetch_answer(
                 group_id=group.group_id,
                 topics=tuple(
                     OffsetFetchResponseTopics(
-                        name,
-                        tuple(
+                        name=name,
+                        partitions=tuple(
                             OffsetFetchResponsePartitions(
                                 partition_index=number,
                                 committed_offset=committed.get(TopicPartition(name, number), -1),
