@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     ),
     "group.lease.enable": (
         "Hand out records only while the coordinator must still count this member.",
-        "Off, a member reads on without a coordinator, as Java's consumer does, and two members may read one partition.",
+        "Off, a member reads on without a coordinator, and two members may read one partition.",
     ),
     "poll.raises.errors": (
         "`GroupConsumer.poll` and `consume` raise what goes wrong in the background; else: a message with `error()`.",

@@ -124,15 +124,16 @@ def run_page(
     wanted: Callable[[Block], bool],
     *,
     apart: bool = False,
+    module: str = "page",
     instead: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run a page's Python blocks in order; a ``text`` block after one is what it must have printed.
 
-    Each goes on with the names of those before it, or with ``apart`` begins with none.  ``instead`` says what to replace in
-    the code.  Returns all names.
+    Each goes on with the names of those before it, or with ``apart`` begins with none; ``module`` is their ``__name__``.
+    ``instead`` says what to replace in the code.  Returns all names.
     """
     printed = Printed()
-    given: dict[str, Any] = {"print": printed, "__name__": "page"}
+    given: dict[str, Any] = {"print": printed, "__name__": module}
     given |= {name: getattr(printed, name) for name in ("goes_on", "until_printed", "also_until_printed")}
     namespace, found = dict(given), dict(given)
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):

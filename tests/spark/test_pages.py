@@ -39,7 +39,8 @@ def test_the_query_of_the_start_page_reads_the_orders(spark: Any, orders: Embedd
 
 def test_a_query_with_what_the_page_on_spark_sets(spark: Any, orders: EmbeddedKafka, tmp_path: Path) -> None:
     """Its blocks run one after the other; then a query runs with the assignor and the packer that they handed over."""
-    names = run_page(blocks_of(DOCS / "spark.md"), orders.bootstrap_servers, needs_spark)
+    # As in a notebook, whose classes are pickled by value.
+    names = run_page(blocks_of(DOCS / "spark.md"), orders.bootstrap_servers, needs_spark, module="__main__")
     try:
         assert names["orders"].isStreaming
         reader = names["reader"].option("kafka.bootstrap.servers", orders.bootstrap_servers).option("group.id", "of-the-page")
