@@ -32,7 +32,10 @@ pytestmark = pytest.mark.slow
 #: Pages whose blocks are programs of their own; those of other pages go on where the one before ended.
 APART = frozenset({"start.md"})
 #: Ports and files of a page that this machine does not have, or has otherwise.
-INSTEAD = {"start_http_server(9000)": "start_http_server(0, addr='127.0.0.1')"}
+INSTEAD = {
+    "start_http_server(9000)": "start_http_server(0, addr='127.0.0.1')",
+    "start_http_server(9000, addr": "start_http_server(0, addr",
+}
 #: Commands of ``sh`` blocks that go on until they are stopped; tests/broker runs this one.
 SERVERS = ("embedded-kafka", "watch")
 
