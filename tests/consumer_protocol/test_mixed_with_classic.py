@@ -112,7 +112,7 @@ async def test_without_migration_a_classic_member_is_told_of_the_policy_too() ->
 @pytest.mark.parametrize("lease", [True, False])
 @in_virtual_time
 async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_although_it_is_welcome(lease: bool) -> None:
-    """The group takes an unknown member id in as a new member, and does not say so; a classic group answers UNKNOWN_MEMBER_ID."""
+    """The group takes an unknown member id in as a new member without a word, a classic one answers UNKNOWN_MEMBER_ID."""
     broker = Broker()
     first = await joined(broker)
     second = classic(broker, group_lease_enable=lease)
