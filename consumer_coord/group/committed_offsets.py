@@ -494,8 +494,7 @@ class CommittedOffsets:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets, None where there are none; waits for open transactions (KIP-447).
 
-        ``topic_ids``: of which topics they are.  Brokers of 4.1 and later then tell no offset that outlived an older topic of
-        the same name (the coordinator was loading when that was deleted).
+        ``topic_ids``: of which topics they are.  Brokers of 4.1 and later then tell none of an older topic of the same name.
         Callers that ask for the same partitions at the same time share one request.
         """
         wanted = _Wanted(frozenset(partitions), frozenset((topic_ids or {}).items()))
