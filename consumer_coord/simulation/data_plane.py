@@ -138,12 +138,16 @@ class _Answer:
 class _Call:
     """What the handle's thread is to do."""
 
-    future: asyncio.Future[Any]
+    #: Of the one who awaits it; cancelled with that one, while the call goes on.
+    waiter: asyncio.Future[Any]
     work: Callable[[], Any] | None
     most: int = 0
     wait_s: float = 0.0
     sink: Sink | None = None
     timer: asyncio.TimerHandle | None = None
+    #: Done, and when: for those who wait until nothing is under way.
+    done: bool = False
+    over: asyncio.Future[None] | None = None
 
 
 class SimulatedPlane:
@@ -161,7 +165,7 @@ class SimulatedPlane:
         self._known: set[str] = set()
         self._calls: deque[_Call] = deque()
         self._running: _Call | None = None
-        self._last: asyncio.Future[Any] | None = None
+        self._last: _Call | None = None
         #: A request is on its way, or its answer is.
         self._asking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -171,11 +175,14 @@ class SimulatedPlane:
     # -- the data plane's calls -----------------------------------------------------------------------------------------
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        await asyncio.shield(self._begin(_Call(self._process.create_future(), None, most, wait_s, sink)))
+        await self._begin(_Call(self._process.create_future(), None, most, wait_s, sink))
 
     async def wait_idle(self) -> None:
-        if self._last is not None and not self._last.done():
-            await asyncio.wait({self._last})
+        last = self._last
+        if last is not None and not last.done:
+            if last.over is None:
+                last.over = self._process.create_future()
+            await asyncio.wait({last.over})
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         return True
@@ -226,18 +233,16 @@ class SimulatedPlane:
     # -- one call after the other ---------------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.shield(self._begin(_Call(self._process.create_future(), work)))
+        return await self._begin(_Call(self._process.create_future(), work))
 
     def _begin(self, call: _Call) -> asyncio.Future[Any]:
         if self.closed:
             raise RuntimeError("Consumer closed")
-        # Its outcome belongs to the one who awaits, if that one was not cancelled.
-        call.future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._last = call.future
+        self._last = call
         self._calls.append(call)
         if self._running is None:
             self._next()
-        return call.future
+        return call.waiter
 
     def _next(self) -> None:
         self._running = self._calls.popleft() if self._calls else None
@@ -263,10 +268,11 @@ class SimulatedPlane:
             self._done(call, result)
 
     def _done(self, call: _Call, result: Any, error: Exception | None = None) -> None:
-        if error is None:
-            call.future.set_result(result)
-        else:
-            call.future.set_exception(error)
+        call.done = True
+        if not call.waiter.done():
+            self._process.call_soon(_answer, call.waiter, result, error)
+        if call.over is not None:
+            call.over.set_result(None)
         self._next()
 
     def _fetched(self, call: _Call) -> None:
@@ -467,3 +473,13 @@ class SimulatedPlane:
             self._look_soon()
         elif retry:
             self._look_soon(_RETRY_S)
+
+
+def _answer(waiter: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    """Its outcome belongs to the one who awaits, if that one was not cancelled."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(result)
+    else:
+        waiter.set_exception(error)
