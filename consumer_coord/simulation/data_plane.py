@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 from confluent_kafka import KafkaError, KafkaException
@@ -32,8 +32,7 @@ _RETRY_S = 0.4
 _UNKNOWN_TOPIC_S = 1.0
 
 
-@attrs.frozen
-class Found:
+class Found(NamedTuple):
     """A partition as its leader has it at a moment."""
 
     log: PartitionLog
@@ -122,8 +121,7 @@ class Reading:
     eof_at: int = -1
 
 
-@attrs.frozen(eq=False)
-class _Answer:
+class _Answer(NamedTuple):
     """What became of the fetch of one partition; ``next`` is where to go on, None when that does not change."""
 
     reading: Reading
@@ -160,7 +158,7 @@ class SimulatedPlane:
         self._brokers = brokers
         self._random = random
         self._readings: dict[TopicPartition, Reading] = {}
-        self._queue: deque[tuple[int, SimulatedMessage]] = deque()
+        self._queue: deque[tuple[int, Reading, SimulatedMessage]] = deque()
         self._versions = 0
         self._known: set[str] = set()
         self._calls: deque[_Call] = deque()
@@ -223,7 +221,7 @@ class SimulatedPlane:
         """Whether an event about a partition waits to be fetched."""
         return any(
             message.error() is not None and (message.topic(), message.partition()) == (partition.topic, partition.partition)
-            for _, message in self._queue
+            for _, _, message in self._queue
         )
 
     def reading(self, partition: TopicPartition) -> Reading | None:
@@ -283,9 +281,7 @@ class SimulatedPlane:
             call.timer.cancel()
         taken: list[Any] = []
         while self._queue and len(taken) < call.most:
-            version, message = self._queue.popleft()
-            reading = self._readings.get(TopicPartition(message.topic(), message.partition()))
-            assert reading is not None
+            version, reading, message = self._queue.popleft()
             assert reading.version == version
             if message.error() is None:
                 reading.position = reading.resume_at = message.offset() + 1
@@ -406,8 +402,7 @@ class SimulatedPlane:
             for reading in self._readings.values()
             if not reading.paused and not reading.stopped and reading.known_at <= moment
         ]
-        later = [reading.known_at for reading in self._readings.values() if reading.known_at > moment]
-        if later:
+        if later := [reading.known_at for reading in self._readings.values() if reading.known_at > moment]:
             self._look_soon(min(later) - moment + 0.001)
         if wanted:
             self._asking = True
@@ -465,7 +460,8 @@ class SimulatedPlane:
                 self._known.add(reading.partition.topic)
                 more = more or answer.next != reading.next
                 reading.next, reading.eof_at = answer.next, answer.eof_at
-            self._queue.extend((reading.version, message) for message in answer.messages)
+            if answer.messages:
+                self._queue.extend([(reading.version, reading, message) for message in answer.messages])
         waiting = self._running
         if self._queue and waiting is not None and waiting.timer is not None:
             self._fetched(waiting)
