@@ -83,7 +83,7 @@ class Starting:
         self._lapsed[partition] = why
 
     def begun_anew(self, partitions: Collection[TopicPartition]) -> None:
-        """These begin with the first record of another topic: what is looked up for them, out of range before, does not count."""
+        """These begin with the first record of another topic: no look-up of the former one counts."""
         self.unknown = _without(self.unknown, partitions)
         self._lapsed = _without(self._lapsed, partitions)
         self.pending -= frozenset(partitions)
