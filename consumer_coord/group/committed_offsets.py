@@ -37,8 +37,7 @@ from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
-from consumer_coord.net.connection import Versioned
-from consumer_coord.net.group_requests import offset_fetch, offsets_in
+from consumer_coord.net.group_requests import WantedOffsets, offset_commit, offset_fetch, offsets_in
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
@@ -46,7 +45,6 @@ from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import (
-    OFFSET_COMMIT_BY_NAME,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -103,14 +101,6 @@ class CommitMembership(Protocol):
 
 
 @attrs.frozen
-class _Wanted:
-    """What an OffsetFetch asks for: callers that want the same share one."""
-
-    partitions: frozenset[TopicPartition]
-    topic_ids: frozenset[tuple[str, uuid.UUID]]
-
-
-@attrs.frozen
 class _Entry:
     position: OffsetAndMetadata
     #: Under which ownership it was read; None when the caller did not say.
@@ -161,7 +151,7 @@ class CommittedOffsets:
         self._waiting: list[_Ticket] = []
         self._sending: list[_Ticket] = []
         self._lane: asyncio.Task[None] | None = None
-        self._fetches: dict[_Wanted, asyncio.Task[Mapping[TopicPartition, Any]]] = {}
+        self._fetches: dict[WantedOffsets, asyncio.Task[Mapping[TopicPartition, Any]]] = {}
         self._closed = False
         #: What the coordinator confirmed last, for each partition; for statistics.
         self.confirmed: dict[TopicPartition, int] = {}
@@ -287,7 +277,7 @@ class CommittedOffsets:
                 broker = await self._link.find(deadline)
                 answer: OffsetCommitResponse = await self._link.ask(
                     broker,
-                    _by_name_or_id(self._request(entries, used)),
+                    offset_commit(self._request(entries, used)),
                     timeout_ms=self._request_timeout_ms,
                     patience_ms=max(1.0, deadline.remaining_ms),
                 )
@@ -505,7 +495,7 @@ class CommittedOffsets:
         ``topic_ids``: of which topics they are.  Brokers of 4.1 and later then tell none of an older topic of the same name.
         Callers that ask for the same partitions at the same time share one request.
         """
-        wanted = _Wanted(frozenset(partitions), frozenset((topic_ids or {}).items()))
+        wanted = WantedOffsets(frozenset(partitions), frozenset((topic_ids or {}).items()))
         if not wanted.partitions:
             return {}
         deadline = Deadline.after(timeout_ms)
@@ -525,13 +515,13 @@ class CommittedOffsets:
                 continue
             return task.result()
 
-    def _fetched(self, wanted: _Wanted, task: asyncio.Task[Mapping[TopicPartition, Any]]) -> None:
+    def _fetched(self, wanted: WantedOffsets, task: asyncio.Task[Mapping[TopicPartition, Any]]) -> None:
         if self._fetches.get(wanted) is task:
             del self._fetches[wanted]
         if not task.cancelled():
             task.exception()
 
-    async def _fetch(self, wanted: _Wanted, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+    async def _fetch(self, wanted: WantedOffsets, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         ids = dict(wanted.topic_ids)
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
@@ -561,7 +551,7 @@ class CommittedOffsets:
         raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 
     def _read_fetched(
-        self, answer: OffsetFetchResponse, wanted: _Wanted, broker: Broker
+        self, answer: OffsetFetchResponse, wanted: WantedOffsets, broker: Broker
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         code, offsets = offsets_in(answer, dict(wanted.topic_ids))
         self._check_fetched(code, "all partitions", broker)
@@ -604,11 +594,5 @@ def _deleted_topic(partition: TopicPartition) -> CommitFailedError:
     return CommitFailedError(
         f"the offset of {partition} was not committed: the topic that it is of was deleted", code=codes.UNKNOWN_TOPIC_ID
     )
-
-
-def _by_name_or_id(request: OffsetCommitRequest) -> Versioned:
-    """In a version with ids only if every topic's id is known (KIP-848)."""
-    by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
-    return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)
 #: An OffsetFetch that names a member (KIP-848).
 _MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})

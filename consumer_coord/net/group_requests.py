@@ -1,4 +1,4 @@
-"""FindCoordinator and OffsetFetch: requests whose fields depend on the version, for a group's members and its operators."""
+"""FindCoordinator, OffsetCommit and OffsetFetch: requests that depend on the version, for members and operators of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
 from consumer_coord.topic_partition import TopicPartition, by_topic
 from consumer_coord.wire.messages.group import FindCoordinatorRequest
 from consumer_coord.wire.messages.offsets import (
+    OFFSET_COMMIT_BY_NAME,
     OFFSET_FETCH_BY_NAME,
+    OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -37,6 +39,14 @@ class FetchedOffset:
     offset: int
     leader_epoch: int
     metadata: str
+
+
+@attrs.frozen
+class WantedOffsets:
+    """What an OffsetFetch asks for: callers that want the same share one."""
+
+    partitions: frozenset[TopicPartition]
+    topic_ids: frozenset[tuple[str, uuid.UUID]]
 
 
 def find_coordinator(group_id: str) -> Versioned:
@@ -114,3 +124,9 @@ def offsets_in(
         for topic in group.topics
         for row in topic.partitions
     )
+
+
+def offset_commit(request: OffsetCommitRequest) -> Versioned:
+    """In a version with ids only if every topic's id is known (KIP-848)."""
+    by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
+    return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)
