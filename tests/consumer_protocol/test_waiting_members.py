@@ -38,7 +38,7 @@ def test_a_slow_broker_is_not_asked_for_topics_with_each_poll(protocol: str) -> 
             while not owner.assignment():
                 assert time.monotonic() < ends
                 owner.poll(0.05)
-            slow = other._librdkafka.handle = Slow(other._librdkafka.handle)  # type: ignore[assignment]
+            slow = other._librdkafka.handle = Slow(other._librdkafka.handle)
             began = time.monotonic()
             other.subscribe(["orders"])
             for _ in range(10):
