@@ -190,6 +190,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _check_security(config: Config) -> None:
     given = config.client.security
     if given:
+        from consumer_coord.consumer.oauth.settings import with_oauth_callback
         from consumer_coord.net import security
 
         protocol = str(given.get("security.protocol") or "plaintext")
@@ -201,7 +202,7 @@ def _check_security(config: Config) -> None:
                 " sasl_plaintext, or leave them out"
             )
         try:
-            security.load(given)
+            security.load(with_oauth_callback(given))
         except ConfigurationError as error:
             raise ConfigurationError(f"a kafka.* option is wrong: {error}") from error
 
@@ -320,4 +321,3 @@ def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
     if match is None or unit not in _UNITS_MS:
         raise ConfigurationError(f"{name}={value!r} is no duration: write for example 500ms, 30s, 15m or 1h")
     return int(int(match.group(1)) * _UNITS_MS[unit])
-
