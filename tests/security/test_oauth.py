@@ -11,7 +11,7 @@ import pickle
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from joserfc import jwk, jwt
 
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.consumer.oauth import endpoint
+from consumer_coord.consumer.oauth.cached import CachedTokens
 from consumer_coord.consumer.oauth.settings import with_oauth_callback
 from consumer_coord.consumer.runtime import real_environment
 from consumer_coord.errors import AuthenticationError, ConfigurationError
-from consumer_coord.net.sasl import KeptTokens, TokenSource
+from consumer_coord.net.sasl import TokenSource
 from consumer_coord.net.tcp import TcpConnector
 from tests.security.token_endpoint import Provider, token
 from tests.support.secrets import found_in, made_up
@@ -60,12 +61,12 @@ def bearer(url: str, **more: Any) -> dict[str, Any]:
     return kept
 
 
-def callback(settings: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
+def callback(settings: Mapping[str, Any]) -> CachedTokens:
     found = with_oauth_callback(settings)
     assert not found.keys() & settings.keys() - {*SASL, "sasl.oauthbearer.config", "https.ca.location", "https.ca.pem"}
     made = found["oauth_cb"]
-    assert isinstance(made, KeptTokens)
-    return made  # type: ignore[return-value]  # it is called, too
+    assert isinstance(made, CachedTokens)
+    return made
 
 
 def claims(encoded: str) -> dict[str, Any]:
@@ -110,7 +111,6 @@ def test_a_token_is_renewed_when_it_is_old_or_was_refused() -> None:
     with provider.running() as url:
         made = callback(oidc(url))
         assert made(None)[0] == made(None)[0] == first
-        assert isinstance(made, KeptTokens)
         made.forget("another one")
         assert made(None)[0] == first
         made.forget(first)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from types import TracebackType
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
@@ -54,7 +53,8 @@ def _both(kind: type[CoordinatorError]) -> Any:
 def _make(kind: type[CoordinatorError]) -> Any:
 
     def __init__(self: Any, error: KafkaError, message: str, code: int) -> None:  # noqa: N807
-        Exception.__init__(self, error)
+        # As confluent-kafka raises it, which makes a plain RuntimeError of a closed consumer.
+        Exception.__init__(self, message if issubclass(kind, ClosedError) else error)
         self._message = message
         self.code = code
 
@@ -96,23 +96,36 @@ def raise_cause(error: CallbackError) -> NoReturn:
     raise cause from cause.__cause__
 
 
-@contextlib.contextmanager
-def drop_in_exceptions() -> Iterator[None]:
-    """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
-    try:
-        with kafka_exceptions():
-            yield
-    except CallbackError as error:
-        raise_cause(error)
+class _Converting:
+    """A block that our errors leave as KafkaExceptions too.  A class, and one object: it is entered for each commit."""
 
+    def __init__(self, *, bare_callbacks: bool) -> None:
+        self._bare_callbacks = bare_callbacks
 
-@contextlib.contextmanager
-def kafka_exceptions() -> Iterator[None]:
-    """Let our errors leave the block as KafkaExceptions too."""
-    try:
-        yield
-    except CoordinatorError as error:
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, CoordinatorError):
+            return
+        if self._bare_callbacks and isinstance(error, CallbackError):
+            raise_cause(error)
         converted = to_kafka_exception(error)
-        if converted is error:
-            raise
-        raise converted.with_traceback(error.__traceback__) from error.__cause__
+        if converted is not error:
+            raise converted.with_traceback(traceback) from error.__cause__
+
+
+_drop_in = _Converting(bare_callbacks=True)
+_converting = _Converting(bare_callbacks=False)
+
+
+def drop_in_exceptions() -> _Converting:
+    """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
+    return _drop_in
+
+
+def kafka_exceptions() -> _Converting:
+    """Let our errors leave the block as KafkaExceptions too."""
+    return _converting
