@@ -46,7 +46,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     to_commit,
     to_rows,
 )
-from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
+from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
@@ -101,6 +101,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             parsed = parse(settings, needs_brokers=False)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
+            self._refusals = Refusals(self._librdkafka.settings)
         threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
         self._set_up(parsed, chosen, threaded, shared_clusters)
 
@@ -347,7 +348,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
             if callback is not None:
                 await self._tell(callback, what)
             if isinstance(what, confluent_kafka.KafkaError):
-                raise_if_refused(what, self._librdkafka.settings)
+                self._refusals.note(what)
+        if self._made is not None:
+            self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._tell_outcomes()
 
     async def _tell_outcomes(self) -> None:

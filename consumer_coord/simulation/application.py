@@ -238,7 +238,7 @@ class MemberProcess:
             await self._commit_as_usual(consumer)
         hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        await asyncio.sleep(max(pause_s, self.absent_until - stage.loop.time(), 0.001))
+        await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), 0.001))
         return False
 
     # -- reading ----------------------------------------------------------------------------------------------------

@@ -34,6 +34,9 @@ MOMENT_S = 0.5
 #: A partition that is held may for so long be neither read, paused, nor looked up.
 _STRANDED_S = 3.0
 
+#: A member that waits for an answer, or for its coordinator, looks at its application's polls so much later.
+_AWAY_S = 20.0
+
 #: What an unruly application does in a turn, and how likely that is.
 WHIMS = {
     "cancel_poll": 8,
@@ -101,6 +104,8 @@ class Calls:
         self._inside = 0
         self._inside_at = 0.0
         self._still_s = 0.0
+        self._core: ConsumerCoordinator | None = None
+        self._max_poll_s = 0.0
         self._proved_at = -1e9
         #: When it was last seen with its assignment, and no join under way.
         self._stable_at = -1e9
@@ -157,6 +162,7 @@ class Calls:
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
         """Look at why the member takes its application for one that does not poll."""
+        self._core, self._max_poll_s = core, max_poll_s
         protocol = core.protocol
         assert isinstance(protocol, (ClassicProtocol, ConsumerMember))
         witnessed = protocol.session if isinstance(protocol, ClassicProtocol) else protocol
@@ -174,6 +180,14 @@ class Calls:
             await exceeded()
 
         witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+
+    async def away(self, seconds: float) -> None:
+        """The application does not poll for so long; after ``max.poll.interval.ms`` the member is out of its group."""
+        still_s = self._process.stood_still_s
+        await asyncio.sleep(seconds)
+        too_long = seconds > self._max_poll_s * 1.2 + _AWAY_S and still_s == self._process.stood_still_s
+        if too_long and self._core is not None and self._core.generation >= 0:
+            self._fail(Violation("polling", f"{self._name} is a member although it has not polled for {seconds:.1f} s"))
 
     # -- what is raised -------------------------------------------------------------------------------------------------
 

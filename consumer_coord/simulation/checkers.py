@@ -21,7 +21,8 @@ The rules, by the names under which they are reported:
 ``told``          every asynchronous commit is answered once, also at close
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises nothing but what the application itself raised
-``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll
+``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll, and one that does not
+                  for ``max.poll.interval.ms`` leaves
 ``stranded``      a held partition is fetched, or paused, or waits for its position
 ``generations``   they only grow, and records of a generation do not change who is in it
 ``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions

@@ -26,7 +26,7 @@ MAX_POLL_INTERVAL_MS = 3_600_000
 #: How long the group waits for this query in a rebalance; it answers in the background, so this needs no batch.
 REBALANCE_TIMEOUT_MS = 60_000
 #: A query that joins waits until the others hear of it, in both rounds of a rebalance.
-HEARTBEAT_INTERVAL_MS = 1_000
+HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
 
