@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -19,14 +18,14 @@ instrumentation = pytest.importorskip("opentelemetry.instrumentation.confluent_k
 RECORDS = 4
 
 
-def spans(kafka: EmbeddedKafka, kind: Callable[[Mapping[str, Any]], Any], group: str) -> list[Any]:
+def spans(kafka: EmbeddedKafka, kind: Any, group: str) -> list[Any]:
     """What is traced of a consumer that polls two records, consumes the others, commits, and closes."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "auto.offset.reset": "earliest"}
-    consumer = instrumentation.ConfluentKafkaInstrumentor.instrument_consumer(kind(settings), tracer_provider=provider)
-    assert isinstance(consumer, cimpl.Consumer)
+    consumer: Any = instrumentation.ConfluentKafkaInstrumentor.instrument_consumer(kind(settings), tracer_provider=provider)
+    assert type(consumer).__mro__.count(cimpl.Consumer) == 1
     consumer.subscribe(["orders"])
     for _ in range(2):
         message = consumer.poll(60)
