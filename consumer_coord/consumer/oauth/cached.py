@@ -31,8 +31,16 @@ class Issued:
 class CachedTokens:
     """An ``oauth_cb`` that keeps its token for most of its life.  Thread-safe: callers that come together cause one fetch."""
 
-    def __init__(self, settings: tuple[tuple[str, Any], ...], fetch: Callable[[], Issued], told_as: str) -> None:
+    def __init__(
+        self,
+        settings: tuple[tuple[str, Any], ...],
+        fetch: Callable[[], Issued],
+        told_as: str,
+        made_by: Callable[[tuple[tuple[str, str], ...]], CachedTokens],
+    ) -> None:
+        """``made_by`` gives the one of these settings in another process, which gets a copy."""
         self._settings = settings
+        self._made_by = made_by
         self._fetch = fetch
         #: Which settings to check when it fails or is refused, for messages.
         self.told_as = told_as
@@ -58,9 +66,7 @@ class CachedTokens:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its settings: a worker of Spark gets a token of its own."""
-        from consumer_coord.consumer.oauth.settings import token_source
-
-        return token_source, (self._settings,)
+        return self._made_by, (self._settings,)
 
 
 _of_settings: weakref.WeakValueDictionary[tuple[tuple[str, Any], ...], CachedTokens] = weakref.WeakValueDictionary()

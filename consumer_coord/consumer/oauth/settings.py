@@ -93,8 +93,8 @@ def token_source(settings: tuple[tuple[str, str], ...]) -> CachedTokens:
     def make() -> CachedTokens:
         given = dict(settings)
         if given.get(_METHOD, "").lower() == "oidc":
-            return CachedTokens(settings, _endpoint(given).fetch, "sasl.oauthbearer.*")
-        return CachedTokens(settings, unsecured.parse(given.get(_CONFIG)).fetch, _CONFIG)
+            return CachedTokens(settings, _endpoint(given).fetch, "sasl.oauthbearer.*", token_source)
+        return CachedTokens(settings, unsecured.parse(given.get(_CONFIG)).fetch, _CONFIG, token_source)
 
     return shared(settings, make)
 
