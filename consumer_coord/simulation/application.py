@@ -254,11 +254,9 @@ class MemberProcess:
         else:
             call = consumer.consume_some(spec.batch * max(1, len(self._stints)), timeout_s)
         try:
-            with calls.polling():
-                if cancelled:
-                    found = await calls.cancelled(call, self._plan)
-                    return [] if found is None else found
-                return await calls.timed(call, timeout_s, "poll")
+            if cancelled:
+                return await calls.polling(calls.cancelled(call, self._plan)) or []
+            return await calls.polling(calls.timed(call, timeout_s, "poll"))
         except CoordinatorError as error:
             self._failed(error)
             if isinstance(error, FencedError):

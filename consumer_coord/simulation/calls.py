@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -149,13 +149,12 @@ class Calls:
 
     # -- polling --------------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def polling(self) -> Iterator[None]:
-        """Inside poll or consume."""
+    async def polling(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await poll or consume."""
         self._inside += 1
         self._still_s = self._process.stood_still_s
         try:
-            yield
+            return await call
         finally:
             self._inside -= 1
             self._inside_at = self._process.time()
@@ -258,12 +257,16 @@ class Calls:
         if partition not in reader.assigned:
             return "is neither read nor waits for its position"
         reading = plane.reading(partition)
-        # An application that is slow finds the event that says so behind its messages.
-        waiting_events = {partition_of_message(message) for message in reader.ahead if message.error() is not None}
         if reading is None:
             return "is taken for read, and the data plane does not know of it"
-        if reading.stopped and not plane.tells_of(partition) and partition not in waiting_events:
+        # An application that is slow finds the event that says so behind its messages.
+        if reading.stopped and not plane.tells_of(partition) and not _waits_for(reader.ahead, partition):
             return "is out of range, and its offset is not looked up"
         if reading.paused != (partition in reader.paused or partition in reader.frozen):
             return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
         return None
+
+
+def _waits_for(messages: Iterable[Any], partition: TopicPartition) -> bool:
+    """Whether an event of a partition is among these."""
+    return any(message.error() is not None and partition_of_message(message) == partition for message in messages)

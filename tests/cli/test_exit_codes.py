@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +130,32 @@ def test_resetting_all_topics_of_a_group_that_does_not_exist(
             assert [error["exit_code"] for error in json.loads(out)["errors"]] == [3]
         # With topics it is a group to begin with.
         assert main(["reset", "TYPO", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    "command", [["describe"], ["lag"], ["delete"], ["top", "--count", "1"], ["reset", "--to-latest", "--all-topics"]]
+)
+def test_a_group_that_is_misspelled_is_told_with_the_one_that_is_meant(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        address = ["--bootstrap-server", kafka.bootstrap_servers]
+        assert main(["reset", "billing", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+        capsys.readouterr()
+        assert main([command[0], "biling", *command[1:], *address]) == ExitCode.NOT_FOUND
+        assert "consumer group 'biling' does not exist; did you mean 'billing'?" in capsys.readouterr().err
+        # What resembles nothing gets no suggestion.
+        assert main([command[0], "zzz", *command[1:], *address]) == ExitCode.NOT_FOUND
+        assert "consumer group 'zzz' does not exist\n" in capsys.readouterr().err
+
+
+def test_an_assignor_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from assignors import RangeAssignor\nclass Mine(RangeAssignor):\n    name = 'mine'\n"
+    (tmp_path / "assignor_of_this_directory.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = ["--members", "2", "--topics", "t:2", "--assignor", "assignor_of_this_directory:Mine"]
+    assert main(["simulate", *arguments]) == ExitCode.DONE
+    assert "assignor_of_this_directory:Mine" in capsys.readouterr().out

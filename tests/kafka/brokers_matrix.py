@@ -95,9 +95,14 @@ def query(servers: str, topic: str, group: str) -> None:
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource
+    from consumer_coord.spark.launcher import fast_python
+    from tests.spark.drivers import QUICK_JVM
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    launcher = tempfile.TemporaryDirectory()
+    os.environ["PYSPARK_PYTHON"] = fast_python(launcher.name)
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    for key, value in QUICK_JVM.items():
+        builder = builder.config(key, value)
     session = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     seen: list[bytes] = []
     try:
@@ -112,6 +117,7 @@ def query(servers: str, topic: str, group: str) -> None:
             assert running.awaitTermination(4 * DEADLINE_S), "the query did not end"
     finally:
         session.stop()
+        launcher.cleanup()
     assert sorted(seen) == sorted(b"%d" % number for number in range(RECORDS))
 
 

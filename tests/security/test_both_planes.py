@@ -189,6 +189,14 @@ def test_wrong_credentials_end_it_at_once_in_the_words_of_the_control_plane(
         next(messages({**secured.settings(listener, mechanism), **wrong(secured)}, topics["read"]))
 
 
+def test_closing_after_a_wrong_password_raises_nothing(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    member = consumer({**secured.settings("SASL", "PLAIN"), "sasl.password": made_up("wrong password")})
+    member.subscribe([topics["read"]])
+    with pytest.raises(AuthenticationError):
+        member.poll(DEADLINE_S)
+    member.close()
+
+
 def test_a_provider_that_is_away_at_the_start(secured: SecuredKafka) -> None:
     def away(_config: str | None) -> tuple[str, float]:
         raise ConnectionError("no route to the provider")

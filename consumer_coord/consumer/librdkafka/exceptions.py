@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -97,35 +98,39 @@ def raise_cause(error: CallbackError) -> NoReturn:
 
 
 class _Converting:
-    """A block that our errors leave as KafkaExceptions too.  A class, and one object: it is entered for each commit."""
+    """A class and not a generator: it is entered by every poll and commit."""
+
+    __slots__ = ("_bare_callbacks",)
 
     def __init__(self, *, bare_callbacks: bool) -> None:
         self._bare_callbacks = bare_callbacks
 
     def __enter__(self) -> None:
-        """Nothing."""
+        pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if not isinstance(error, CoordinatorError):
-            return
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._bare_callbacks and isinstance(error, CallbackError):
             raise_cause(error)
-        converted = to_kafka_exception(error)
-        if converted is not error:
-            raise converted.with_traceback(traceback) from error.__cause__
+        if isinstance(error, CoordinatorError):
+            raise_converted(error)
 
 
-_drop_in = _Converting(bare_callbacks=True)
-_converting = _Converting(bare_callbacks=False)
+_CONVERTING = _Converting(bare_callbacks=False)
+_DROP_IN = _Converting(bare_callbacks=True)
 
 
-def drop_in_exceptions() -> _Converting:
+def drop_in_exceptions() -> AbstractContextManager[None]:
     """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
-    return _drop_in
+    return _DROP_IN
 
 
-def kafka_exceptions() -> _Converting:
+def kafka_exceptions() -> AbstractContextManager[None]:
     """Let our errors leave the block as KafkaExceptions too."""
-    return _converting
+    return _CONVERTING
+
+
+def raise_converted(error: CoordinatorError) -> None:
+    """Raise an error of ours as a KafkaException too; nothing when it is one, which then goes on by itself."""
+    converted = to_kafka_exception(error)
+    if converted is not error:
+        raise converted.with_traceback(error.__traceback__) from error.__cause__
