@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from consumer_coord.consumer.oauth.settings import with_oauth_callback
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application import Application
@@ -92,7 +93,7 @@ def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None =
     ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
     :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
-    secured = security.load(config.security)
+    secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return ClusterClient(
         attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms),
@@ -168,9 +169,7 @@ class Runtime:
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
         started = threading.Event()
-        self.thread = threading.Thread(
-            target=self._run, args=(started,), name="consumer-coord", daemon=True
-        )
+        self.thread = threading.Thread(target=self._run, args=(started,), name="consumer-coord", daemon=True)
         self.thread.start()
         started.wait()
         atexit.register(self._leave_at_exit)
