@@ -1,14 +1,17 @@
 """Groups under churn: what is lost, repeated, refused, and how long the group takes to catch up.
 
-``python -m benchmarks.churn [--seconds 40] [--rounds 3]``
+``python -m benchmarks.churn [--seconds 40] [--rounds 3] [--migrate | --migrate-in-order]``
 
 Five to seven processes, 12 partitions, 4,000 records/s, a synchronous commit after each batch of 200; every 2-3 s one is
 killed, frozen for 2 or 9 s (the session is 6 s), stopped or started.  The same trouble for each client, in turns.
+``--migrate``: the members are replaced one by one by members of the other group protocol, and back, every second one by a kill;
+``--migrate-in-order``: without kills.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 from collections.abc import Sequence
@@ -17,13 +20,26 @@ import attrs
 
 from benchmarks import cluster
 from benchmarks.table import markdown, number
-from tests.support.churn import Group, Outcome, churn
+from tests.support.churn import Group, Outcome, churn, migrate, trouble
+
+
+@attrs.frozen
+class Case:
+    """A client with a way to share: a row of the table."""
+
+    name: str
+    client: str
+    assignor: str
+    protocol: str = "classic"
+
 
 CASES = (
-    ("ours, cooperative", "ours", "cooperative-sticky"),
-    ("librdkafka, cooperative", "confluent-kafka", "cooperative-sticky"),
-    ("ours, range", "ours", "range"),
-    ("librdkafka, range", "confluent-kafka", "range"),
+    Case("ours, cooperative", "ours", "cooperative-sticky"),
+    Case("librdkafka, cooperative", "confluent-kafka", "cooperative-sticky"),
+    Case("ours, consumer protocol", "ours", "cooperative-sticky", "consumer"),
+    Case("librdkafka, consumer protocol", "confluent-kafka", "cooperative-sticky", "consumer"),
+    Case("ours, range", "ours", "range"),
+    Case("librdkafka, range", "confluent-kafka", "range"),
 )
 PARTITIONS = 12
 HEAD = ("client", "records", "lost", "repeated", "two owners", "commits refused", "though held", "no lag after, s")
@@ -53,21 +69,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.churn", description=__doc__)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=[name for name, _, _ in CASES])
+    parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES])
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--migrate", action="store_const", dest="disturb", const=migrate, default=trouble)
+    in_order = functools.partial(migrate, kills=False)
+    instead.add_argument("--migrate-in-order", action="store_const", dest="disturb", const=in_order)
     options = parser.parse_args(arguments)
-    cases = [case for case in CASES if options.only is None or case[0] in options.only]
-    results: dict[str, list[Outcome]] = {name: [] for name, _, _ in cases}
+    cases = [case for case in CASES if options.only is None or case.name in options.only]
+    results: dict[str, list[Outcome]] = {case.name: [] for case in cases}
     with cluster.broker() as kafka:
         for seed in range(options.rounds):
-            for name, client, assignor in cases:
+            for case in cases:
                 topic = kafka.new_topic(PARTITIONS)
-                group = Group(kafka, topic, f"churn-{next(_groups)}", client=client, assignor=assignor)
+                name = f"churn-{next(_groups)}"
+                group = Group(kafka, topic, name, client=case.client, assignor=case.assignor, protocol=case.protocol)
                 try:
-                    found = churn(kafka, topic, PARTITIONS, group, seconds=options.seconds, seed=seed)
+                    found = churn(
+                        kafka, topic, PARTITIONS, group, seconds=options.seconds, seed=seed, disturb=options.disturb
+                    )
                 finally:
                     group.close()
-                print(name, attrs.asdict(found), file=sys.stderr, flush=True)
-                results[name].append(found)
+                print(case.name, attrs.asdict(found), file=sys.stderr, flush=True)
+                results[case.name].append(found)
     print(f"\n{options.seconds:g} s each, rounds side by side:\n")
     print(markdown(HEAD, [row(name, found) for name, found in results.items()]), flush=True)
 

@@ -40,6 +40,7 @@ class Variant:
 
 OURS_RANGE = Variant("ours, range", "ours", ("range",))
 OURS = Variant("ours, cooperative", "ours", ("cooperative-sticky",))
+OURS_NEW = Variant("ours, consumer protocol", "ours", (), {"group.protocol": "consumer"})
 CONFLUENT_RANGE = Variant("librdkafka, range", "confluent-kafka", ("range",))
 CONFLUENT = Variant("librdkafka, cooperative", "confluent-kafka", ("cooperative-sticky",))
 CONFLUENT_NEW = Variant("librdkafka, consumer protocol", "confluent-kafka", (), {"group.protocol": "consumer"})
@@ -53,6 +54,7 @@ AIOKAFKA = Variant("aiokafka, range", "aiokafka", ("range",))
 VARIANTS = (
     OURS_RANGE,
     OURS,
+    OURS_NEW,
     CONFLUENT_RANGE,
     CONFLUENT,
     CONFLUENT_NEW,

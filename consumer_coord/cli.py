@@ -11,7 +11,8 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from consumer_coord.admin import commands, completion
@@ -68,9 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if parsed.command in ELSEWHERE:
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
         logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
-        # What is tried, and what answers, when nothing came of it for a moment.
-        reach.logger.setLevel(logging.WARNING)
-        return int(asyncio.run(_run(parsed.run, parsed)))
+        with _reach_told():
+            return int(asyncio.run(_run(parsed.run, parsed)))
     except CoordinatorError as error:
         warn(f"\nError: {error}")
         return exit_code(error)
@@ -80,6 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away (`| head`); what is left in the buffer has nowhere to go at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+@contextmanager
+def _reach_told() -> Iterator[None]:
+    """Log which broker is tried, and what answers, when nothing came of it for a moment."""
+    before = reach.logger.level
+    reach.logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        reach.logger.setLevel(before)
 
 
 async def _run(command: Command, arguments: argparse.Namespace) -> ExitCode:

@@ -27,22 +27,26 @@ def invoice_for(order: bytes) -> bytes:
 class Billing:
     """One process of the pipeline."""
 
-    def __init__(self, servers: str, source: str, sink: str, group: str, batch: int = 500) -> None:
+    def __init__(
+        self, servers: str, source: str, sink: str, group: str, batch: int = 500, protocol: str = "classic"
+    ) -> None:
         self.sink = sink
         self.batch = batch
         self.aborted = 0
-        self.consumer = GroupConsumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "session.timeout.ms": 6000,
-            },
-            assignors=[CooperativeStickyAssignor()],
-        )
-        # The transactional id need not be tied to partitions: the group's generation is the fence.
+        config = {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+        if protocol == "classic":
+            self.consumer = GroupConsumer({**config, "session.timeout.ms": 6000}, assignors=[CooperativeStickyAssignor()])
+        else:
+            # The broker assigns, and says how long a member may be silent.
+            self.consumer = GroupConsumer(config)
+        # The transactional id need not be tied to partitions: the group's generation, or member epoch, is the fence.
         self.producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -104,6 +108,7 @@ def main() -> None:
     for name in ("servers", "source", "sink", "group"):
         parser.add_argument(name)
     parser.add_argument("--batch", type=int, default=500, help="orders in one transaction (default %(default)s)")
+    parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic", help="group.protocol")
     arguments = parser.parse_args()
     ending = False
 
@@ -113,7 +118,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    billing = Billing(arguments.servers, arguments.source, arguments.sink, arguments.group, arguments.batch)
+    billing = Billing(arguments.servers, arguments.source, arguments.sink, arguments.group, arguments.batch, arguments.protocol)
     total = 0
     try:
         while not ending:

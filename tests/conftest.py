@@ -14,7 +14,7 @@ from hypothesis import settings
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
-from tests.support.leaks import left_behind
+from tests.support.leaks import LoggingSetUp, left_behind
 from tests.support.members import Members
 from tests.support.processes import children
 from tests.support.real_kafka import RealKafka
@@ -62,10 +62,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind() -> Iterator[None]:
-    """A test fails when threads that would keep the interpreter alive, or child processes, outlive it."""
-    threads, processes = set(threading.enumerate()), set(children())
+    """A test fails when threads that would keep the interpreter alive, child processes or changed logging outlive it."""
+    threads, processes, logs = set(threading.enumerate()), set(children()), LoggingSetUp.now()
     yield
-    found = left_behind(threads, processes)
+    found = [*left_behind(threads, processes), *logs.changes()]
     assert not found, "the test left behind:\n" + "\n".join(found)
 
 

@@ -408,9 +408,10 @@ class Engine:
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata, *, in_callback: bool) -> None:
         """Go on at another position; for a partition that is still to be started, begin there."""
+        # Also before a start: what an interrupted call has left of a partition whose offset was out of range is stopped first.
+        await self.reader.ready()
         if partition in self.reader.assigned and partition not in self.starting.pending:
             self._beginnings.pop(partition, None)
-            await self.reader.ready()
             await self.reader.seek(partition, position)
             return
         self.must_hold([partition], "seek")

@@ -62,7 +62,12 @@ JOIN_GROUP = {
     codes.MEMBER_ID_REQUIRED: Step.ADOPT_MEMBER_ID,
     codes.REBALANCE_IN_PROGRESS: Step.BACK_OFF,
 }
-SYNC_GROUP = _EVERYWHERE
+SYNC_GROUP = {
+    **_EVERYWHERE,
+    # The group changed its protocol since JoinGroup was answered (KIP-848): a group of the consumer protocol goes by the first
+    # assignor of a member's list. JoinGroup says whether the group takes the member.
+    codes.INCONSISTENT_GROUP_PROTOCOL: Step.BACK_OFF,
+}
 HEARTBEAT = _EVERYWHERE
 
 

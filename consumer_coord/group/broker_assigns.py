@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer_coord.group.consumer_protocol.schedule import EARLY_MS
+from consumer_coord.group.consumer_protocol.schedule import DEFAULT_INTERVAL_MS, early_moments
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.session import ClassicSession
 from consumer_coord.wire.messages.group import JoinGroupResponse
@@ -33,4 +33,4 @@ class BrokerAssigns:
     def synced(self) -> None:
         """What others give up for this member is told at a heartbeat, by a rebalance in the same generation: beat early."""
         if self._true:
-            self._session.beat_early(EARLY_MS)
+            self._session.beat_early(early_moments(DEFAULT_INTERVAL_MS))

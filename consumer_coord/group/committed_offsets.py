@@ -88,6 +88,10 @@ class CommitMembership(Protocol):
     @property
     def subscribed(self) -> bool: ...
 
+    @property
+    def fetches_as(self) -> Generation:
+        """The member that OffsetFetch names, so that a stale one is told; ``NO_GENERATION`` where it names none."""
+
     async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait until a rebalance that is under way, or that the group demands, has ended; then the commit is sent again.
 
@@ -95,7 +99,7 @@ class CommitMembership(Protocol):
         """
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """A commit was refused: do what that says about the membership, if ``used`` is still its generation."""
+        """A commit or a fetch was refused: do what that says about the membership, if ``used`` is still its generation."""
 
 
 @attrs.frozen
@@ -511,15 +515,29 @@ class CommittedOffsets:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
-                broker = await self._link.find(deadline)
-                answer = await self._link.ask(
-                    broker,
-                    offset_fetch(self._group_id, partitions, require_stable=True),
-                    timeout_ms=self._request_timeout_ms,
-                    patience_ms=max(1.0, deadline.remaining_ms),
+                used, broker = self._member.fetches_as, await self._link.find(deadline)
+                request = offset_fetch(
+                    self._group_id,
+                    partitions,
+                    require_stable=True,
+                    member_id=used.member_id or None,
+                    member_epoch=used.generation_id,
                 )
+                answer = await self._link.ask(
+                    broker, request, timeout_ms=self._request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
+                )
+                if used.has_member_id and answer.groups and answer.groups[0].error_code in _MEMBER_REFUSED:
+                    await self._fetch_refused(used, answer.groups[0].error_code, deadline)
                 return self._read_fetched(answer, partitions, broker)
         raise AssertionError("retrying ends by return or raise")
+
+    async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
+        """The coordinator does not count the member that asked, or not with that epoch; raises :class:`RetriableError`."""
+        self._member.membership_refused(used, code, "OffsetFetch")
+        if code == codes.STALE_MEMBER_EPOCH:
+            # The answer to a heartbeat, which goes out at once, tells the present one.
+            await self._member.wait_for_sync(deadline)
+        raise RetriableError(f"OffsetFetch was refused with {codes.error_name(code)}", code=code)
 
     def _read_fetched(
         self, answer: OffsetFetchResponse, partitions: frozenset[TopicPartition], broker: Broker
@@ -565,3 +583,5 @@ def _by_name_or_id(request: OffsetCommitRequest) -> Versioned:
     """In a version with ids only if every topic's id is known (KIP-848)."""
     by_id = all(topic.topic_id != NO_TOPIC_ID for topic in request.topics)
     return Versioned(OffsetCommitRequest, lambda _: request, None if by_id else OFFSET_COMMIT_BY_NAME)
+#: An OffsetFetch that names a member (KIP-848).
+_MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})

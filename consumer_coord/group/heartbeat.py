@@ -21,6 +21,7 @@ from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
 
+#: Early heartbeats ahead, besides those that are asked for at once.
 _MOST_EARLY = 10
 
 
@@ -79,10 +80,10 @@ class Heartbeat:
             self._wake()
         self._metrics.last_heartbeat_at = self._answered_at
 
-    def early(self, after_ms: Sequence[int]) -> None:
+    def early(self, after_ms: Sequence[float]) -> None:
         """Beat early, ``after_ms`` from now: a rebalance is near, or its second round."""
         moment = now()
-        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]
+        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[: _MOST_EARLY + len(after_ms)]
         self._wake()
 
     @property

@@ -122,7 +122,7 @@ class ClassicSession:
         """Something changed that the driver may be waiting for."""
         self._context.signal.fire()
 
-    def beat_early(self, after_ms: Sequence[int]) -> None:
+    def beat_early(self, after_ms: Sequence[float]) -> None:
         """Ask the coordinator this soon whether the group rebalances."""
         self.heartbeat.early(after_ms)
 

@@ -10,7 +10,7 @@ import logging
 
 from consumer_coord.errors import CoordinatorError, FencedError, RequestTimedOutError, RetriableError
 from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
-from consumer_coord.group.generation import Generation
+from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.leaving import leave_group
 from consumer_coord.group.membership import Membership, MemberState
@@ -143,6 +143,11 @@ class Standing:
         elif step is Step.FAIL:
             raise fatal(code, group_id=self._context.config.group_id, request=request, detail=detail)
         raise RetriableError(f"{request}: {name}", code=code)
+
+    @property
+    def fetches_as(self) -> Generation:
+        """Members of the classic protocol do not say who fetches."""
+        return NO_GENERATION
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait until a rebalance that is under way, or that the group demands, was synced; then commits are sent again."""

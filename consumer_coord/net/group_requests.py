@@ -55,11 +55,17 @@ def coordinator_in(answer: Any) -> tuple[int, Broker]:
 
 
 def offset_fetch(
-    group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    require_stable: bool = False,
+    member_id: str | None = None,
+    member_epoch: int = -1,
 ) -> Versioned:
     """What has a group committed for these partitions (None: for all it has offsets of)?
 
     ``require_stable``: the broker refuses to answer for partitions that open transactions may still commit.
+    ``member_id``, ``member_epoch``: a member of the consumer protocol says who asks; the broker refuses a stale one (KIP-848).
     """
     topics = None if partitions is None else by_topic(partitions)
 
@@ -73,7 +79,9 @@ def offset_fetch(
         of_group = None
         if topics is not None:
             of_group = [OffsetFetchRequestTopics(name=name, partition_indexes=row) for name, row in topics.items()]
-        groups = [OffsetFetchRequestGroup(group_id=group_id, topics=of_group)]
+        groups = [
+            OffsetFetchRequestGroup(group_id=group_id, member_id=member_id, member_epoch=member_epoch, topics=of_group)
+        ]
         return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
     return Versioned(OffsetFetchRequest, build)

@@ -161,6 +161,8 @@ class Checkers:
         self._truths: dict[TopicPartition, _PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
+        #: When the group last became a classic one.
+        self._became_classic_at = -math.inf
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
@@ -252,6 +254,8 @@ class Checkers:
             self._history.note("log", said)
         if self.consumer_group.epoch is not None and self.consumer_group.epoch != before:
             self.rebalances += 1
+        if self.consumer_group.epoch is None and before is not None:
+            self._became_classic_at = self._clock()
 
     def on_request(self, client: str) -> None:
         """A member sends a request."""
@@ -497,6 +501,18 @@ class Checkers:
     def went_back(self, partition: TopicPartition) -> bool:
         """Whether an overtaken commit was the last one."""
         return self._truth(partition).went_back
+
+    def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
+        """Whether a reader of more than was committed lost it when the group became a classic one.
+
+        The group's epoch is the generation from then on, and a member whose own epoch is older gets ILLEGAL_GENERATION, as in
+        Kafka.
+        """
+        truth = self._truth(partition)
+        return any(
+            stint.ended == "lost" and stint.began <= self._became_classic_at and stint.position > truth.committed
+            for stint in truth.stints
+        )
 
     def holders(self, partition: TopicPartition) -> list[Stint]:
         """The stints of the members that hold it."""

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -66,15 +67,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; the exit code is 1 when a rule was broken."""
-    # What the client logs about faults is expected here.
+    with _without_logs():
+        if args.members is not None:
+            return _deployment(args)
+        if args.replay is not None:
+            return _one(from_json(args.replay.read_text()), args)
+        if args.seed is not None:
+            return _one(Drawing.of(args).scenario(args.seed), args)
+        return _many(args)
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """What the client logs about faults is expected in a simulation."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    if args.members is not None:
-        return _deployment(args)
-    if args.replay is not None:
-        return _one(from_json(args.replay.read_text()), args)
-    if args.seed is not None:
-        return _one(Drawing.of(args).scenario(args.seed), args)
-    return _many(args)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _deployment(args: argparse.Namespace) -> int:
@@ -166,12 +177,12 @@ class Figures:
 
 def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
     """The histories of some seeds, up to the first that fails; runs in a process of its own."""
-    logging.disable(logging.CRITICAL)
     found = []
-    for seed in seeds:
-        found.append(Figures.of(play(drawing.scenario(seed))))
-        if found[-1].failed:
-            break
+    with _without_logs():
+        for seed in seeds:
+            found.append(Figures.of(play(drawing.scenario(seed))))
+            if found[-1].failed:
+                break
     return found
 
 

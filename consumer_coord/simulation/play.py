@@ -230,8 +230,9 @@ class _Course:
         owner = stint.owner
         assert isinstance(owner, MemberProcess)
         log_start = self.world.cluster.log_start(stint.partition)
-        if owner.reset == "latest" and stint.start is not None and stint.position < log_start:
-            # Retention overtook it, and it goes on at the end, where no record has come yet.
+        stands = self.world.checkers.committed_now(stint.partition) if stint.start is None else stint.position
+        if owner.reset == "latest" and 0 <= stands < log_start:
+            # Retention overtook it, or the commit that it begins at; it goes on at the end, where no record has come yet.
             return True
         return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
@@ -261,7 +262,8 @@ class _Course:
             committed = self.world.checkers.committed_now(partition)
             read = self.world.checkers.covered(partition) == end
             late = read and committed != end and not self.world.checkers.went_back(partition)
-            if partition.topic in wanted and end and late:
+            # Lost while the members closed: its next owner would have read the rest again.
+            if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
         group = self.world.cluster.group(self.world.group_id)
         if group is not None and not group.static_members and group.state is not GroupState.EMPTY:

@@ -21,6 +21,9 @@ from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
+#: One look-up or commit may take so long before planning goes on without it.
+REQUEST_TIMEOUT_MS = 10_000
+
 #: After a failure, so long until the next attempt.
 RETRY_S = 1.0
 
@@ -220,4 +223,3 @@ class Background:
             self._view = view
             self._problem = None
             self._changed.notify_all()
-

@@ -32,9 +32,7 @@ COLUMNS: dict[str, DataType] = {
 
 def source_schema(include_headers: bool) -> StructType:
     """All columns, as Spark's own source has them."""
-    return StructType(
-        [StructField(name, kind) for name, kind in COLUMNS.items() if include_headers or name != "headers"]
-    )
+    return StructType([StructField(name, kind) for name, kind in COLUMNS.items() if include_headers or name != "headers"])
 
 
 def check_schema(schema: StructType, include_headers: bool) -> None:

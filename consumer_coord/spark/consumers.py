@@ -329,11 +329,7 @@ class CachedConsumer:
 
     def _go_to(self, key: _Key, wanted: Range) -> _Position:
         position = self._positions.get(key)
-        if (
-            position is None
-            or position.topic_id != wanted.topic_id
-            or not position.low <= wanted.start <= position.next + SKIP
-        ):
+        if position is None or position.topic_id != wanted.topic_id or not position.low <= wanted.start <= position.next + SKIP:
             return self._assign(key, wanted.topic_id, wanted.start)
         position.used_s = self.used_s
         return position

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeAlias
 
+from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import RetriableError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
@@ -43,6 +44,11 @@ async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: f
             name = codes.error_name(topic.error_code)
             raise RetriableError(f"the id of topic {topic.name!r}: {name}", code=topic.error_code)
     return found
+
+
+def current_ids(coordinator: BlockingCoordinator, topics: Iterable[str], timeout_ms: float) -> TopicIds:
+    """:func:`topic_ids` for any thread."""
+    return coordinator.call(lambda: topic_ids(coordinator.cluster, topics, timeout_ms), timeout_ms)
 
 
 def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:

@@ -3,6 +3,9 @@
 One thread looks after both.  A signal reaches it through :func:`signal.set_wakeup_fd`, written by C code at once, so it
 does not matter what the main thread does meanwhile: it may hang in a C call, hold a lock, or leave the group itself because
 its input ended, which Spark's own runner makes it do (``stop()``).  Leaving is one operation for all of them.
+
+The process ends even if leaving hangs, or Python's own end does (it waits for threads that look up a host name, say): this
+thread gives both :data:`END_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -21,11 +25,16 @@ logger = get_logger(__name__)
 
 _LOOK_EVERY_S = 0.25
 
+#: So long after it was told to end, or has left because its input ended, the process is gone.
+END_WITHIN_S = 5.0
+
 #: Spark sends SIGTERM.  The others come from terminals: one that closes, Ctrl-C for its whole process group.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 _leaving: list[Callable[[], None]] = []
 _watching: int | None = None
+#: When the process that has left by itself must be gone; ``time.monotonic()``.
+_gone_by_s: float | None = None
 
 
 def leave_with_process(leave: Callable[[], None]) -> None:
@@ -47,9 +56,12 @@ def leave_with_process(leave: Callable[[], None]) -> None:
 
 
 def forget(leave: Callable[[], None]) -> None:
-    """It has left."""
+    """It has left, because Spark's runner ends; with the last one the process has :data:`END_WITHIN_S` to end."""
+    global _gone_by_s
     if leave in _leaving:
         _leaving.remove(leave)
+        if not _leaving:
+            _gone_by_s = time.monotonic() + END_WITHIN_S
 
 
 def _go_on(number: int, frame: FrameType | None) -> None:
@@ -63,12 +75,18 @@ def _watch(reading: socket.socket, writing: socket.socket, parent: int) -> None:
         ready, _, _ = select.select([reading], [], [], _LOOK_EVERY_S)
         if ready:
             code = next((128 + number for number in reading.recv(64) if number in _SIGNALS), None)
-        elif os.getppid() != parent:
+        elif os.getppid() != parent or (_gone_by_s is not None and time.monotonic() > _gone_by_s):
             code = 1
+    leaving = threading.Thread(target=_leave_all, name="kafka-group-leave", daemon=True)
+    leaving.start()
+    leaving.join(END_WITHIN_S)
+    # Not sys.exit: the main thread may hang, and an interpreter that ends waits for it.
+    os._exit(code)
+
+
+def _leave_all() -> None:
     for leave in tuple(_leaving):
         try:
             leave()
         except Exception:
             logger.exception("leaving the group failed")
-    # Not sys.exit: the main thread may hang, and an interpreter that ends waits for it.
-    os._exit(code)

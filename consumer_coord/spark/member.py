@@ -16,16 +16,16 @@ import attrs
 
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
-from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
-from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.background import Background, View
+from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, View
 from consumer_coord.spark.checkpoint import Offsets, check_cluster
+from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import with_callbacks
-from consumer_coord.spark.identity import TopicIdentity, TopicIds, is_other, topic_ids
-from consumer_coord.spark.notes import position
+from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids, is_other
+from consumer_coord.spark.joining import AVAILABLE_NOW_WAIT_S, SHARE_WAIT_S, Joining
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.share import Share
@@ -35,8 +35,6 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
 
-#: One look-up or commit may take so long before planning goes on without it.
-REQUEST_TIMEOUT_MS = 10_000
 #: A view of the end offsets is fresh enough for so long; idle calls come each 10 ms and are answered from it.
 FRESH_S = 0.02
 IDLE_FRESH_S = 0.1
@@ -44,12 +42,6 @@ IDLE_FRESH_S = 0.1
 VIEW_WAIT_S = 2.0
 #: Calls within this time of each other are a spin: Spark polls an idle source.
 SPIN_S = 0.05
-#: A query with Trigger.AvailableNow that gets nothing at first waits so long for others to hand something over.
-FIRST_SHARE_S = 5.0
-#: The first join is waited for so long; then what stands in its way is told.
-JOIN_WAIT_MS = 3_000
-#: A commit that failed is sent again after so long.
-RETRY_COMMIT_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
 
@@ -62,27 +54,22 @@ class QueryMembership:
         self._planner = Planner(options.group)
         self._limits = Limits(options.max_offsets, options.min_offsets, options.max_trigger_delay_ms)
         self._read_committed = options.config().isolation_level == "read_committed"
-        self.status = Status()
+        self.status = Status(options.group)
+        self._joining = Joining(options, self.status)
         self._coordinator: BlockingCoordinator | None = None
         self._background: Background | None = None
         self._handover: Handover | None = None
         #: Where the partitions begin that are about to be taken up.
         self._starts: Mapping[TopicPartition, Start] = {}
-        self._joined = False
         self._checkpoint_checked = False
         self._topics_at_start: TopicIds | None = None
         self._identity = TopicIdentity()
+        self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member)
         #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
         self._starting: dict[TopicPartition, Holding] = {}
         self._target_ends: Mapping[TopicPartition, int] | None = None
         self._last_call_s = float("-inf")
-        #: A commit that failed is not sent again before this time.
-        self._retry_commit_s: dict[TopicPartition, float] = {}
         self._seen_target = -1
-        #: When the first join fails for good, None before it is tried.
-        self._join_by_s: float | None = None
-        self._seen_metadata = -1
-        self._missing: str | None = None
         #: Either it joins before it leaves, or not at all.
         self._gate = threading.Lock()
         self._left = False
@@ -99,7 +86,7 @@ class QueryMembership:
             if self._left:
                 raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
-            self._background = Background(self._look_up, self._look_up_ids, self._send)
+            self._background = Background(self._look_up, self._look_up_ids, self._commits.send)
             self._handover = Handover(coordinator.core, Share(self))
             self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
             if options.pattern is not None:
@@ -123,67 +110,12 @@ class QueryMembership:
             except CoordinatorError as error:
                 logger.info("leaving group %r: %s; the broker will notice by itself", self._options.group, error)
 
-    def _join(self, coordinator: BlockingCoordinator) -> bool:
-        """Wait for the first assignment.  False when something stands in the way: it is told, and tried again meanwhile."""
-        config = coordinator.config.coordinator
-        if self._join_by_s is None:
-            self._join_by_s = time.monotonic() + (config.default_api_timeout_ms + config.rebalance_timeout_ms) / 1000
-        while True:
-            left_ms = max(1.0, (self._join_by_s - time.monotonic()) * 1000)
-            try:
-                coordinator.join_group_if_needed(min(left_ms, JOIN_WAIT_MS))
-            except RetriableError as error:
-                if left_ms <= JOIN_WAIT_MS:
-                    raise type(error)(f"{error}. {self._where()}", code=error.code) from error
-                self._tell(f"{error}. {self._where()}")
-                if coordinator.core.application.failures.obstacle:
-                    return False
-            else:
-                self._joined = True
-                self._join_by_s = None
-                # What stood in the way of the join does so no more.
-                self.status.problem = None
-                return True
-
-    def _where(self) -> str:
-        return (
-            f"The query could not join group.id={self._options.group!r} with {self._options.subscription()} at"
-            f" kafka.bootstrap.servers={self._options.bootstrap_servers!r}: is the address right, are the brokers up?"
-        )
-
     def _poll(self, coordinator: BlockingCoordinator) -> None:
         try:
             coordinator.polled()
         except RetriableError as error:
             # The coordinator goes on trying; so does the query, with what it holds.
-            self._tell(str(error))
-
-    def _tell(self, problem: str) -> None:
-        """In the log and in the progress, with which Spark shows it."""
-        if problem != self.status.problem:
-            logger.warning("group %r: %s", self._options.group, problem)
-        self.status.problem = problem
-
-    def _tell_missing(self, coordinator: BlockingCoordinator) -> None:
-        """A topic that does not exist is waited for; but it may be a misspelled one."""
-        metadata = coordinator.metadata
-        if metadata.version == self._seen_metadata:
-            return
-        self._seen_metadata = metadata.version
-        # What the brokers were asked for: the first answer may be older than the subscription.
-        missing = sorted(set(self._options.topics) & metadata.errors.keys() - metadata.topics.keys())
-        pattern = self._options.pattern
-        if missing:
-            told = f"{', '.join(missing)}: no such topic; the query begins with it when it is made (option subscribe)"
-        elif pattern is not None and not metadata.matching(re.compile(pattern), exclude_internal=True):
-            told = f"{self._options.subscription()} matches no topic; the query begins with one when it is made"
-        else:
-            told = None
-        if told is not None:
-            self._tell(told)
-        elif self._missing is not None and self.status.problem == self._missing:
-            self.status.problem = None
-        self._missing = told
+            self.status.tell(str(error))
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -196,14 +128,15 @@ class QueryMembership:
         spinning = now_s - self._last_call_s < SPIN_S and self._planner.unfinished is None
         self._planner.confirm(start)
         self._poll(coordinator)
-        if not self._joined and not self._join(coordinator):
+        if not self._joining.join(coordinator):
             return None
-        self._tell_missing(coordinator)
+        self._joining.tell_missing(coordinator)
         if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
             self._checkpoint_checked = True
+        self._joining.await_share(coordinator, SHARE_WAIT_S)
         self._settle(coordinator, background)
-        self._commit_finished(background)
+        self._commits.finished(background)
         view = self._current_view(background, now_s, spinning)
         self._check_topics(coordinator, view)
         ends = self._ends(background, view)
@@ -218,8 +151,7 @@ class QueryMembership:
         )
         if planned is None and background.committing:
             # Nothing else to do; and with Trigger.AvailableNow this was the last call.
-            background.drain(REQUEST_TIMEOUT_MS / 1000)
-            self._collect(background)
+            self._commits.drain(background)
         self._last_call_s = time.monotonic()
         self.status.update(self._planner.held, ends, coordinator.generation, coordinator.member_id)
         return planned
@@ -272,7 +204,7 @@ class QueryMembership:
 
     def _lost(self, _: object, rows: Iterable[TopicPartition]) -> None:
         lost = frozenset(rows)
-        self._note_lost_commits(lost)
+        self._commits.lost(lost)
         self.status.lost(lost, self._member.generation)
 
     def _revoked(self, _: object, rows: Iterable[TopicPartition]) -> None:
@@ -288,24 +220,12 @@ class QueryMembership:
             self.status.owned(taken, self._member.generation)
             self._background.forget_view()
 
-    def _note_lost_commits(self, lost: frozenset[TopicPartition]) -> None:
-        """Finished records that can no longer be committed will be read again by the new owner of their partitions."""
-        waiting = self._planner.uncommitted()
-        config = self._options.config().coordinator
-        for partition in sorted(lost & waiting.keys()):
-            error = CommitFailedError(
-                "the membership was lost before Spark confirmed the batch: no planning call came for"
-                f" max.poll.interval.ms={config.max_poll_interval_ms}, or no heartbeat for"
-                f" session.timeout.ms={config.session_timeout_ms}; process smaller batches (maxOffsetsPerTrigger)"
-            )
-            self._on_commit_failure(partition, waiting[partition], error)
-
     def give_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Nothing of these is planned any more."""
         self._planner.drop(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
-            self._retry_commit_s.pop(partition, None)
+        self._commits.forget(partitions)
 
     def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
         if not added:
@@ -342,7 +262,7 @@ class QueryMembership:
 
     def _commit_starts(self, coordinator: BlockingCoordinator) -> None:
         """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
-        commits = self._due(
+        commits = self._commits.due(
             {
                 partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
                 for partition, holding in self._starting.items()
@@ -350,17 +270,13 @@ class QueryMembership:
         )
         if not commits:
             return
-        results: CommitResult
-        try:
-            results = self._send(commits)
-        except (RetriableError, CommitFailedError) as refused:
-            results = dict.fromkeys(commits, refused)
+        results = self._commits.send_now(commits)
         for partition, commit in commits.items():
             error = results[partition]
             if error is None:
                 self._planner.take_up(partition, attrs.evolve(self._starting.pop(partition), committed=commit.offset))
             else:
-                self._on_commit_failure(partition, commit, error)
+                self._commits.failed(partition, commit, error)
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -368,69 +284,18 @@ class QueryMembership:
         """Commit what is finished, and wait for the answer."""
         background = self._background
         assert background is not None
-        self._commit_finished(background)
+        self._commits.finished(background)
         background.drain(REQUEST_TIMEOUT_MS / 1000)
-        self._collect(background)
+        self._commits.collect(background)
 
     def resolve_starts(self, added: frozenset[TopicPartition]) -> bool:
         """Find out where these begin; False, and told, when that is not known yet."""
         try:
             self._starts = {**self._starts, **self._resolve(self._member, added)}
         except RetriableError as error:
-            self._tell(f"where {listed(added)} start: {error}")
+            self.status.tell(f"where {listed(added)} start: {error}")
             return False
         return True
-
-    def _commit_finished(self, background: Background) -> None:
-        self._collect(background)
-        commits = self._due(self._planner.uncommitted())
-        if commits:
-            background.commit(commits)
-
-    def _due(self, commits: Mapping[TopicPartition, PlannedCommit]) -> Mapping[TopicPartition, PlannedCommit]:
-        """Those that did not fail just now."""
-        now_s = time.monotonic()
-        self._retry_commit_s = {partition: at_s for partition, at_s in self._retry_commit_s.items() if at_s > now_s}
-        return {partition: commit for partition, commit in commits.items() if partition not in self._retry_commit_s}
-
-    def _collect(self, background: Background) -> None:
-        for outcome in background.outcomes():
-            if outcome.error is None:
-                self._planner.committed(outcome.partition, outcome.commit)
-                self.status.commits += 1
-            else:
-                self._on_commit_failure(outcome.partition, outcome.commit, outcome.error)
-
-    def _on_commit_failure(self, partition: TopicPartition, commit: PlannedCommit, error: CoordinatorError) -> None:
-        if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
-            raise error
-        logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
-        self.status.commit_failed(partition, commit.offset, error)
-        self._identity.hint()
-        self._retry_commit_s[partition] = time.monotonic() + RETRY_COMMIT_S
-
-    def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
-        """On the background thread, or the main one."""
-        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.  Brokers of
-        # 4.1 and later look at the id themselves; older ones know names only.
-        ids = self._look_up_ids(frozenset(partition.topic for partition in commits))
-        gone = {
-            partition
-            for partition, commit in commits.items()
-            if partition.topic not in ids or is_other(commit.topic_id, ids[partition.topic])
-        }
-        results: dict[TopicPartition, CoordinatorError | None] = {
-            partition: CommitFailedError(f"the topic with the id {commits[partition].topic_id} was deleted")
-            for partition in gone
-        }
-        kept = {partition: commit for partition, commit in commits.items() if partition not in gone}
-        results |= self._member.commit(
-            {partition: position(commit) for partition, commit in kept.items()},
-            timeout_ms=REQUEST_TIMEOUT_MS,
-            ownerships={partition: commit.ownership for partition, commit in kept.items()},
-            topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
-        )
-        return results
 
     # -- end offsets ------------------------------------------------------------------------------------------------
 
@@ -441,10 +306,8 @@ class QueryMembership:
         )
 
     def _look_up_ids(self, topics: frozenset[str]) -> TopicIds:
-        """On the background thread, or the main one."""
-        coordinator = self._coordinator
-        assert coordinator is not None
-        return coordinator.call(lambda: topic_ids(coordinator.cluster, topics, REQUEST_TIMEOUT_MS), REQUEST_TIMEOUT_MS)
+        """On the background thread."""
+        return current_ids(self._member, topics, REQUEST_TIMEOUT_MS)
 
     def _current_view(self, background: Background, now_s: float, spinning: bool) -> View:
         held = frozenset(self._planner.held)
@@ -479,9 +342,7 @@ class QueryMembership:
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(
-                f"data loss in {what}. To go on with what there is, set failOnDataLoss=false"
-            )
+            raise DataLossError(f"data loss in {what}. To go on with what there is, set failOnDataLoss=false")
         logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
 
     def _check_topics(self, coordinator: BlockingCoordinator, view: View) -> None:
@@ -502,11 +363,9 @@ class QueryMembership:
                 }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            self._tell(f"which topics there are: {error}")
+            self.status.tell(f"which topics there are: {error}")
 
-    def _recreated(
-        self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID
-    ) -> None:
+    def _recreated(self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID) -> None:
         """Begin with these partitions of one name anew: nothing that is known of them is about the topic that it is now."""
         topic, before = next((partition.topic, holding.topic_id) for partition, holding in held.items())
         unread = ", ".join(f"{partition.partition} from {holding.position}" for partition, holding in sorted(held.items()))
@@ -581,11 +440,9 @@ class QueryMembership:
         background = self._background
         assert background is not None
         self._poll(coordinator)
-        while not self._join(coordinator):
+        while not self._joining.join(coordinator):
             continue
-        deadline = time.monotonic() + FIRST_SHARE_S
-        while not coordinator.change().target.partitions and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self._joining.await_share(coordinator, AVAILABLE_NOW_WAIT_S)
         metadata = coordinator.metadata
         if self._options.pattern is not None:
             topics = metadata.matching(re.compile(self._options.pattern), exclude_internal=True)

@@ -26,7 +26,7 @@ MAX_POLL_INTERVAL_MS = 3_600_000
 #: How long the group waits for this query in a rebalance; it answers in the background, so this needs no batch.
 REBALANCE_TIMEOUT_MS = 60_000
 #: A query that joins waits until the others hear of it, in both rounds of a rebalance.
-HEARTBEAT_INTERVAL_MS = 1_000
+HEARTBEAT_INTERVAL_MS = 500
 
 DEFAULT_ASSIGNOR = "cooperative-sticky"
 
@@ -320,4 +320,3 @@ def _duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
     if match is None or unit not in _UNITS_MS:
         raise ConfigurationError(f"{name}={value!r} is no duration: write for example 500ms, 30s, 15m or 1h")
     return int(int(match.group(1)) * _UNITS_MS[unit])
-

@@ -187,7 +187,11 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._last[1]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Before everything: no partition is held.  It is the same whenever Spark asks."""
+        """Before everything: no partition is held.  It is the same whenever Spark asks.
+
+        It is the first question that Spark asks of a planner: the query joins its group while Spark goes on.
+        """
+        self._member().open()
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -7,8 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from consumer_coord.printable import get_logger
 from consumer_coord.spark.planner import Holding
 from consumer_coord.topic_partition import TopicPartition, by_topic
+
+logger = get_logger(__name__)
 
 #: How many of the last changes of the share are told; each has a number, so a listener sees each once.
 MOST_EVENTS = 32
@@ -17,7 +20,8 @@ MOST_EVENTS = 32
 class Status:
     """Figures and events of one membership; plain counters, written and read by the planner's main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str = "") -> None:
+        self._group = group
         self.rebalances = 0
         self.commits = 0
         self.commit_failures = 0
@@ -52,6 +56,12 @@ class Status:
                 "at_ms": int(time.time() * 1000),
             }
         )
+
+    def tell(self, problem: str) -> None:
+        """In the log and in the progress, with which Spark shows it."""
+        if problem != self.problem:
+            logger.warning("group %r: %s", self._group, problem)
+        self.problem = problem
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """A commit was refused or did not get through."""

@@ -150,9 +150,7 @@ def _count(name: str, topic: Topic, siblings: Iterable[OffsetAndMetadata], plann
     """How many partitions the topic had when the group began to read it, as far as it was noted in a commit."""
     noted = [note.count for commit in siblings if (note := note_of(commit.metadata)) is not None]
     noted += [
-        holding.count
-        for partition, holding in planner.held.items()
-        if partition.topic == name and holding.topic_id == topic.id
+        holding.count for partition, holding in planner.held.items() if partition.topic == name and holding.topic_id == topic.id
     ]
     return min(noted, default=None)
 
@@ -174,6 +172,4 @@ def _after_the_end(
             " startingOffsetsByTimestampStrategy=latest"
         )
     if beyond:
-        found.update(
-            lookups.list_offsets(dict.fromkeys(beyond, LATEST), timeout_ms, read_committed=read_committed)
-        )
+        found.update(lookups.list_offsets(dict.fromkeys(beyond, LATEST), timeout_ms, read_committed=read_committed))

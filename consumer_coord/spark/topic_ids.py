@@ -73,9 +73,7 @@ class TopicIds:
         )
         return found
 
-    def others(
-        self, expected: Mapping[str, uuid.UUID], answers: Answers, timeout_s: float
-    ) -> Mapping[str, uuid.UUID]:
+    def others(self, expected: Mapping[str, uuid.UUID], answers: Answers, timeout_s: float) -> Mapping[str, uuid.UUID]:
         """Those topics of ``expected`` that have another id now, with that id; waits for ``answers``.
 
         A topic that is gone has no other id: what was read of it was its own.  Raises KafkaException when no broker

@@ -34,6 +34,10 @@ def produce(kafka: EmbeddedKafka, count: int, start: int = 0) -> None:
     assert producer.flush(10) == 0
 
 
+#: In place of an assignor: the consumer protocol (KIP-848), in which the broker assigns.
+MODERN = "consumer protocol"
+
+
 def consumer(kafka: EmbeddedKafka, assignors: Any = CooperativeStickyAssignor, **config: Any) -> AsyncGroupConsumer:
     settings = {
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -41,6 +45,8 @@ def consumer(kafka: EmbeddedKafka, assignors: Any = CooperativeStickyAssignor, *
         "auto.offset.reset": "earliest",
         **{key.replace("_", "."): value for key, value in config.items()},
     }
+    if assignors is MODERN:
+        return AsyncGroupConsumer({**settings, "group.protocol": "consumer"})
     return AsyncGroupConsumer(settings, assignors=[assignors])
 
 
@@ -68,8 +74,9 @@ def test_iteration_gives_every_message_in_the_order_of_its_partition(kafka: Embe
 
 
 @pytest.mark.behaviour(36, 38, 42, 43)
+@pytest.mark.parametrize("assignor", [CooperativeStickyAssignor, MODERN])
 def test_callbacks_may_be_coroutines_and_their_exception_leaves_the_call_after_the_state_is_right(
-    kafka: EmbeddedKafka,
+    assignor: Any, kafka: EmbeddedKafka
 ) -> None:
     async def main() -> None:
         calls: list[tuple[str, int]] = []
@@ -80,7 +87,7 @@ def test_callbacks_may_be_coroutines_and_their_exception_leaves_the_call_after_t
             raise ValueError("not today")
 
         produce(kafka, 60)
-        async with consumer(kafka) as member:
+        async with consumer(kafka, assignor) as member:
             await member.subscribe(["orders"], on_assign, on_revoke=lambda _, rows: calls.append(("revoke", len(rows))))
             with pytest.raises(CallbackError, match="on_assign raised ValueError: not today") as raised:
                 await take(member, 1)
@@ -93,10 +100,8 @@ def test_callbacks_may_be_coroutines_and_their_exception_leaves_the_call_after_t
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor])
-def test_two_members_on_one_loop_share_and_hand_over_without_loss(
-    kafka: EmbeddedKafka, assignor: type[RangeAssignor]
-) -> None:
+@pytest.mark.parametrize("assignor", [RangeAssignor, CooperativeStickyAssignor, MODERN])
+def test_two_members_on_one_loop_share_and_hand_over_without_loss(kafka: EmbeddedKafka, assignor: Any) -> None:
     async def main() -> None:
         produce(kafka, 300)
         seen: Counter[int] = Counter()
@@ -149,10 +154,11 @@ def test_a_cancelled_call_loses_no_message(kafka: EmbeddedKafka) -> None:
     asyncio.run(main())
 
 
-def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(kafka: EmbeddedKafka) -> None:
+@pytest.mark.parametrize("assignor", [CooperativeStickyAssignor, MODERN])
+def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(assignor: Any, kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         produce(kafka, 60)
-        member = consumer(kafka, auto_commit_interval_ms=10)
+        member = consumer(kafka, assignor, auto_commit_interval_ms=10)
         await member.subscribe(["orders"])
         finished = 0
         async for _ in member:
@@ -166,7 +172,7 @@ def test_automatic_commits_cover_what_is_finished_and_nothing_that_waits(kafka: 
             while sum(max(0, row.offset) for row in await member.committed(rows)) != 20:
                 await asyncio.sleep(0.01)
         await member.close()
-        async with consumer(kafka) as after:
+        async with consumer(kafka, assignor) as after:
             await after.subscribe(["orders"])
             assert len(await take(after, 39)) == 39, "close finishes the message in hand"
             assert await after.poll(0.3) is None
@@ -251,10 +257,11 @@ def test_tasks_that_wait_at_once_share_the_messages(kafka: EmbeddedKafka) -> Non
     asyncio.run(main())
 
 
-def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: EmbeddedKafka) -> None:
+@pytest.mark.parametrize("assignor", [CooperativeStickyAssignor, MODERN])
+def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(assignor: Any, kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         before = {thread.name for thread in threading.enumerate()}
-        member = consumer(kafka)
+        member = consumer(kafka, assignor)
         await member.subscribe(["orders"])
         while not await member.assignment():
             await member.poll(0.05)
@@ -266,10 +273,59 @@ def test_a_cancelled_close_still_leaves_the_group_and_ends_its_thread(kafka: Emb
         async with asyncio.timeout(DEADLINE_S):
             while {thread.name for thread in threading.enumerate() if "fetch" in thread.name} - before:
                 await asyncio.sleep(0.01)
-        async with consumer(kafka) as other:
+        async with consumer(kafka, assignor) as other:
             await other.subscribe(["orders"])
             async with asyncio.timeout(DEADLINE_S):
                 while len(await other.assignment()) < PARTITIONS:
                     await other.poll(0.05)
+
+    asyncio.run(main())
+
+
+def test_in_the_consumer_protocol_a_coroutine_as_on_revoke_ends_before_the_group_hears_of_it(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        produce(kafka, 60)
+        #: How many are revoked, and how many the newcomer has at the end of the callback.
+        told: list[tuple[int, int]] = []
+
+        async def on_revoke(member: AsyncGroupConsumer, rows: list[TopicPartition]) -> None:
+            if told:
+                return  # at the end
+            await asyncio.sleep(0.05)
+            await member.commit(offsets=[TopicPartition(row.topic, row.partition, 10) for row in rows], asynchronous=False)
+            told.append((len(rows), len(await second.assignment())))
+
+        async with consumer(kafka, MODERN) as first, consumer(kafka, MODERN) as second:
+            await first.subscribe(["orders"], on_revoke=on_revoke)
+            await take(first, 60)
+            await second.subscribe(["orders"])
+            async with asyncio.timeout(DEADLINE_S):
+                while len(await second.assignment()) < 3:
+                    await asyncio.gather(first.poll(0.05), second.poll(0.05))
+            assert told == [(3, 0)]
+            moved = await second.assignment()
+            assert [row.offset for row in await second.committed(moved)] == [10] * 3
+
+    asyncio.run(main())
+
+
+def test_a_static_member_of_the_consumer_protocol_keeps_its_place_over_a_restart(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        static = consumer(kafka, MODERN, group_instance_id="one")
+        async with consumer(kafka, MODERN) as other:
+            await static.subscribe(["orders"])
+            await other.subscribe(["orders"])
+            async with asyncio.timeout(DEADLINE_S):
+                while len(await static.assignment()) != 3 or len(await other.assignment()) != 3:
+                    await asyncio.gather(static.poll(0.05), other.poll(0.05))
+            held = await static.assignment()
+            await static.close()
+            async with consumer(kafka, MODERN, group_instance_id="one") as again:
+                await again.subscribe(["orders"])
+                async with asyncio.timeout(DEADLINE_S):
+                    while len(await again.assignment()) != 3:
+                        await asyncio.gather(again.poll(0.05), other.poll(0.05))
+                assert await again.assignment() == held
+                assert len(await other.assignment()) == 3
 
     asyncio.run(main())

@@ -36,18 +36,23 @@ class Ran:
 Run = Callable[..., Ran]
 
 
+def run_command(capsys: pytest.CaptureFixture[str], servers: str, *arguments: str) -> Ran:
+    """consumer-coord in this process."""
+    capsys.readouterr()
+    try:
+        code = main([*arguments, "--bootstrap-server", servers])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    out, err = capsys.readouterr()
+    return Ran(code, out, err)
+
+
 @pytest.fixture
 def run(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     """``run("describe", "group", …)``: consumer-coord on the shared broker."""
 
     def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        try:
-            code = main([*arguments, "--bootstrap-server", kafka.bootstrap_servers])
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        out, err = capsys.readouterr()
-        return Ran(code, out, err)
+        return run_command(capsys, kafka.bootstrap_servers, *arguments)
 
     return run
 

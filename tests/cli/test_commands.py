@@ -10,12 +10,12 @@ import sys
 import termios
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from consumer_coord.admin.commands import ExitCode
 from consumer_coord.admin.top import COLUMNS
 from tests.cli.conftest import Run
-from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
+from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members, await_shared
 from tests.support.processes import spawn
 
@@ -147,35 +147,6 @@ def test_list_by_state_and_type(run: Run, behind: str) -> None:
     assert behind not in run("list", "--state", "stable").out
     assert behind not in run("list", "--type", "consumer").out
     assert {"group": behind, "type": "Classic", "state": "Empty"} in run("list", "--json").json["groups"]
-
-
-def test_a_group_of_the_new_protocol(kafka: KafkaCluster, run: Run, orders: str) -> None:
-    """KIP-848, by librdkafka: epochs and the target assignment besides."""
-    group = unique_name("new-protocol")
-    consumer = Consumer({
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "group.id": group,
-        "group.protocol": "consumer",
-        "auto.offset.reset": "earliest",
-    })
-    try:
-        consumer.subscribe([orders])
-        seen = 0
-        while seen < 40:
-            seen += len(consumer.consume(100, 0.2))
-        consumer.commit(asynchronous=False)
-        (described,) = run("describe", group, "--json").json["groups"]
-        (member,) = described["members"]
-        assert (described["type"], described["state"], described["lag"]) == ("Consumer", "Stable", 0)
-        assert member["assignment"] == member["target"] == {orders: [0, 1]}
-        assert member["subscription"]["topics"] == [orders]
-        assert member["epoch"] >= 1
-        ran = run("describe", group, "--members", "--verbose")
-        assert f"{orders}:0,1" in ran.lines[1]
-        refused = run("reset", group, "--to-latest", "--all-topics", "--execute")
-        assert refused.code == ExitCode.IN_USE
-    finally:
-        consumer.close()
 
 
 def test_top_shows_lag_and_pace(

@@ -159,6 +159,18 @@ async def test_rebalance_in_progress_is_retried_with_the_same_id() -> None:
     assert third_join - second_join < 20
 
 
+@in_virtual_time
+async def test_a_group_that_changed_its_protocol_between_join_and_sync_is_joined_again() -> None:
+    """A group of the consumer protocol goes by the first assignor of a member's list, and refuses SyncGroup for another."""
+    brokers = FakeBrokers()
+    brokers.answer(SyncGroupRequest, codes.INCONSISTENT_GROUP_PROTOCOL)
+    async with member(brokers) as one:
+        await one.join()
+        assert one.stable
+        assert len(brokers.all(JoinGroupRequest)) == 3  # for a member id, refused by SyncGroup, and again
+        assert len(brokers.all(SyncGroupRequest)) == 2
+
+
 @pytest.mark.behaviour(14, 15, 16, 17)
 @pytest.mark.parametrize(
     ("code", "kind", "says"),

@@ -16,7 +16,12 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from consumer_coord.wire.messages.offsets import OffsetCommitRequest
+from consumer_coord.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from tests.client.support.fake import SILENCE, commit_answer, held_until
 from tests.client.support.member import TestMember, at, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
@@ -137,6 +142,72 @@ async def test_without_membership_nothing_is_committed() -> None:
     [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
     assert isinstance(error, CommitFailedError)
     assert not broker.all(OffsetCommitRequest)
+    await one.close()
+
+
+# -- committed offsets
+
+
+def _fetch_refused(code: int) -> OffsetFetchResponse:
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="orders", topics=[], error_code=code)])
+
+
+@pytest.mark.behaviour(195)
+@in_virtual_time
+async def test_a_fetch_of_committed_offsets_names_the_member_and_its_epoch() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    two = await joined(broker)
+    await shared(one, two)
+    await one.coordinator.committed(parts("t", 0))
+    [asked] = broker.last(OffsetFetchRequest).groups
+    assert (asked.member_id, asked.member_epoch) == (one.coordinator.member_id, one.coordinator.generation)
+    assert asked.member_epoch > 1
+    await one.close()
+    await two.close()
+
+
+@pytest.mark.behaviour(195)
+@in_virtual_time
+async def test_outside_the_group_a_fetch_names_no_member() -> None:
+    broker = Broker()
+    one = modern_member(broker)
+    assert await one.coordinator.committed(parts("t", 0)) == dict.fromkeys(parts("t", 0))
+    [asked] = broker.last(OffsetFetchRequest).groups
+    assert (asked.member_id, asked.member_epoch) == (None, -1)
+    await one.close()
+
+
+@pytest.mark.behaviour(196)
+@in_virtual_time
+async def test_a_fetch_with_a_stale_epoch_is_sent_again_with_the_present_one() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await pause(2_000)
+    await one.coordinator.commit(at("t", 0, 5))
+    broker.answer(OffsetFetchRequest, _fetch_refused(codes.STALE_MEMBER_EPOCH))
+    began, sent = now_ms(), len(broker.heartbeats)
+    [found] = (await one.coordinator.committed(parts("t", 0))).values()
+    assert found is not None
+    assert found.offset == 5
+    assert now_ms() - began < 500, "it does not wait for the heartbeat interval"
+    assert broker.heartbeats[sent].rebalance_timeout_ms != -1, "the coordinator is told everything"
+    assert [kind for kind, _ in one.told] == ["assigned"], "nothing is lost by that"
+    await one.close()
+
+
+@pytest.mark.behaviour(196)
+@in_virtual_time
+async def test_a_fetch_tells_a_member_that_it_was_taken_out() -> None:
+    """It would hear of it at its next heartbeat, and read until then from offsets that another member moves on."""
+    broker = Broker()
+    one = await joined(broker)
+    await pause(2_000)
+    broker.answer(OffsetFetchRequest, _fetch_refused(codes.UNKNOWN_MEMBER_ID))
+    began = now_ms()
+    await one.coordinator.committed(parts("t", 0))
+    await until(lambda: [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"])
+    assert now_ms() - began < INTERVAL_MS / 2
     await one.close()
 
 

@@ -19,7 +19,7 @@ from consumer_coord.consumer import group_metadata
 from consumer_coord.group.generation import Generation
 from consumer_coord.retry import Deadline
 from examples.exactly_once import Billing, behind
-from tests.support.admin import await_group
+from tests.support.admin import await_group, set_consumer_timeouts
 from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.processes import end, spawn
@@ -62,30 +62,32 @@ def committed_values(kafka: KafkaCluster, topic: str, until: Callable[[Counter[b
     return values
 
 
-def start(kafka: KafkaCluster, source: str, sink: str, group: str) -> Popen[bytes]:
-    command = [sys.executable, "-m", "examples.exactly_once", kafka.bootstrap_servers, source, sink, group, "--batch", "200"]
-    return spawn(command, cwd=ROOT)
+def start(kafka: KafkaCluster, source: str, sink: str, group: str, protocol: str) -> Popen[bytes]:
+    arguments = [kafka.bootstrap_servers, source, sink, group, "--batch", "200", "--protocol", protocol]
+    return spawn([sys.executable, "-m", "examples.exactly_once", *arguments], cwd=ROOT)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_every_record_comes_out_once_through_kills_freezes_and_rebalances(
-    kafka: KafkaCluster, topic: NewTopicFactory, group: str
+    protocol: str, kafka: KafkaCluster, topic: NewTopicFactory, group: str
 ) -> None:
+    set_consumer_timeouts(kafka.admin, group, session_ms=6_000, heartbeat_ms=500)
     source, sink = topic(6), topic(1)
     produce(kafka, source, RECORDS // 2, 6)
-    running = [start(kafka, source, sink, group) for _ in range(3)]
+    running = [start(kafka, source, sink, group, protocol) for _ in range(3)]
     frozen: Popen[bytes] | None = None
     try:
         committed_values(kafka, sink, lambda found: found.total() > 0)
         await_group(kafka.admin, group, members=3)
         running.pop(0).kill()
-        running.append(start(kafka, source, sink, group))
+        running.append(start(kafka, source, sink, group, protocol))
         produce(kafka, source, RECORDS - RECORDS // 2, 6)
         frozen = running.pop(0)
         os.kill(frozen.pid, 19)
         # Both sessions end; the frozen one wakes up as a zombie.
         await_group(kafka.admin, group, members=2)
-        running.append(start(kafka, source, sink, group))
+        running.append(start(kafka, source, sink, group, protocol))
         os.kill(frozen.pid, 18)
         running.append(frozen)
         # The second half has the numbers of the first again, so each value is there twice at most.

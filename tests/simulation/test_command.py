@@ -15,14 +15,6 @@ from consumer_coord import cli
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 
 
-@pytest.fixture(autouse=True)
-def _logs_come_back() -> object:
-    import logging
-
-    yield
-    logging.disable(logging.NOTSET)
-
-
 def test_seeds_are_played_and_the_first_one_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,7 @@ def planner() -> Iterator[Planner]:
 
     def start(case: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.spark.ending", case]
-        started.append(
-            spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).resolve().parents[2])
-        )
+        started.append(spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).resolve().parents[2]))
         return started[-1]
 
     yield start
@@ -77,6 +75,21 @@ def test_a_signal_does_not_wait_on_top_of_a_lock_that_the_leave_needs(planner: P
     tell(process)
     assert told(process) == "left"
     assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_it_ends_when_the_leave_hangs(planner: Planner) -> None:
+    process = planner("the leave hangs")
+    assert told(process) == "ready"
+    process.send_signal(signal.SIGTERM)
+    assert told(process) == "leaving"
+    assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_it_ends_when_python_does_not(planner: Planner) -> None:
+    """It has left because its input ended, and Python waits for a thread that never ends."""
+    process = planner("the end hangs")
+    assert told(process) == "ready"
+    assert process.wait(30) == 1
 
 
 def test_it_leaves_when_its_parent_is_gone(planner: Planner) -> None:

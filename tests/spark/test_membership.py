@@ -12,17 +12,18 @@ import pytest
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
-from consumer_coord.spark import member
+from consumer_coord.spark import joining, lifeline, member
 from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
+from consumer_coord.spark.source import KafkaGroupSource
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
 
 Join = Callable[..., QueryMembership]
 
-#: The API key.
-LEAVE_GROUP = 13
+#: The API keys.
+JOIN_GROUP, LEAVE_GROUP = 11, 13
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_idle_planning_calls_cost_no_requests(
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
     before, began = len(frames), time.monotonic()
-    calls = 20_000
+    calls = 5_000
     for _ in range(calls):
         assert membership.next_batch(offsets) is None
     # On a slow machine there is time for more of them: ten a second, and heartbeats.
@@ -143,6 +144,70 @@ def test_it_does_not_join_when_it_has_left(embedded: EmbeddedKafka, membership: 
     assert frames == []
 
 
+def test_the_first_batch_beside_another_query_has_the_share(
+    embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that joins is given nothing until the others have let go: without a wait its first batch would be empty."""
+    monkeypatch.setattr(member, "SHARE_WAIT_S", 60.0)
+    first, second = join(subscribe="orders"), join(subscribe="orders")
+    assert first.next_batch(Offsets("billing")) is not None
+    shared = threading.Event()
+
+    def go_on() -> None:
+        offsets = Offsets("billing")
+        while not shared.wait(0.01):
+            offsets = first.next_batch(offsets) or offsets
+
+    running = threading.Thread(target=go_on)
+    running.start()
+    try:
+        planned = second.next_batch(Offsets("billing"))
+    finally:
+        shared.set()
+        running.join()
+    assert planned is not None
+    assert len(list(planned.spans())) == 2
+
+
+def test_a_member_that_gets_nothing_waits_for_a_share_once(
+    embedded: EmbeddedKafka, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with more members than partitions."""
+    monkeypatch.setattr(member, "SHARE_WAIT_S", 0.2)
+    embedded.create_topic("single", 1)
+    first, second = join(subscribe="single"), join(subscribe="single")
+    assert first.next_batch(Offsets("billing")) is not None
+    waits: list[float] = []
+
+    def counted(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    monkeypatch.setattr(joining, "pause", counted)
+    for _ in range(3):
+        planned = second.next_batch(Offsets("billing"))
+        assert planned is None or list(planned.spans()) == []
+        waits.append(0.0)
+    assert waits.index(0.0) > 0
+    assert waits[waits.index(0.0) :] == [0.0] * 3
+
+
+def test_a_query_joins_while_spark_goes_on(
+    embedded: EmbeddedKafka, frames: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first question that Spark asks of a planner, long before it asks for a batch."""
+    monkeypatch.setattr(lifeline, "leave_with_process", lambda leave: None)
+    options = {"kafka.bootstrap.servers": embedded.bootstrap_servers, "group.id": "billing", "subscribe": "orders"}
+    source = KafkaGroupSource(options)
+    reader = source.streamReader(source.schema())
+    assert frames == []
+    try:
+        assert reader.initialOffset() == reader.initialOffset()
+        wait_until(lambda: any(int.from_bytes(frame[:2], "big") == JOIN_GROUP for frame in frames), 30, "a JoinGroup")
+    finally:
+        reader.stop()
+
+
 def test_a_topic_that_does_not_exist_is_told_and_waited_for(
     embedded: EmbeddedKafka, join: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,7 +229,7 @@ def test_a_pattern_that_matches_nothing_is_told(embedded: EmbeddedKafka, join: J
 def test_brokers_that_are_away_are_told_long_before_it_is_an_error(
     join: Join, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(member, "JOIN_WAIT_MS", 300)
+    monkeypatch.setattr(joining, "JOIN_WAIT_MS", 300)
     query = join(subscribe="orders", **{"kafka.bootstrap.servers": "127.0.0.1:9"})
     assert query.next_batch(Offsets("billing")) is None
     assert "kafka.bootstrap.servers='127.0.0.1:9'" in str(query.status.problem)

@@ -28,7 +28,7 @@ def test_a_minimal_query_gets_the_defaults() -> None:
     coordinator = options.config().coordinator
     assert coordinator.max_poll_interval_ms == 3_600_000
     assert coordinator.rebalance_timeout_ms == 60_000
-    assert coordinator.heartbeat_interval_ms == 1_000
+    assert coordinator.heartbeat_interval_ms == 500
 
 
 def test_kafka_settings_reach_both_planes() -> None:

@@ -21,6 +21,7 @@ from consumer_coord.spark.progress import ShareEvent
 from tests.spark.assignors import Failing, ToTheFirst
 from tests.spark.conftest import produce
 from tests.spark.queries import DEADLINE_S, Queries, Rows, kinds, owned, until
+from tests.support.admin import set_consumer_timeouts
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members
 from tests.support.processes import wait_until
@@ -94,6 +95,28 @@ def test_two_queries_and_two_plain_consumers_share_a_topic(
     theirs.leave()
     ours.leave()
     until(lambda: owned(first) == list(range(8)), "one query with everything again", [first])
+
+
+def test_queries_of_the_consumer_protocol_share_a_topic_and_hand_it_over(
+    queries: Queries, kafka: KafkaCluster, topic: NewTopicFactory, fill: Callable[..., None]
+) -> None:
+    set_consumer_timeouts(kafka.admin, queries.group, session_ms=6_000, heartbeat_ms=500)
+    name = topic(partitions=4)
+    modern = {"kafka.group.protocol": "consumer"}
+    first, rows = queries.start(name, modern)
+    until(lambda: len(owned(first)) == 4, "one query with everything", [first])
+    for number in range(4):
+        fill(name, number, 20)
+    until(lambda: len(rows.seen) == 80, "the first records", [first])
+    second, more = queries.start(name, modern)
+    until(lambda: len(owned(first)) == len(owned(second)) == 2, "two partitions each", [first, second])
+    for number in range(4):
+        fill(name, number, 20, first=20)
+    until(lambda: len(rows.seen) + len(more.seen) == 160, "the second ones", [first, second])
+    assert [sorted(rows.offsets(number) + more.offsets(number)) for number in range(4)] == [list(range(40))] * 4
+    until(lambda: queries.committed(name, 4) == dict.fromkeys(range(4), 40), "commits", [first, second])
+    second.stop()
+    until(lambda: len(owned(first)) == 4, "one query with everything again", [first])
 
 
 def test_a_rebalance_waits_for_no_running_batch_and_takes_nothing_from_it(

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import attrs
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 
 from tests.support.processes import wait_until
 
@@ -35,6 +35,17 @@ class GroupDescription:
     assignor: str
     coordinator: int
     members: Mapping[str, MemberDescription]
+
+
+def set_consumer_timeouts(admin: AdminClient, group: str, *, session_ms: int, heartbeat_ms: int) -> None:
+    """Give a group of the consumer protocol other timeouts than the brokers' 45 and 5 s; it need not exist yet."""
+    values = {"consumer.session.timeout.ms": session_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
+    entries = [
+        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET) for name, value in values.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(_DEADLINE_S)
 
 
 def describe_group(admin: AdminClient, group: str) -> GroupDescription:

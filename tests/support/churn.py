@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from consumer_coord.wire.offsets_topic import OffsetCommitKey, decode_key, decode_offset_value
 from tests.support import churn_checks
-from tests.support.admin import committed_offsets, log_offsets
+from tests.support.admin import committed_offsets, log_offsets, set_consumer_timeouts
 from tests.support.churn_checks import Batch, Moved
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess, LineProcessError
@@ -24,6 +24,7 @@ from tests.support.processes import wait_until
 #: A member frozen for the first outlives it, for the second it does not: the session timeout lies between.
 FREEZES_S = (2.0, 9.0)
 SESSION_MS = 6_000
+HEARTBEAT_MS = 500
 _LAG_DEADLINE_S = 60.0
 
 
@@ -115,33 +116,37 @@ class Group:
         assignor: str = "cooperative-sticky",
         batch: int = 200,
         config: Mapping[str, Any] | None = None,
+        protocol: str = "classic",
     ) -> None:
+        """``protocol``: ``group.protocol`` of members that :meth:`start` is not told another one for."""
         self.kafka, self.topic, self.group = kafka, topic, group
         self.members: list[Worker] = []
         self.living: list[ChurnMember] = []
         self.frozen: dict[ChurnMember, float] = {}
-        settings = {
+        shared = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 500,
-            "partition.assignment.strategy": assignor,
-            **(config or {}),
         }
-        self._setup = {
-            "client": client,
-            "config": settings,
-            "topics": [topic],
-            "batch": batch,
-            "members": ["1"],
-            "does": "commit",
+        settings: Mapping[str, Mapping[str, Any]] = {
+            "classic": {
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "partition.assignment.strategy": assignor,
+            },
+            "consumer": {"group.protocol": "consumer"},
         }
+        self._config = {name: {**shared, **own, **(config or {})} for name, own in settings.items()}
+        self.protocol = protocol
+        # Of members of the consumer protocol, should there be any: the group says it.
+        set_consumer_timeouts(kafka.admin, group, session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS)
+        self._setup = {"client": client, "topics": [topic], "batch": batch, "members": ["1"], "does": "commit"}
 
-    def start(self) -> ChurnMember:
+    def start(self, protocol: str | None = None) -> ChurnMember:
         """One more member."""
-        member = ChurnMember(self._setup, f"{self._setup['client']} {len(self.members) + 1} of {self.group}")
+        setup = {**self._setup, "config": self._config[protocol or self.protocol]}
+        member = ChurnMember(setup, f"{self._setup['client']} {len(self.members) + 1} of {self.group}")
         self.members.append(member)
         self.living.append(member)
         return member
@@ -227,6 +232,25 @@ def trouble(group: Group, seconds: float, seed: int, *, most: int = 7, least: in
     return counts
 
 
+def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> Mapping[str, int]:
+    """Replace all members by members of the other protocol, one by one, and back; again until ``seconds`` are over."""
+    chance = random.Random(seed)
+    counts: dict[str, int] = {}
+    ends = time.monotonic() + seconds
+    protocol, rounds = group.protocol, 0
+    while time.monotonic() < ends or rounds < 2:
+        protocol = "consumer" if protocol == "classic" else "classic"
+        rounds += 1
+        for former in tuple(group.living):
+            group.start(protocol).await_ready()
+            time.sleep(chance.uniform(0.2, 1.0))
+            kind = chance.choice(["kill", "stop"]) if kills else "stop"
+            (group.kill if kind == "kill" else group.stop)(former)
+            counts[f"{kind} for {protocol}"] = counts.get(f"{kind} for {protocol}", 0) + 1
+            time.sleep(chance.uniform(0.2, 1.0))
+    return counts
+
+
 class SteadyProducer:
     """Writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
 
@@ -243,7 +267,11 @@ class SteadyProducer:
         while not self._stopping.wait(0.02):
             due = int((time.monotonic() - began) * self._per_s)
             while self.written < due:
-                self._producer.produce(self._topic, b"x" * 100, partition=self.written % self._partitions)
+                try:
+                    self._producer.produce(self._topic, b"x" * 100, partition=self.written % self._partitions)
+                except BufferError:
+                    # The brokers are slower, or away: the rest comes later.
+                    break
                 self.written += 1
             self._producer.poll(0)
 

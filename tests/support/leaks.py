@@ -1,10 +1,13 @@
-"""What a test must not leave behind: threads that would keep the interpreter alive, and child processes."""
+"""What a test must not leave behind: threads that would keep the interpreter alive, child processes, changed logging."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
+
+import attrs
 
 from tests.support.processes import children, lasting
 
@@ -29,3 +32,46 @@ def _new(threads_before: set[threading.Thread], children_before: set[int]) -> It
     for pid, command in children().items():
         if pid not in children_before and pid not in lasting:
             yield f"process {pid}: {command[:200]}"
+
+
+@attrs.frozen
+class LoggingSetUp:
+    """What decides which of our log lines are seen: a test that changes it would silence those after it."""
+
+    disabled_up_to: int
+    loggers: dict[str, tuple[int, bool, bool]]
+    handlers: list[logging.Handler]
+
+    @classmethod
+    def now(cls) -> LoggingSetUp:
+        """As it stands."""
+        return cls(logging.root.manager.disable, _ours(), _handlers())
+
+    def changes(self) -> list[str]:
+        """What is different now, one line each; it is put back."""
+        return list(self._put_back())
+
+    def _put_back(self) -> Iterator[str]:
+        if logging.root.manager.disable != self.disabled_up_to:
+            yield f"logging.disable({logging.root.manager.disable})"
+            logging.disable(self.disabled_up_to)
+        for name, now in _ours().items():
+            before = self.loggers.get(name, (logging.NOTSET, True, False))
+            if now != before:
+                yield f"logger {name or 'root'}: (level, propagate, disabled) {before} -> {now}"
+                logger = logging.getLogger(name)
+                logger.setLevel(before[0])
+                logger.propagate, logger.disabled = before[1:]
+        for handler in _handlers():
+            if handler not in self.handlers:
+                yield f"{handler} of the root logger"
+                logging.root.removeHandler(handler)
+
+
+def _ours() -> dict[str, tuple[int, bool, bool]]:
+    names = ["", *(name for name in list(logging.root.manager.loggerDict) if name.partition(".")[0] == "consumer_coord")]
+    return {name: (one.level, one.propagate, one.disabled) for name in names for one in [logging.getLogger(name)]}
+
+
+def _handlers() -> list[logging.Handler]:
+    return [one for one in logging.root.handlers if not type(one).__module__.startswith("_pytest.")]

@@ -181,6 +181,9 @@ class RealKafka(KafkaCluster):
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",  # tests of an expired session need not take six seconds
+            # The consumer protocol's defaults stay; `admin.set_consumer_timeouts` changes them for one group.
+            "group.consumer.min.session.timeout.ms": "1000",
+            "group.consumer.min.heartbeat.interval.ms": "100",
             "offsets.topic.replication.factor": replicas,
             "offsets.topic.num.partitions": "6",
             "transaction.state.log.replication.factor": replicas,

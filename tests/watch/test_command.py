@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
+from confluent_kafka import Consumer
 
 import consumer_coord.watch
 from consumer_coord import GroupConsumer
@@ -23,6 +25,7 @@ from consumer_coord.watch.command import parse_listen
 from consumer_coord.watch.history import State
 from consumer_coord.watch.model import Tracker
 from consumer_coord.watch.recording import Meta, Recording, read_recording, write_recording
+from tests.support.kafka_cluster import KafkaCluster, unique_name
 from tests.watch.looks import group, member
 
 DEADLINE_S = 60.0
@@ -125,7 +128,7 @@ def kafka_here() -> Iterator[EmbeddedKafka]:
         yield kafka
 
 
-def poll_until_shared(consumers: list[GroupConsumer], each: int) -> None:
+def poll_until_shared(consumers: list[Any], each: int) -> None:
     """Until every consumer owns so many partitions."""
     ends = time.monotonic() + DEADLINE_S
     while any(len(consumer.assignment()) != each for consumer in consumers):
@@ -134,22 +137,63 @@ def poll_until_shared(consumers: list[GroupConsumer], each: int) -> None:
             consumer.poll(0.05)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_rebalances_and_the_events_follow(protocol: str, kafka_here: EmbeddedKafka, tmp_path: Path) -> None:
-    join = {"classic": _classic, "consumer": _modern}[protocol]
+@attrs.frozen
+class Place:
+    """Brokers, and a group there that reads a topic of six partitions."""
+
+    servers: str
+    group: str = "shop"
+    topic: str = "orders"
+
+    def join(self, client: str, name: str) -> Any:
+        """One more member: ours of the classic protocol, or ours or librdkafka's of the consumer protocol (KIP-848)."""
+        settings = {"bootstrap.servers": self.servers, "group.id": self.group, "client.id": name}
+        made: Any
+        match client:
+            case "classic":
+                made = GroupConsumer({**settings, "heartbeat.interval.ms": 500})
+            case "ours":
+                made = GroupConsumer({**settings, "group.protocol": "consumer"})
+            case _:
+                made = Consumer({**settings, "group.protocol": "consumer"})
+        made.subscribe([self.topic])
+        return made
+
+    def shares(self, state: State) -> dict[str | None, int]:
+        """How many partitions each client owns."""
+        told = state.as_message()["groups"].get(self.group, {"owners": {}})
+        found: dict[str | None, int] = {}
+        for first, last, owner in told["owners"].get(self.topic, ()):
+            client = told["members"][str(owner)]["client"] if owner >= 0 else None
+            found[client] = found.get(client, 0) + last + 1 - first
+        return found
+
+
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.kafka)])
+def place(request: pytest.FixtureRequest) -> Place:
+    """On either broker."""
+    if request.param == "embedded":
+        return Place(request.getfixturevalue("kafka_here").bootstrap_servers)
+    kafka: KafkaCluster = request.getfixturevalue("kafka")
+    return Place(kafka.bootstrap_servers, unique_name("shop"), kafka.new_topic(6))
+
+
+@pytest.mark.parametrize("client", ["classic", "librdkafka", "ours"])
+def test_a_group_rebalances_and_the_events_follow(client: str, place: Place, tmp_path: Path) -> None:
+    protocol = "classic" if client == "classic" else "consumer"
     record, page = tmp_path / "recording", tmp_path / "page.html"
     watch = Watch(
-        *("shop", "--bootstrap-server", kafka_here.bootstrap_servers, "--interval", "0.1"),
+        *(place.group, "--bootstrap-server", place.servers, "--interval", "0.1"),
         *("--record", str(record), "--html", str(page)),
     )
     consumers: list[Any] = []
     try:
         state, events = State(), watch.events()
         for name, each in (("ann", 6), ("bob", 3)):
-            consumers.append(join(kafka_here, name))
+            consumers.append(place.join(client, name))
             poll_until_shared(consumers, each)
             wanted = dict.fromkeys(("ann", "bob")[: len(consumers)], each)
-            while shares(state) != wanted:
+            while place.shares(state) != wanted:
                 kind, value = next(events)
                 for message in value["messages"] if kind == "start" else [value]:
                     state.apply(message)
@@ -159,7 +203,7 @@ def test_a_group_rebalances_and_the_events_follow(protocol: str, kafka_here: Emb
         out, err = watch.end()
     assert watch.process.returncode == 0, err
     assert out.strip() == str(page)
-    shop = state.as_message()["groups"]["shop"]
+    shop = state.as_message()["groups"][place.group]
     assert shop["info"]["type"].lower() == protocol
     assert any(reason.startswith("bob-") and reason.endswith(" joined") for row in shop["rebalances"] for reason in row[3])
     assert {one["host"] for one in shop["members"].values()} == {"/127.0.0.1"}
@@ -168,39 +212,12 @@ def test_a_group_rebalances_and_the_events_follow(protocol: str, kafka_here: Emb
 
     assert "bob-" in page.read_text()
     told = read_recording(record)
-    assert told.meta.title == kafka_here.bootstrap_servers
+    assert told.meta.title == place.servers
     replayed, seen = State(), []
     for message in told.messages:
         replayed.apply(message)
-        seen.append(shares(replayed))
+        seen.append(place.shares(replayed))
     assert {"ann": 3, "bob": 3} in seen
-
-
-def shares(state: State) -> dict[str | None, int]:
-    """How many partitions each client owns."""
-    shop = state.as_message()["groups"].get("shop", {"owners": {}})
-    found: dict[str | None, int] = {}
-    for first, last, owner in shop["owners"].get("orders", ()):
-        client = shop["members"][str(owner)]["client"] if owner >= 0 else None
-        found[client] = found.get(client, 0) + last + 1 - first
-    return found
-
-
-def _classic(kafka: EmbeddedKafka, name: str) -> GroupConsumer:
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "shop", "client.id": name}
-    made = GroupConsumer({**settings, "heartbeat.interval.ms": 500})
-    made.subscribe(["orders"])
-    return made
-
-
-def _modern(kafka: EmbeddedKafka, name: str) -> Any:
-    """librdkafka's consumer, by the consumer protocol (KIP-848)."""
-    from confluent_kafka import Consumer
-
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "shop", "client.id": name}
-    made = Consumer({**settings, "group.protocol": "consumer"})
-    made.subscribe(["orders"])
-    return made
 
 
 def test_a_replay_is_served_until_it_is_stopped(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_
 from consumer_coord.group.consumer_protocol.leaving import say_goodbye
 from consumer_coord.group.consumer_protocol.polls import PollMarks, PollWatch
 from consumer_coord.group.consumer_protocol.requests import Said
-from consumer_coord.group.consumer_protocol.schedule import EARLY_MS, Schedule
+from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
 from consumer_coord.group.consumer_protocol.speaking import Speaking
 from consumer_coord.group.consumer_protocol.states import Event, State, after
@@ -358,7 +358,10 @@ class ConsumerMember:
             self._mates.freed(self)
         if joins or (is_news and not holdings.to_revoke):
             # More may come: what others have still to give up, or a target that is not computed yet.
-            self.beat_early(EARLY_MS)
+            self._schedule.expect_more(self._mates.expecting + 1)
+            if is_news:
+                # What gave up partitions for this member may have given up some for its mates.
+                self._mates.freed(self)
         context.application.failures.clear_obstacle()
         context.signal.fire()
 
@@ -477,6 +480,11 @@ class ConsumerMember:
 
     # -- for committed_offsets.py ----------------------------------------------------------------------------------------
 
+    @property
+    def fetches_as(self) -> Generation:
+        """OffsetFetch carries member id and epoch, so that a member that was taken out hears of it there, too."""
+        return self._epochs.present
+
     async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait until a heartbeat has told the present epoch."""
         application = self._with.application
@@ -488,7 +496,7 @@ class ConsumerMember:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")
 
     def membership_refused(self, used: Generation, code: int, request: str) -> None:
-        """A commit was refused: take in what that says about the membership, if it is still the one used."""
+        """A commit or a fetch was refused: take in what that says about the membership, if it is still the one used."""
         if self._epochs.present is not used or used.generation_id < 0:
             return
         if code == codes.STALE_MEMBER_EPOCH:

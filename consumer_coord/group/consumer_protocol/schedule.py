@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from consumer_coord.environment import now
 
+#: So much of an interval is no time: a heartbeat is not due again at the moment at which it went out.
+_SAME_MOMENT = 1 / 64
+
 #: Until the coordinator has told its interval (``group.consumer.heartbeat.interval.ms``).
 DEFAULT_INTERVAL_MS = 5_000
 
-#: After an answer that leads to expect more, in milliseconds: the group's other members give up what this one is to have,
-#: and the coordinator computes a target at most once a second (KIP-1263).
-EARLY_MS: tuple[int, ...] = (10, 25, 50, 100, 200, 400, 700, 1_050)
+#: The coordinator computes a target at most so often (``group.consumer.assignment.interval.ms``, KIP-1263), and a little more.
+_TARGET_MS = 1_050
+#: How soon to ask after an answer that leads to expect more; after these at even distances, see :func:`early_moments`.
+_SOON_MS = (10, 25, 50, 100)
+#: The least distance, and the largest one that a crowd of members leads to, unless a tenth of the interval is more.
+_LEAST_APART_MS, _MOST_APART_MS = 50, 350
+#: Early heartbeats that a member may have ahead of it.
+_MOST_EARLY = 64
+
+
+def early_moments(interval_ms: float, crowd: int = 1) -> Sequence[float]:
+    """When to ask whether there is more, in milliseconds from now, with the heartbeat interval that the coordinator tells.
+
+    The group's other members give up what this one is to have, and hear of it at their own heartbeats, so within an interval;
+    and there may be no target yet.  ``crowd``: how many members of this process ask, each of which wakes the others.
+    """
+    tenth = interval_ms / 10
+    apart = min(max(_LEAST_APART_MS, tenth) * max(1, crowd), max(_MOST_APART_MS, tenth))
+    first = _SOON_MS[-1]
+    count = math.ceil((interval_ms + _TARGET_MS - first) / apart)
+    return (*_SOON_MS, *(first + apart * number for number in range(1, count + 1)))
 
 
 class Schedule:
@@ -26,7 +48,11 @@ class Schedule:
         self._first_beat = first_beat
         self._align_to_slot = align_to_slot
         self._early: list[float] = []
+        #: Until when more may come.
+        self._expects_until = float("-inf")
         self._next_at = now()
+        #: One of the moments of its regular heartbeats, which are whole intervals apart.
+        self._regular_at = self._next_at
         #: After a failure nothing is sent before this.
         self._not_before = float("-inf")
         #: Counts changes, for those who wait for one.
@@ -35,14 +61,22 @@ class Schedule:
     def joined(self, interval_ms: float) -> None:
         """The first answer: the regular heartbeats begin."""
         self.interval_s = max(0.001, interval_ms / 1000)
-        self._next_at = self._align_to_slot(now() + self._first_beat * self.interval_s, self.interval_s)
+        self._spread_from(now())
         self._not_before = float("-inf")
 
     def answered(self, sent: float, interval_ms: float) -> None:
         """A heartbeat sent at ``sent`` was answered."""
-        self.interval_s = max(0.001, interval_ms / 1000)
-        self._next_at = self._align_to_slot(sent + self.interval_s, self.interval_s)
+        before, self.interval_s = self.interval_s, max(0.001, interval_ms / 1000)
+        if self.interval_s != before:
+            self._spread_from(sent)
+        else:
+            # Whatever went out early: members that all heard something at one moment would all beat at one moment ever after.
+            intervals = math.floor((sent - self._regular_at) / self.interval_s + _SAME_MOMENT) + 1
+            self._next_at = self._regular_at + intervals * self.interval_s
         self._not_before = float("-inf")
+
+    def _spread_from(self, moment: float) -> None:
+        self._regular_at = self._next_at = self._align_to_slot(moment + self._first_beat * self.interval_s, self.interval_s)
 
     def failed(self, again_ms: float) -> None:
         """It was not: the next one goes out in ``again_ms``, however urgent it is."""
@@ -58,17 +92,25 @@ class Schedule:
     def early(self, after_ms: Sequence[float]) -> None:
         """Beat early, ``after_ms`` from now."""
         moment = now()
-        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[: len(EARLY_MS)]
+        self._early = sorted({*self._early, *(moment + ms / 1000 for ms in after_ms)})[:_MOST_EARLY]
         self.changes += 1
+
+    def expect_more(self, crowd: int) -> None:
+        """Beat early as long as more may come; ``crowd`` as for :func:`early_moments`."""
+        moment, interval_ms = now(), self.interval_s * 1000
+        self._expects_until = moment + (interval_ms + _TARGET_MS) / 1000
+        self._early.clear()
+        self.early(early_moments(interval_ms, crowd))
 
     def calm(self) -> None:
         """Nothing is to be heard early any more."""
         self._early.clear()
+        self._expects_until = float("-inf")
 
     @property
     def expecting(self) -> bool:
-        """True while early heartbeats are still to come."""
-        return bool(self._early)
+        """True while more may come."""
+        return now() < self._expects_until
 
     def at(self, *, urgent: bool) -> float:
         """When the next one is to be sent."""

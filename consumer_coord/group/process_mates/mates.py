@@ -60,8 +60,13 @@ class Mates:
             if mate is not member and 0 < mate.member_epoch < epoch:
                 mate.beat_early((0,))
 
+    @property
+    def expecting(self) -> int:
+        """How many members expect more."""
+        return sum(mate.expects_more for mate in self._members)
+
     def freed(self, member: Mate) -> None:
-        """The coordinator knows what ``member`` gave up: it is free for those that wait for it."""
+        """The coordinator knows what ``member`` gave up, or has given it partitions: there may be some for those that wait."""
         for mate in tuple(self._members):
             if mate is not member and mate.expects_more:
                 mate.beat_early((0,))
