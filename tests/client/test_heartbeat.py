@@ -258,7 +258,7 @@ async def test_close_ends_every_task() -> None:
     assert len(brokers.all(HeartbeatRequest)) == beats
 
 
-async def _beats_of_a_process(members: int, **settings: Any) -> dict[str, list[float]]:
+async def _beats_of_a_process(members: int, *, static: bool = False) -> dict[str, list[float]]:
     """Ten seconds of heartbeats of one settled process, in milliseconds, by member id."""
     brokers = RealCoordinator({"t": members})
     cluster = new_cluster(brokers)
@@ -268,7 +268,7 @@ async def _beats_of_a_process(members: int, **settings: Any) -> dict[str, list[f
             cluster=cluster,
             heartbeat_interval_ms=1_000,
             session_timeout_ms=9_000,
-            **{name: value.format(number) if isinstance(value, str) else value for name, value in settings.items()},
+            group_instance_id=f"static-{number}" if static else None,
         )
         for number in range(members)
     ]
@@ -306,6 +306,6 @@ async def test_members_of_a_large_process_listen_for_each_other() -> None:
 
 @in_virtual_time
 async def test_members_of_a_small_process_and_static_ones_beat_at_their_interval() -> None:
-    for beats in (await _beats_of_a_process(20), await _beats_of_a_process(48, group_instance_id="static-{}")):
+    for beats in (await _beats_of_a_process(20), await _beats_of_a_process(48, static=True)):
         for times in beats.values():
             assert max(after - before for before, after in pairwise(times)) <= 1_100
