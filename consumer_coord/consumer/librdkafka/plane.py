@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import ctypes
+import math
 import os
 import re
 import time
@@ -77,8 +78,8 @@ class Librdkafka:
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
         self._events: dict[str, deque[Any]] = {}
-        #: The last wait for a message was in vain.
-        self._dry = False
+        #: The last wait for a message was in vain, so none is waiting most likely.
+        self.dry = False
         #: Topics that librdkafka has heard of.
         self._known: set[str] = set()
         #: Topics that it has asked about without an answer in time, and until when it is not made to ask again.
@@ -112,13 +113,14 @@ class Librdkafka:
     def fetch(self, most: int, wait_s: float) -> list[Any]:
         """Wait for one message, then take what is there: ``consume()`` alone would wait until all of ``most`` came."""
         handle = self.handle
-        if wait_s <= 0 or not self._dry:
+        if wait_s <= 0 or not self.dry:
             messages: list[Any] = handle.consume(most, 0)
             if messages or wait_s <= 0:
                 return messages
         # When the last wait was in vain, an idle member's most likely, one call is enough.
-        first = handle.poll(wait_s)
-        self._dry = first is None
+        # librdkafka counts whole milliseconds: a wait for less would be none, and the caller would try again and again.
+        first = handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
+        self.dry = first is None
         if first is None:
             return []
         return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
