@@ -9,7 +9,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test quick browser-test hunt demo demo-spark soak bench docs clean
+.PHONY: help env lint test quick browser-test hunt demo demo-spark soak bench docs release clean
 
 # A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -22,7 +22,7 @@ IN_ENV := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make demo | test | quick | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | clean"
+	@echo "make demo | test | quick | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | release | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -68,6 +68,10 @@ bench: env
 # A warning is an error; docs/_build/html/index.html is the first page.
 docs: env
 	@$(IN_ENV) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto docs docs/_build/html $(ARGS)
+
+# Checks that everything a release needs is there, and builds the source distribution and the wheel into dist/.
+release: env
+	@$(IN_ENV) -m tools.release
 
 clean:
 	rm -rf docs/_build dist .venv .venv.lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,7 +28,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.version import __version__
 
 _COMPLETION = (
-    "Print a script that completes commands and flags. bash: add eval \"$(consumer-coord completion bash)\" to ~/.bashrc;"
+    'Print a script that completes commands and flags. bash: add eval "$(consumer-coord completion bash)" to ~/.bashrc;'
     " zsh: the same with zsh, in ~/.zshrc; fish: consumer-coord completion fish >"
     " ~/.config/fish/completions/consumer-coord.fish"
 )
@@ -67,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_completion(parsed.shell), end="")
             return ExitCode.DONE
         if parsed.command in ELSEWHERE:
+            # --assignor and group.consumer.assignors take module:Class, also of a file in the directory one works in; last,
+            # so that no file there takes the place of an installed module.
+            if os.getcwd() not in sys.path:
+                sys.path.append(os.getcwd())
             return int(importlib.import_module(ELSEWHERE[parsed.command][0]).run(parsed) or 0)
         logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
         with _reach_told():

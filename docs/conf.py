@@ -123,10 +123,12 @@ def as_table(diagram: re.Match[str]) -> str:
 
 
 def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
-    """Put in what pages ask for, and make links to files beside the pages plain names."""
+    """Put in what pages ask for, and make links to examples downloads, links to other files beside the pages names."""
     text = source[0].replace("<!-- contents -->", contents())
     text = re.sub(r"<!-- from the code: ([\w ]+) -->", lambda part: PARTS[part[1]](), text)
     text = re.sub(r"```mermaid\n(.*?)```", as_table, text, flags=re.DOTALL)
+    # A reader of the site has no files beside it: programs come with it, of other files their names stay.
+    text = re.sub(r"\[`([^\]`]*)`\]\((\.\./examples/[\w./]+\.\w+)\)", r"{download}`\1 <\2>`", text)
     source[0] = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
 
 

@@ -13,15 +13,22 @@ from consumer_coord import AsyncGroupConsumer, GroupConsumer
 
 def called(consumer: object, partitions: object) -> None: ...
 def too_few(consumer: object) -> None: ...
+def too_many(consumer: object, partitions: object, more: object) -> None: ...
+async def later(consumer: object, partitions: object) -> None: ...
 
 async def use(consumer: GroupConsumer, other: AsyncGroupConsumer, names: list[str]) -> None:
     consumer.subscribe(names, on_assign=called)
     consumer.subscribe(("orders",))
-    await other.subscribe({"orders"})
+    await other.subscribe({"orders"}, on_assign=later)
     consumer.subscribe("orders")  # wrong
     await other.subscribe("orders")  # wrong
     consumer.subscribe(names, on_assigned=called)  # wrong
     consumer.subscribe(names, on_assign=too_few)  # wrong
+    consumer.subscribe(names, on_revoke=too_many)  # wrong
+    await other.subscribe(names, on_assign=too_few)  # wrong
+    await other.subscribe(names, on_assigned=later)  # wrong
+    consumer.commit(asynchronous=False)
+    consumer.commit(asynchron=False)  # wrong
 """
 
 

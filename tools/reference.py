@@ -36,9 +36,17 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "Makes the member static: a restart within its session moves nothing, and closing does not leave (KIP-345).",
         "Each running member needs one of its own. A member that dies is missed only after `session.timeout.ms`.",
     ),
+    "group.protocol": (
+        "`classic`: a member of the group assigns. `consumer` (KIP-848): the broker does.",
+        "`consumer` needs Kafka 4.0, and no assignor of yours is used there.",
+    ),
+    "group.remote.assignor": (
+        "The broker's assignor, with `group.protocol=consumer`: one of the brokers' `group.consumer.assignors`.",
+        "`range` where topics are joined partition by partition; else leave it to the brokers, whose first one is `uniform`.",
+    ),
     "group.lease.enable": (
         "Hand out records only while the coordinator must still count this member.",
-        "Off, a member reads on without a coordinator, as Java's consumer does, and two members may read one partition.",
+        "Off, a member reads on without a coordinator, and two members may read one partition.",
     ),
     "poll.raises.errors": (
         "`GroupConsumer.poll` and `consume` raise what goes wrong in the background; else: a message with `error()`.",
@@ -177,6 +185,8 @@ def _plane(name: str) -> str:
         given[name] = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}.get(name, "true")
     if name == "partition.assignment.strategy":
         given[name] = "range"
+    if name in ("group.protocol", "group.remote.assignor"):
+        given |= {"group.protocol": "consumer", "group.remote.assignor": "uniform"}
     if name in ("reconnect.backoff.max.ms", "retry.backoff.max.ms"):
         given[name] = "10000"
     passed = parse(given).librdkafka

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,22 @@ def _split(
     return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
 
 
-def _tell_left_out(reports: Iterable[GroupReport]) -> ExitCode:
-    """Print what is not in the lags, and the code of the first: an incomplete answer is no good one."""
+def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
+    """Print what is not in the lags, and the code of the first: an incomplete answer is no good one.
+
+    Nor is an empty one, for a group that is ``named``: brokers leave out topics that the principal may not see.
+    """
     outcome = ExitCode.DONE
     for report in reports:
         for partition, error in report.left_out.items():
             warn(f"\nWarning: {partition} of group '{report.group.group_id}' is left out: {error}")
             outcome = outcome or exit_code(error)
+        if not report.rows and report.group.group_id in named:
+            warn(
+                f"\nWarning: group '{report.group.group_id}' is assigned nothing, and has committed nothing that this principal"
+                " may see"
+            )
+            outcome = outcome or ExitCode.NOT_FOUND
     return outcome
 
 
@@ -196,7 +205,7 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
         print_json({"groups": rows, "errors": _failures_as_json(failures)})
     else:
         print(text.lag_table(reports))
-    left_out = _tell_left_out(reports)
+    left_out = _tell_left_out(reports, () if arguments.all_groups else groups)
     if failures:
         return _tell(failures)
     if left_out or arguments.max_lag is None:

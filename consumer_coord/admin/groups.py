@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -20,6 +20,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, retrying
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import first_row
@@ -36,6 +37,8 @@ from consumer_coord.wire.messages.group import (
 
 #: States without members, so that offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
+
+T = TypeVar("T")
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"
@@ -157,7 +160,30 @@ async def describe_groups(
             return error
 
     wanted = sorted(set(group_ids))
-    return dict(zip(wanted, await asyncio.gather(*map(describe, wanted)), strict=True))
+    found = await asyncio.gather(*map(describe, wanted))
+    return await _with_suggestions(cluster, dict(zip(wanted, found, strict=True)), deadline)
+
+
+async def _with_suggestions(
+    cluster: ClusterClient, found: Mapping[str, T], deadline: Deadline
+) -> Mapping[str, T | BrokerError]:
+    """Errors about groups that do not exist name the group that is probably meant."""
+    missing = {
+        group_id: error
+        for group_id, error in found.items()
+        if isinstance(error, BrokerError) and error.code == codes.GROUP_ID_NOT_FOUND
+    }
+    if not missing:
+        return found
+    try:
+        known = [listing.group_id for listing in await list_groups(cluster, deadline)]
+    except CoordinatorError:
+        # A suggestion is a kindness: without one the errors say what they said.
+        return found
+    told = {
+        group_id: BrokerError(f"{error}{did_you_mean(group_id, known)}", code=error.code) for group_id, error in missing.items()
+    }
+    return {**found, **told}
 
 
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
@@ -281,4 +307,5 @@ async def delete_groups(
         return None
 
     wanted = sorted(set(group_ids))
-    return dict(zip(wanted, await asyncio.gather(*map(delete, wanted)), strict=True))
+    outcome = await asyncio.gather(*map(delete, wanted))
+    return await _with_suggestions(cluster, dict(zip(wanted, outcome, strict=True)), deadline)

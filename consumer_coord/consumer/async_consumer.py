@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -31,7 +30,7 @@ from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
-from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, to_kafka_exception
+from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, raise_converted, to_kafka_exception
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
     Positions,
@@ -46,7 +45,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     to_commit,
     to_rows,
 )
-from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
+from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
@@ -101,6 +100,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             parsed = parse(settings)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
+            self._refusals = Refusals(self._librdkafka.settings)
         threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
         self._set_up(parsed, chosen, threaded, shared_clusters)
 
@@ -172,23 +172,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _in_callback(self) -> bool:
         return self._home is not None and self._home.in_callback
 
-    @contextlib.asynccontextmanager
-    async def _used(self, *, in_callback: bool = True) -> AsyncIterator[Engine]:
+    def _used(self, *, in_callback: bool = True) -> _Turn:
         """The engine, when it is this task's turn; inside a callback it is the turn of the callback's caller."""
-        with kafka_exceptions():
-            engine = self._start()
-            if self._in_callback:
-                if not in_callback:
-                    raise ConcurrentUseError("poll, consume, subscribe and close may not be called inside a rebalance callback")
-                yield engine
-                return
-            call = object()
-            await self._turns.take(call)
-            try:
-                # It may have been closed meanwhile.
-                yield self._start()
-            finally:
-                self._turns.give(call)
+        return _Turn(self, in_callback)
 
     async def _between_slices(self) -> None:
         """Call what there is to tell, and let other tasks have a turn."""
@@ -347,7 +333,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
             if callback is not None:
                 await self._tell(callback, what)
             if isinstance(what, confluent_kafka.KafkaError):
-                raise_if_refused(what, self._librdkafka.settings)
+                self._refusals.note(what)
+        if self._made is not None:
+            self._refusals.settle(self._made.core, joins=not self._made.manual)
         await self._tell_outcomes()
 
     async def _tell_outcomes(self) -> None:
@@ -542,6 +530,40 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Make the group rebalance (KIP-568)."""
         with kafka_exceptions():
             self._core.enforce_rebalance(reason)
+
+
+class _Turn:
+    """See :meth:`AsyncGroupConsumer._used`.  A class and not a generator: every poll takes one."""
+
+    __slots__ = ("_consumer", "_in_callback")
+
+    def __init__(self, consumer: AsyncGroupConsumer, in_callback: bool) -> None:
+        self._consumer = consumer
+        self._in_callback = in_callback
+
+    async def __aenter__(self) -> Engine:
+        consumer = self._consumer
+        with kafka_exceptions():
+            engine = consumer._start()
+            if consumer._in_callback:
+                if not self._in_callback:
+                    raise ConcurrentUseError("poll, consume, subscribe and close may not be called inside a rebalance callback")
+                return engine
+            try:
+                await consumer._turns.take(self)
+                # It may have been closed meanwhile.
+                return consumer._start()
+            except BaseException:
+                consumer._turns.give(self)
+                raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # Nothing inside a callback, which has not taken the turn.
+        self._consumer._turns.give(self)
+        if isinstance(error, CoordinatorError):
+            raise_converted(error)
 
 
 def _must_not_be_subscribed(engine: Engine, what: str) -> None:

@@ -260,6 +260,7 @@ class Engine:
             # First, and found again until begun_anew: after an interrupt no position of the former topic is left to commit.
             self.auto.forget(recreated)
             self._forget_positions(recreated)
+            self.starting.begun_anew(recreated)
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
             self.recreated.begun_anew(recreated)
 

@@ -46,7 +46,7 @@ from consumer_coord.consumer.librdkafka.rows import (
     positions_of,
     seconds,
 )
-from consumer_coord.consumer.librdkafka.security import message_failure, raise_if_refused
+from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.reader import MOST_AHEAD
@@ -123,6 +123,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             told=self._tell_commit,
             events=self._between_slices,
         )
+        self._refusals = Refusals(self._librdkafka.settings)
         self._reader = self._engine.reader
         self._lease_clock = self._core.lease.clock
         self._statistics = Statistics(
@@ -182,12 +183,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     async def _between_slices(self) -> None:
         """Call what librdkafka has to tell, and let other threads have a turn."""
-        settings = self._librdkafka.settings
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 self._call_out(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
-                raise_if_refused(what, settings)
+                self._refusals.note(what)
+        self._refusals.settle(self._core, joins=not self._engine.manual)
         if self._waiting:
             self._pass_turn()
         if notes := self._core.application.failures.notes:

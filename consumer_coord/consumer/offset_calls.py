@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import confluent_kafka
 from confluent_kafka import Message
 
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.handover import run_through
-from consumer_coord.consumer.librdkafka.arguments import checked_rows, commit_keywords
+from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of
 from consumer_coord.consumer.librdkafka.rows import (
@@ -44,7 +44,7 @@ class OffsetCalls(Turns):
         message: Message | None = None,
         offsets: Rows | None = None,
         asynchronous: bool = True,
-        **deprecated: Any,
+        **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
         """Commit a message's offset + 1, given offsets, or all that is finished; with the group's generation.
 

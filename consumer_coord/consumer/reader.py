@@ -309,6 +309,9 @@ class Reader:
         """Whether the application got a record of a partition since it was begun at the first record; thread-safe."""
         if (partition.topic, partition.partition) not in self.behind:
             return False
+        kept = self._kept.get(partition)
+        if kept:
+            return bool(kept[0].offset() > 0)
         waiting = next((one for one in list(self.ahead) if partition_of_message(one) == partition), None)
         return waiting is None or waiting.offset() > 0
 

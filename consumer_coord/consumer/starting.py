@@ -82,6 +82,12 @@ class Starting:
         logger.warning("%s begins again by auto.offset.reset=%s: %s", partition, self._policy.reset, why)
         self._lapsed[partition] = why
 
+    def begun_anew(self, partitions: Collection[TopicPartition]) -> None:
+        """These begin with the first record of another topic: no look-up of the former one counts."""
+        self.unknown = _without(self.unknown, partitions)
+        self._lapsed = _without(self._lapsed, partitions)
+        self.pending -= frozenset(partitions)
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """These are given up."""
         gone = frozenset(partitions)

@@ -423,6 +423,12 @@ class ClassicProtocol:
             if step is Step.GO_ON:
                 break
             standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
+        if not answer.leader and owned and self.lease.passed:
+            # A group of the consumer protocol takes an unknown member in as a new one, and does not say so: what is held may be
+            # another member's since.
+            why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
+            standing.lose(why, keep_member_id=True)
+            raise RetriableError(why)
         check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(

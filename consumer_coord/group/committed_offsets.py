@@ -260,6 +260,7 @@ class CommittedOffsets:
         entries: dict[TopicPartition, _Entry] = {}
         for ticket in tickets:
             entries.update(ticket.entries)
+        self._fail_former_topics(tickets, entries)
         retries = 0
         last: CoordinatorError | None = None
         self._obstacle = ""
@@ -295,6 +296,15 @@ class CommittedOffsets:
             if entries:
                 await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
                 retries += 1
+
+    @staticmethod
+    def _fail_former_topics(tickets: list[_Ticket], entries: Mapping[TopicPartition, _Entry]) -> None:
+        """An offset of a topic that was deleted is not committed by a newer offset of the one that bears its name now."""
+        for ticket in tickets:
+            for partition, entry in ticket.entries.items():
+                newest = entries[partition].topic_id
+                if entry.topic_id is not None and newest is not None and entry.topic_id != newest:
+                    ticket.complete(partition, _deleted_topic(partition))
 
     def _overdue(self, ticket: _Ticket) -> None:
         if not ticket.future.done():
@@ -403,9 +413,7 @@ class CommittedOffsets:
         if code in (codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
             return CommitFailedError(self._refusal(code), code=code)
         if code == codes.UNKNOWN_TOPIC_ID:
-            return CommitFailedError(
-                f"the offset of {partition} was not committed: the topic that it is of was deleted", code=code
-            )
+            return _deleted_topic(partition)
         if code == codes.OFFSET_METADATA_TOO_LARGE:
             return CommitFailedError(
                 f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes", code=code
@@ -577,6 +585,12 @@ class CommittedOffsets:
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
 _COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+
+
+def _deleted_topic(partition: TopicPartition) -> CommitFailedError:
+    return CommitFailedError(
+        f"the offset of {partition} was not committed: the topic that it is of was deleted", code=codes.UNKNOWN_TOPIC_ID
+    )
 
 
 def _by_name_or_id(request: OffsetCommitRequest) -> Versioned:

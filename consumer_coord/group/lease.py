@@ -108,6 +108,15 @@ class Lease:
         """Seconds since the sending of the last request that proves the session."""
         return self.clock() - self._session_from
 
+    @property
+    def passed(self) -> bool:
+        """True when the coordinator may have dropped this member, whether leases are enabled or not."""
+        return self.clock() >= self._proven_until
+
+    @property
+    def _proven_until(self) -> float:
+        return min(self._session_from + self._session_s, self._stable_from + self._rebalance_s)
+
     def lost(self) -> None:
         """The generation is gone: nothing that was held under it may be handed out."""
         self._ends(-math.inf)
@@ -132,7 +141,7 @@ class Lease:
         if not self._enabled:
             return
         before, moment = self.until, self.clock()
-        self._set(min(self._session_from + self._session_s, self._stable_from + self._rebalance_s))
+        self._set(self._proven_until)
         if moment >= self.until:
             return
         if before <= moment:

@@ -47,7 +47,11 @@ class MetadataWatch:
         self._unmatched_since: float | None = None
         #: Topics, and patterns, that were logged as missing.
         self._logged: set[str] = set()
-        self._watch = cluster.watch(frozenset(), on_change)
+        self._watch = cluster.watch(frozenset(), on_change, self._prepare)
+
+    def _prepare(self, metadata: Metadata) -> None:
+        """Match the pattern, before the metadata is looked at on the loop."""
+        self.subscription.wanted(metadata, exclude_internal=self._exclude_internal)
 
     def close(self) -> None:
         """No more interest."""

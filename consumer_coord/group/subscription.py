@@ -27,7 +27,7 @@ class TopicSubscription:
         """The topics to ask the group for, as of ``metadata``."""
         if self.pattern is None:
             return self.topics
-        return tuple(sorted(metadata.matching(self.pattern, exclude_internal=exclude_internal)))
+        return metadata.matching(self.pattern, exclude_internal=exclude_internal)
 
 
 NOTHING = TopicSubscription()

@@ -14,6 +14,7 @@ import attrs
 
 from consumer_coord.environment import Environment, now
 from consumer_coord.errors import (
+    AuthenticationError,
     AuthorizationError,
     CoordinatorError,
     DisconnectedError,
@@ -24,25 +25,25 @@ from consumer_coord.errors import (
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
 from consumer_coord.net.connections import Connections
-from consumer_coord.net.metadata import Broker, Metadata, from_response, size_of
+from consumer_coord.net.metadata import Broker, Metadata, read_metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
 
 logger = get_logger(__name__)
 
 
-#: Metadata of more brokers, topics and partitions than this is read off the loop.
-_MANY_ROWS = 10_000
-
-
 @attrs.define(eq=False)
 class Watch:
-    """An interest in topics (None: in all of them); ``on_change`` gets each new metadata on the loop."""
+    """An interest in topics (None: in all of them); ``on_change`` gets each new metadata on the loop.
+
+    ``prepare`` gets it before, off the loop when the answer is long: for what takes time and the metadata remembers.
+    """
 
     topics: frozenset[str] | None
     on_change: Callable[[Metadata], None]
+    prepare: Callable[[Metadata], object]
 
 
 class _AllUnreachable(Exception):
@@ -114,6 +115,16 @@ class ClusterClient:
     def use_credentials(self, username: str, password: str) -> None:
         """Authenticate connections that are made from now on as this user, where the mechanism has passwords."""
         self._connections.use_credentials(username, password)
+
+    @property
+    def refusal(self) -> AuthenticationError | None:
+        """Why the last connection was refused for its credentials or by TLS; None once a broker took one since."""
+        return self._connections.refusal
+
+    @property
+    def reached(self) -> bool:
+        """True once a broker took a connection; False again when one is refused."""
+        return self._connections.reached
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
         """The version of a request that a broker is sent, None while no connection to it is open."""
@@ -201,9 +212,14 @@ class ClusterClient:
 
     # -- metadata ---------------------------------------------------------------------------------------------------
 
-    def watch(self, topics: frozenset[str] | None, on_change: Callable[[Metadata], None]) -> Watch:
-        """Keep ``topics`` fresh (None: all of them) until :meth:`unwatch`."""
-        watch = Watch(topics, on_change)
+    def watch(
+        self,
+        topics: frozenset[str] | None,
+        on_change: Callable[[Metadata], None],
+        prepare: Callable[[Metadata], object] = lambda _: None,
+    ) -> Watch:
+        """Keep ``topics`` fresh (None: all of them) until :meth:`unwatch`; see :class:`Watch`."""
+        watch = Watch(topics, on_change, prepare)
         self._watches[watch] = None
         if self._upkeep is None and not self._closed:
             self._upkeep = asyncio.create_task(self._keep_up(), name="metadata")
@@ -243,19 +259,20 @@ class ClusterClient:
                 topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
                 allow_auto_topic_creation=self.config.allow_auto_create_topics,
             )
-            response = await self.request_any(request, deadline)
-            code = getattr(response, "error_code", 0)
+            # The refresh lock is held: no other answer comes in between.
+            previous, watches = self.metadata, tuple(self._watches)
+
+            def read(version: int, frame: bytes) -> tuple[int, Metadata]:
+                code, fresh = read_metadata(version, frame, previous, interest)
+                for watch in watches:
+                    watch.prepare(fresh)
+                return code, fresh
+
+            code, fresh = await self.request_any(Versioned(MetadataRequest, lambda _: request, decode=read), deadline)
             if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
                 raise AuthorizationError("this principal may not describe the cluster", code=code)
-            self._take_in(await self._read_metadata(response, interest))
+            self._take_in(fresh)
             return self.metadata
-
-    async def _read_metadata(self, response: MetadataResponse, interest: frozenset[str] | None) -> Metadata:
-        previous = self.metadata
-        if size_of(response) < _MANY_ROWS:
-            return from_response(response, previous, interest)
-        # The refresh lock is held: no other answer comes in between.
-        return await self.environment.run_blocking(lambda: from_response(response, previous, interest))
 
     def _interest(self) -> frozenset[str] | None:
         interest: set[str] = set()
@@ -268,7 +285,7 @@ class ClusterClient:
     def _take_in(self, fresh: Metadata) -> None:
         interest = self._interest()
         missing = interest is not None and not interest <= fresh.topics.keys()
-        transient = any(error_codes.is_retriable(code) for code in fresh.errors.values())
+        transient = any(map(error_codes.is_retriable, set(fresh.errors.values())))
         self._refresh_failures = self._refresh_failures + 1 if missing or transient else 0
         wait_ms: float = self.config.metadata_max_age_ms
         if self._refresh_failures:

@@ -7,6 +7,7 @@ waiting JoinGroup on the same connection waits as long.  That is why the callers
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -56,12 +57,14 @@ class Authenticator(Protocol):
 class Versioned:
     """A request whose fields depend on the version that the broker speaks (FindCoordinator up to v3 and from v4 on).
 
-    ``newest``: the newest version that it can be sent in, None for the newest of all.
+    ``newest``: the newest version that it can be sent in, None for the newest of all.  ``decode``: what is made of the
+    answer's version and frame, off the loop when it is long; None for the message in it.
     """
 
     request_class: type[Any]
     build: Callable[[int], Any]
     newest: int | None = None
+    decode: Callable[[int, bytes], Any] | None = None
 
 
 class _InFlight:
@@ -194,17 +197,17 @@ class Connection:
         request_class = message.request_class if isinstance(message, Versioned) else type(message)
         if version is None:
             version = self.version_for(request_class, message.newest if isinstance(message, Versioned) else None)
-        if isinstance(message, Versioned):
-            message = message.build(version)
         api = api_for(request_class)
+        decode: Callable[[int, bytes], Any] = functools.partial(_message, api.response)
+        if isinstance(message, Versioned):
+            decode = message.decode or decode
+            message = message.build(version)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 # First come, first served: no request overtakes another because a session ends.
                 async with self._gate:
                     await self._renew_session()
-                    answer = self._send(
-                        message, version, lambda frame: decode_response(api.response, version, frame)[1], client_id
-                    )
+                    answer = self._send(message, version, functools.partial(decode, version), client_id)
                 response = await answer
                 self.proven = True
                 return response
@@ -374,6 +377,10 @@ class Connection:
                 return await future
         except TimeoutError as error:
             raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
+
+
+def _message(response: type[Any], version: int, frame: bytes) -> Any:
+    return decode_response(response, version, frame)[1]
 
 
 def _told(error: BaseException, address: str) -> CoordinatorError:

@@ -66,6 +66,10 @@ class Connections:
         self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
         self._authenticator = authenticator
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
+        #: Why the last connection was refused for its credentials or by TLS; None once a broker took one since.
+        self.refusal: AuthenticationError | None = None
+        #: True once a broker took a connection; False again when one is refused.
+        self.reached = False
         self._reach = Reach()
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
@@ -222,12 +226,15 @@ class Connections:
                 await self._check_no_sasl(connection, timeout_ms)
         except CoordinatorError as error:
             self._reach.failed(broker.address, error)
+            if isinstance(error, AuthenticationError):
+                self.refusal, self.reached = error, False
             backoff = self._after_refusal if isinstance(error, AuthenticationError) else self._reconnect
             endpoint.not_before = now() + backoff.ms(endpoint.failures) / 1000
             endpoint.failures += 1
             endpoint.ask_versions = True
             raise
         self._reach.reached()
+        self.refusal, self.reached = None, True
         endpoint.failures = 0
         if versions is None:
             endpoint.ask_versions = False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire import error_codes
+from consumer_coord.wire.codec import decode_response_rows
 from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataResponseTopic
 
 NO_TOPIC_ID = uuid.UUID(int=0)
@@ -69,6 +71,8 @@ class Metadata:
     errors: Mapping[str, int] = attrs.field(factory=dict)
     #: How often a topic was seen with another id than the answer before had: it was deleted and made again.
     recreations: int = 0
+    #: What was computed from it once, by what it is: several members ask, and a large cluster has many topics.
+    _computed: dict[Any, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """topic -> number of partitions, for those of ``topics`` that exist."""
@@ -85,60 +89,90 @@ class Metadata:
             for replicas in found.replicas
         )
 
-    def matching(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> frozenset[str]:
-        """The topics whose whole name the pattern matches."""
-        return frozenset(
-            name
-            for name, topic in self.topics.items()
-            if pattern.fullmatch(name) is not None and not (exclude_internal and topic.internal)
-        )
-
-
-def from_response(response: MetadataResponse, previous: Metadata, asked: frozenset[str] | None) -> Metadata:
-    """The value that follows ``previous``; ``asked`` None means that every topic was asked for.
-
-    Topics that were not asked for are left out.  Raises :class:`~consumer_coord.errors.MalformedMessageError` for partition
-    numbers below zero and for numbers that leave too many out, before anything is made of them.
-    """
-    topics: dict[str, Topic] = {}
-    errors: dict[str, int] = {}
-    missing = 0
-    for topic in response.topics:
-        if topic.name is None or (topic.name not in asked if asked is not None else len(topic.name) > LONGEST_TOPIC_NAME):
-            continue
-        if topic.error_code == error_codes.NONE:
-            missing += _missing_partitions(topic)
-            if missing > MOST_MISSING_PARTITIONS:
-                raise MalformedMessageError(
-                    f"the metadata names partition {max(row.partition_index for row in topic.partitions)} of topic"
-                    f" {topic.name!r}, and {len(topic.partitions)} of its partitions"
+    def matching(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> tuple[str, ...]:
+        """The topics whose whole name the pattern matches, in alphabetical order; computed once."""
+        key = (pattern, exclude_internal)
+        found: tuple[str, ...] | None = self._computed.get(key)
+        if found is None:
+            found = self._computed[key] = tuple(
+                sorted(
+                    name
+                    for name, topic in self.topics.items()
+                    if pattern.fullmatch(name) is not None and not (exclude_internal and topic.internal)
                 )
-            topics[topic.name] = _topic(topic, previous.topics.get(topic.name))
-        else:
-            errors[topic.name] = topic.error_code
-            old = previous.topics.get(topic.name)
+            )
+        return found
+
+    def names(self) -> Mapping[uuid.UUID, str]:
+        """topic id -> name; computed once."""
+        found: dict[uuid.UUID, str] | None = self._computed.get("names")
+        if found is None:
+            found = self._computed["names"] = {topic.id: name for name, topic in self.topics.items()}
+        return found
+
+
+def read_metadata(version: int, frame: bytes, previous: Metadata, asked: frozenset[str] | None) -> tuple[int, Metadata]:
+    """The error code of a Metadata answer as it came, and the value that follows ``previous``.
+
+    ``asked`` None means that every topic was asked for; topics that were not asked for are left out.  A topic's rows are
+    forgotten when the next topic is read, so an answer of 95 MB does not make millions of objects, through which Python's
+    garbage collector would look with the interpreter's lock held.
+
+    Raises :class:`~consumer_coord.errors.MalformedMessageError` for partition numbers below zero and for numbers that leave
+    too many out, before anything is made of them.
+    """
+    reading = Reading(previous, asked)
+    response = decode_response_rows(MetadataResponse, version, frame, "topics", reading.take)
+    return response.error_code, reading.result(response)
+
+
+class Reading:
+    """Makes the value that follows ``previous`` of an answer's topics, one after the other."""
+
+    def __init__(self, previous: Metadata, asked: frozenset[str] | None) -> None:
+        self._previous = previous
+        self._asked = asked
+        self._topics: dict[str, Topic] = {}
+        self._errors: dict[str, int] = {}
+        self._missing = 0
+        #: Partitions mostly have the same few sets of replicas.
+        self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def take(self, topic: MetadataResponseTopic) -> None:
+        """One row of the answer."""
+        name, asked = topic.name, self._asked
+        if name is None or (name not in asked if asked is not None else len(name) > LONGEST_TOPIC_NAME):
+            return
+        old = self._previous.topics.get(name)
+        if topic.error_code != error_codes.NONE:
+            self._errors[name] = topic.error_code
             if old is not None and error_codes.is_retriable(topic.error_code) and not _gone(topic.error_code):
-                topics[topic.name] = old
-    recreations = sum(
-        name in previous.topics and previous.topics[name].id != topic.id for name, topic in topics.items()
-    )
-    brokers = {
-        broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
-    }
-    return Metadata(
-        version=previous.version + 1,
-        cluster_id=response.cluster_id if response.cluster_id is not None else previous.cluster_id,
-        controller_id=response.controller_id,
-        brokers=brokers or previous.brokers,
-        topics=topics,
-        errors=errors,
-        recreations=previous.recreations + recreations,
-    )
+                self._topics[name] = old
+            return
+        self._missing += _missing_partitions(topic)
+        if self._missing > MOST_MISSING_PARTITIONS:
+            raise MalformedMessageError(
+                f"the metadata names partition {max(row.partition_index for row in topic.partitions)} of topic"
+                f" {name!r}, and {len(topic.partitions)} of its partitions"
+            )
+        self._topics[name] = _topic(topic, old, self._replicas)
 
-
-def size_of(response: MetadataResponse) -> int:
-    """How many rows an answer has, which is what :func:`from_response` takes time for."""
-    return len(response.brokers) + len(response.topics) + sum(len(topic.partitions) for topic in response.topics)
+    def result(self, response: MetadataResponse) -> Metadata:
+        """The value; ``response`` has the rest of the answer."""
+        previous = self._previous
+        recreations = sum(
+            name in previous.topics and previous.topics[name].id != topic.id for name, topic in self._topics.items()
+        )
+        brokers = {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
+        return Metadata(
+            version=previous.version + 1,
+            cluster_id=response.cluster_id if response.cluster_id is not None else previous.cluster_id,
+            controller_id=response.controller_id,
+            brokers=brokers or previous.brokers,
+            topics=self._topics,
+            errors=self._errors,
+            recreations=previous.recreations + recreations,
+        )
 
 
 def _missing_partitions(topic: MetadataResponseTopic) -> int:
@@ -155,14 +189,15 @@ def _gone(code: int) -> bool:
     return code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _topic(answer: MetadataResponseTopic, old: Topic | None) -> Topic:
+def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[int, ...], tuple[int, ...]]) -> Topic:
     name = answer.name
     assert name is not None
     by_number = {partition.partition_index: partition for partition in answer.partitions}
     numbers = range(max(by_number, default=-1) + 1)
     leaders = tuple(by_number[number].leader_id if number in by_number else -1 for number in numbers)
     epochs = tuple(by_number[number].leader_epoch if number in by_number else -1 for number in numbers)
-    replicas = tuple(tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
+    told = (tuple(by_number[number].replica_nodes) if number in by_number else () for number in numbers)
+    replicas = tuple(known.setdefault(nodes, nodes) for nodes in told)
     fresh = Topic(name, answer.topic_id, answer.is_internal, leaders, epochs, replicas)
     if old is not None and old.id == fresh.id and any(map(_older, fresh.leader_epochs, old.leader_epochs)):
         # A broker that lags behind tells an older epoch: what was known before is the newer truth (KIP-320).

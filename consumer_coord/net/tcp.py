@@ -130,7 +130,9 @@ class TcpTransport(asyncio.Protocol):
                 break
             if len(begun) - position < length + 4:
                 break
-            frame = bytes(begun[position + 4 : position + 4 + length])
+            with memoryview(begun) as whole:
+                # A slice of the bytearray itself would be one copy more.
+                frame = bytes(whole[position + 4 : position + 4 + length])
             position += length + 4
             self._receiver.frame_received(frame)
         del begun[:position]

@@ -238,7 +238,7 @@ class MemberProcess:
             await self._commit_as_usual(consumer)
         hurries = spec.poll_timeout_ms or (stage.calm and messages)
         pause_s = 0.0 if hurries else spec.poll_every_ms / 1000 * self._random.uniform(0.5, 1.5)
-        await asyncio.sleep(max(pause_s, self.absent_until - stage.loop.time(), 0.001))
+        await self._calls.away(max(pause_s, self.absent_until - stage.loop.time(), 0.001))
         return False
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -254,11 +254,9 @@ class MemberProcess:
         else:
             call = consumer.consume_some(spec.batch * max(1, len(self._stints)), timeout_s)
         try:
-            with calls.polling():
-                if cancelled:
-                    found = await calls.cancelled(call, self._plan)
-                    return [] if found is None else found
-                return await calls.timed(call, timeout_s, "poll")
+            if cancelled:
+                return await calls.polling(calls.cancelled(call, self._plan)) or []
+            return await calls.polling(calls.timed(call, timeout_s, "poll"))
         except CoordinatorError as error:
             self._failed(error)
             if isinstance(error, FencedError):

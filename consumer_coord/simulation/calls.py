@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -33,6 +33,9 @@ MOMENT_S = 0.5
 
 #: A partition that is held may for so long be neither read, paused, nor looked up.
 _STRANDED_S = 3.0
+
+#: A member that waits for an answer, or for its coordinator, looks at its application's polls so much later.
+_AWAY_S = 20.0
 
 #: What an unruly application does in a turn, and how likely that is.
 WHIMS = {
@@ -101,6 +104,8 @@ class Calls:
         self._inside = 0
         self._inside_at = 0.0
         self._still_s = 0.0
+        self._core: ConsumerCoordinator | None = None
+        self._max_poll_s = 0.0
         self._proved_at = -1e9
         #: When it was last seen with its assignment, and no join under way.
         self._stable_at = -1e9
@@ -144,19 +149,19 @@ class Calls:
 
     # -- polling --------------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def polling(self) -> Iterator[None]:
-        """Inside poll or consume."""
+    async def polling(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await poll or consume."""
         self._inside += 1
         self._still_s = self._process.stood_still_s
         try:
-            yield
+            return await call
         finally:
             self._inside -= 1
             self._inside_at = self._process.time()
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
         """Look at why the member takes its application for one that does not poll."""
+        self._core, self._max_poll_s = core, max_poll_s
         protocol = core.protocol
         assert isinstance(protocol, (ClassicProtocol, ConsumerMember))
         witnessed = protocol.session if isinstance(protocol, ClassicProtocol) else protocol
@@ -174,6 +179,14 @@ class Calls:
             await exceeded()
 
         witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+
+    async def away(self, seconds: float) -> None:
+        """The application does not poll for so long; after ``max.poll.interval.ms`` the member is out of its group."""
+        still_s = self._process.stood_still_s
+        await asyncio.sleep(seconds)
+        too_long = seconds > self._max_poll_s * 1.2 + _AWAY_S and still_s == self._process.stood_still_s
+        if too_long and self._core is not None and self._core.generation >= 0:
+            self._fail(Violation("polling", f"{self._name} is a member although it has not polled for {seconds:.1f} s"))
 
     # -- what is raised -------------------------------------------------------------------------------------------------
 
@@ -244,12 +257,16 @@ class Calls:
         if partition not in reader.assigned:
             return "is neither read nor waits for its position"
         reading = plane.reading(partition)
-        # An application that is slow finds the event that says so behind its messages.
-        waiting_events = {partition_of_message(message) for message in reader.ahead if message.error() is not None}
         if reading is None:
             return "is taken for read, and the data plane does not know of it"
-        if reading.stopped and not plane.tells_of(partition) and partition not in waiting_events:
+        # An application that is slow finds the event that says so behind its messages.
+        if reading.stopped and not plane.tells_of(partition) and not _waits_for(reader.ahead, partition):
             return "is out of range, and its offset is not looked up"
         if reading.paused != (partition in reader.paused or partition in reader.frozen):
             return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
         return None
+
+
+def _waits_for(messages: Iterable[Any], partition: TopicPartition) -> bool:
+    """Whether an event of a partition is among these."""
+    return any(message.error() is not None and partition_of_message(message) == partition for message in messages)

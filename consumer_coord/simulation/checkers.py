@@ -21,7 +21,8 @@ The rules, by the names under which they are reported:
 ``told``          every asynchronous commit is answered once, also at close
 ``late``          a call returns within its time limit
 ``raised``        ``poll`` of a member in its group raises nothing but what the application itself raised
-``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll
+``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll, and one that does not
+                  for ``max.poll.interval.ms`` leaves
 ``stranded``      a held partition is fetched, or paused, or waits for its position
 ``generations``   they only grow, and records of a generation do not change who is in it
 ``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions
@@ -199,10 +200,12 @@ class Checkers:
         self.commits += 1
         stint = next((stint for stint in reversed(truth.stints) if stint.owner.name == client), None)
         self._history.note("log", f"{partition} committed {offset} by {client}")
-        if stint is None and offset <= truth.covered:
+        if stint is None:
             # Of a topic that was made again: where it begins, before anything of it was handed out.
             beginning = (one for one in self._holders.get(partition, ()) if one.owner.name == client and one.may_begin)
             stint = next(beginning, None)
+            if stint is not None and offset > truth.covered and (stint.start is not None or stint.owner.reset == "earliest"):
+                stint = None
             if stint is not None:
                 truth.stints.append(stint)
         if stint is None:
@@ -292,6 +295,17 @@ class Checkers:
         if self.consumer_group.epoch is not None:
             return self.consumer_group.counts(owner.member_id, owner.generation)
         return owner.generation == self.group.generation and owner.member_id in self.group.members
+
+    def _replaced(self, owner: Owner) -> bool:
+        """Whether another process joined with the same instance id: it is the same member to the group and takes over at
+        once; its predecessor learns of it from its next answer."""
+        return owner.instance_id is not None and any(
+            # The coordinator makes the member id: instance id, hyphen, UUID.
+            member_id != owner.member_id and member_id[:-37] == owner.instance_id
+            for generation, member_ids in self.joined.items()
+            if generation >= owner.generation
+            for member_id in member_ids
+        )
 
     def _is_current(self, stint: Stint) -> bool:
         return stint.ended is None and stint.owner.alive and stint.owner.holds(stint.partition) and self._in_group(stint.owner)
@@ -392,9 +406,8 @@ class Checkers:
             if leased and stint in truth.handed:
                 later = truth.handed[truth.handed.index(stint) + 1 :]
                 instance_id = stint.owner.instance_id
-                # Another process with the same instance id is the same member to the group: it takes over at once, and
-                # its predecessor learns of it from its next answer.
-                if instance_id is None or all(other.owner.instance_id != instance_id for other in later):
+                same = instance_id is not None and any(other.owner.instance_id == instance_id for other in later)
+                if not same and not self._replaced(stint.owner):
                     raise Violation(
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
                     )

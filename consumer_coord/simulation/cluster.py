@@ -162,8 +162,9 @@ class SimulatedCluster:
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is None or found.leader == NO_LEADER:
             return None
+        # A broker's id is its place among the nodes.
         node = self.kafka.node(found.leader)
-        if not node.up or self.processes[self.index_of(node)].frozen:
+        if not node.up or self.processes[found.leader].frozen:
             return None
         if not self.network.passes(host, node.host) or not self.network.passes(node.host, host):
             return None

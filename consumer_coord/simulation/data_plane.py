@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 from confluent_kafka import KafkaError, KafkaException
@@ -32,8 +32,7 @@ _RETRY_S = 0.4
 _UNKNOWN_TOPIC_S = 1.0
 
 
-@attrs.frozen
-class Found:
+class Found(NamedTuple):
     """A partition as its leader has it at a moment."""
 
     log: PartitionLog
@@ -122,8 +121,7 @@ class Reading:
     eof_at: int = -1
 
 
-@attrs.frozen(eq=False)
-class _Answer:
+class _Answer(NamedTuple):
     """What became of the fetch of one partition; ``next`` is where to go on, None when that does not change."""
 
     reading: Reading
@@ -138,12 +136,16 @@ class _Answer:
 class _Call:
     """What the handle's thread is to do."""
 
-    future: asyncio.Future[Any]
+    #: Of the one who awaits it; cancelled with that one, while the call goes on.
+    waiter: asyncio.Future[Any]
     work: Callable[[], Any] | None
     most: int = 0
     wait_s: float = 0.0
     sink: Sink | None = None
     timer: asyncio.TimerHandle | None = None
+    #: Done, and when: for those who wait until nothing is under way.
+    done: bool = False
+    over: asyncio.Future[None] | None = None
 
 
 class SimulatedPlane:
@@ -156,12 +158,12 @@ class SimulatedPlane:
         self._brokers = brokers
         self._random = random
         self._readings: dict[TopicPartition, Reading] = {}
-        self._queue: deque[tuple[int, SimulatedMessage]] = deque()
+        self._queue: deque[tuple[int, Reading, SimulatedMessage]] = deque()
         self._versions = 0
         self._known: set[str] = set()
         self._calls: deque[_Call] = deque()
         self._running: _Call | None = None
-        self._last: asyncio.Future[Any] | None = None
+        self._last: _Call | None = None
         #: A request is on its way, or its answer is.
         self._asking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -171,11 +173,14 @@ class SimulatedPlane:
     # -- the data plane's calls -----------------------------------------------------------------------------------------
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        await asyncio.shield(self._begin(_Call(self._process.create_future(), None, most, wait_s, sink)))
+        await self._begin(_Call(self._process.create_future(), None, most, wait_s, sink))
 
     async def wait_idle(self) -> None:
-        if self._last is not None and not self._last.done():
-            await asyncio.wait({self._last})
+        last = self._last
+        if last is not None and not last.done:
+            if last.over is None:
+                last.over = self._process.create_future()
+            await asyncio.wait({last.over})
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         return True
@@ -216,7 +221,7 @@ class SimulatedPlane:
         """Whether an event about a partition waits to be fetched."""
         return any(
             message.error() is not None and (message.topic(), message.partition()) == (partition.topic, partition.partition)
-            for _, message in self._queue
+            for _, _, message in self._queue
         )
 
     def reading(self, partition: TopicPartition) -> Reading | None:
@@ -226,18 +231,16 @@ class SimulatedPlane:
     # -- one call after the other ---------------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.shield(self._begin(_Call(self._process.create_future(), work)))
+        return await self._begin(_Call(self._process.create_future(), work))
 
     def _begin(self, call: _Call) -> asyncio.Future[Any]:
         if self.closed:
             raise RuntimeError("Consumer closed")
-        # Its outcome belongs to the one who awaits, if that one was not cancelled.
-        call.future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._last = call.future
+        self._last = call
         self._calls.append(call)
         if self._running is None:
             self._next()
-        return call.future
+        return call.waiter
 
     def _next(self) -> None:
         self._running = self._calls.popleft() if self._calls else None
@@ -263,10 +266,11 @@ class SimulatedPlane:
             self._done(call, result)
 
     def _done(self, call: _Call, result: Any, error: Exception | None = None) -> None:
-        if error is None:
-            call.future.set_result(result)
-        else:
-            call.future.set_exception(error)
+        call.done = True
+        if not call.waiter.done():
+            self._process.call_soon(_answer, call.waiter, result, error)
+        if call.over is not None:
+            call.over.set_result(None)
         self._next()
 
     def _fetched(self, call: _Call) -> None:
@@ -277,9 +281,7 @@ class SimulatedPlane:
             call.timer.cancel()
         taken: list[Any] = []
         while self._queue and len(taken) < call.most:
-            version, message = self._queue.popleft()
-            reading = self._readings.get(TopicPartition(message.topic(), message.partition()))
-            assert reading is not None
+            version, reading, message = self._queue.popleft()
             assert reading.version == version
             if message.error() is None:
                 reading.position = reading.resume_at = message.offset() + 1
@@ -400,8 +402,7 @@ class SimulatedPlane:
             for reading in self._readings.values()
             if not reading.paused and not reading.stopped and reading.known_at <= moment
         ]
-        later = [reading.known_at for reading in self._readings.values() if reading.known_at > moment]
-        if later:
+        if later := [reading.known_at for reading in self._readings.values() if reading.known_at > moment]:
             self._look_soon(min(later) - moment + 0.001)
         if wanted:
             self._asking = True
@@ -459,7 +460,8 @@ class SimulatedPlane:
                 self._known.add(reading.partition.topic)
                 more = more or answer.next != reading.next
                 reading.next, reading.eof_at = answer.next, answer.eof_at
-            self._queue.extend((reading.version, message) for message in answer.messages)
+            if answer.messages:
+                self._queue.extend([(reading.version, reading, message) for message in answer.messages])
         waiting = self._running
         if self._queue and waiting is not None and waiting.timer is not None:
             self._fetched(waiting)
@@ -467,3 +469,13 @@ class SimulatedPlane:
             self._look_soon()
         elif retry:
             self._look_soon(_RETRY_S)
+
+
+def _answer(waiter: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    """Its outcome belongs to the one who awaits, if that one was not cancelled."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(result)
+    else:
+        waiter.set_exception(error)

@@ -389,8 +389,10 @@ def _swallow(world: World, fault: Fault) -> None:
 @kind("recreate", "a topic is deleted and made again at once, with more records than before or fewer", counts=(0, 0, 0, 0, 1))
 def _recreate(world: World, fault: Fault) -> None:
     names = [name for name in world.topic_names if name in world.cluster.kafka.topics.by_name]
-    # A coordinator that is down or loads the group just now keeps the commits of the topic that was.
-    if names and all(node.up for node in world.cluster.kafka.nodes) and world.cluster.group(world.group_id) is not None:
+    kafka = world.cluster.kafka
+    # A coordinator that is down, loads the group just now, or cannot write keeps the commits of the topic that was.
+    forgets = all(node.up for node in kafka.nodes) and not kafka.faults.is_full
+    if names and forgets and world.cluster.group(world.group_id) is not None:
         name = names[fault.target % len(names)]
         _note(world, fault, name)
         world.recreate_topic(name, fault.value % 40)

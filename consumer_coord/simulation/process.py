@@ -15,7 +15,7 @@ from asyncio import events
 from collections.abc import Callable
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from consumer_coord.simulation.loop import SharesClock, SimulationError, VirtualTimeLoop
+from consumer_coord.simulation.loop import Handle, SharesClock, SimulationError, VirtualTimeLoop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -93,13 +93,13 @@ class Process(SharesClock):
 
     def time(self) -> float:
         """The loop's virtual time in seconds."""
-        return self.loop.time()
+        return self.loop._now
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """As asyncio's."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = Handle(callback, args, self, context)
         self._queue.append(handle)
         return handle
 
@@ -119,7 +119,7 @@ class Process(SharesClock):
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
-        return self.loop.at(self, self.loop.time() + delay, callback, args, context)
+        return self.loop.at(self, self.loop._now + delay, callback, args, context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self.loop._timer_handle_cancelled(handle)

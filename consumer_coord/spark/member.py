@@ -447,7 +447,7 @@ class QueryMembership:
         if self._options.pattern is not None:
             topics = metadata.matching(re.compile(self._options.pattern), exclude_internal=True)
         else:
-            topics = frozenset(self._options.topics)
+            topics = self._options.topics
         every = {
             TopicPartition(topic, number): LATEST
             for topic, count in metadata.partitions(topics).items()

@@ -8,14 +8,14 @@ a small multiple of it.  Bytes behind a body are ignored: brokers append them, a
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import attrs
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire.apis import APIS, api_for
-from consumer_coord.wire.decoder import LOW_LEVEL_ERRORS, Decoder, compile_decoder
+from consumer_coord.wire.decoder import LOW_LEVEL_ERRORS, Decoder, RowsDecoder, compile_decoder, compile_rows_decoder
 from consumer_coord.wire.encoder import Encoder, compile_encoder
 from consumer_coord.wire.error_codes import UNSUPPORTED_VERSION
 from consumer_coord.wire.messages.cluster import ApiVersionsResponse
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_rows_decoders: dict[tuple[type[Struct], int, str], RowsDecoder] = {}
 
 #: Reads api key, version, correlation id and the length of the client id.
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -185,6 +186,29 @@ def decode_response(message: type[M], version: int, frame: bytes) -> tuple[int, 
     if _response_header_has_tags(message, version):
         position = _skip_header_tags(frame, position)
     return correlation_id, decode_at(message, version, frame, position)[0]
+
+
+def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str, take: Callable[[Any], object]) -> M:
+    """The message of a response's frame, but the elements of its array ``rows`` go to ``take`` one by one and are not kept.
+
+    For answers that may be long: they need the memory of one row, beside what ``take`` makes of it.  What ``take`` raises is
+    passed on; it may have been given rows when this raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    """
+    decoder = _rows_decoders.get((message, version, rows))
+    if decoder is None:
+        decoder = compile_rows_decoder(message, version, _is_flexible(message, version), rows)
+        _rows_decoders[message, version, rows] = decoder
+    position = 4
+    if _response_header_has_tags(message, version):
+        position = _skip_header_tags(frame, position)
+    try:
+        result, position = decoder(frame, position, take)
+    except LOW_LEVEL_ERRORS as error:
+        raise MalformedMessageError(f"no {message.__name__} of version {version}: {error}") from error
+    if position > len(frame):
+        raise _truncated(message.__name__, version)
+    found: M = result
+    return found
 
 
 def first_row(rows: Sequence[T], what: str) -> T:

@@ -47,16 +47,29 @@ LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 _TWINS: dict[type[Struct], type[Any]] = {}
 
 
+#: ``decoder(data, position, take) -> (message, position behind it)``
+RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
+
+
 def compile_decoder(struct_class: type[Struct], version: int, flexible: bool) -> Decoder:
     """The decoder of one version of a structure."""
     return _DecoderSource(version, flexible).build(struct_class)
 
 
+def compile_rows_decoder(struct_class: type[Struct], version: int, flexible: bool, rows: str) -> RowsDecoder:
+    """The same, but the elements of the array ``rows`` go to ``take`` one by one and are not kept: it is empty then.
+
+    So a message of any length needs the memory of one row, beside what ``take`` makes of it.
+    """
+    return _DecoderSource(version, flexible, rows).build(struct_class)
+
+
 class _DecoderSource(Source):
     """Writes the function.  ``_pending`` are reads of fixed size that wait to be done with one call."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, rows: str | None = None) -> None:
         super().__init__()
+        self._rows = None if rows is None else f"message.{rows}"
         self._version = version
         self._flexible = flexible
         self._pending: list[tuple[str, str]] = []
@@ -73,13 +86,13 @@ class _DecoderSource(Source):
             unpack_from=struct.unpack_from,
         )
 
-    def build(self, struct_class: type[Struct]) -> Decoder:
-        with self.block("def decode(data, pos):"):
+    def build(self, struct_class: type[Struct]) -> Callable[..., tuple[Any, int]]:
+        with self.block("def decode(data, pos):" if self._rows is None else "def decode(data, pos, take):"):
             self.line("size = len(data)")
             self._struct(struct_class, "message")
             self.line("return message, pos")
-        function: Decoder = self.compile("decode", f"<decoder of {struct_class.__name__} v{self._version}>")
-        return function
+        by_rows = "" if self._rows is None else ", row by row"
+        return self.compile("decode", f"<decoder of {struct_class.__name__} v{self._version}{by_rows}>")
 
     def _struct(self, struct_class: type[Struct], target: str) -> None:
         """Decode a structure into the variable ``target``."""
@@ -177,7 +190,7 @@ class _DecoderSource(Source):
             self.line(f"{place} = unpack_from(f'>{{n}}{element.format}', data, pos)")
             self.line(f"pos += n * {size}")
             return
-        if element.struct is None or not is_eligible(element.struct, self._version):
+        if element.struct is None or place == self._rows or not is_eligible(element.struct, self._version):
             self._one_by_one(element, place)
             return
         alike = f"alike_{element.struct.__name__}"
@@ -192,6 +205,7 @@ class _DecoderSource(Source):
         """Decode ``n`` elements of any kind."""
         self._level += 1
         items, item = f"items{self._level}", f"item{self._level}"
+        keep = "take" if place == self._rows else f"{items}.append"
         self.line(f"{items} = []")
         with self.block("for _ in range(n):"):
             if element.struct is not None:
@@ -199,7 +213,7 @@ class _DecoderSource(Source):
             else:
                 self._value(element, item, nullable=False)
                 self._flush()
-            self.line(f"{items}.append({item})")
+            self.line(f"{keep}({item})")
         self.line(f"{place} = tuple({items})")
         self._level -= 1
 

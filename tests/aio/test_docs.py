@@ -1,4 +1,4 @@
-"""docs/asyncio.md: its tables name every method of the peers, and its programs are Python."""
+"""docs/asyncio.md: its tables name every method of the peers."""
 
 from __future__ import annotations
 
@@ -49,10 +49,3 @@ def test_the_table_says_what_is_awaited_here_alone() -> None:
                 getattr(AIOKafkaConsumer, name)
             )
             assert only_here == ("| awaited" in line), line
-
-
-def test_its_programs_compile() -> None:
-    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(programs) == 2
-    for program in programs:
-        compile(program, "docs/asyncio.md", "exec")

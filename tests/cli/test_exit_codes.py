@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +78,13 @@ async def test_a_lag_without_some_partitions_is_not_healthy(
 
 
 @in_virtual_time
+async def test_a_lag_of_nothing_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brokers leave out of a group's commits what the principal may not see, without a word."""
+    assert await run(with_group(), lag_command, ["lag", "g", "--max-lag", "1000"]) is ExitCode.NOT_FOUND
+    assert "group 'g' is assigned nothing, and has committed nothing that this principal may see" in capsys.readouterr().err
+
+
+@in_virtual_time
 async def test_a_topic_that_may_not_be_seen_is_not_called_missing(capsys: pytest.CaptureFixture[str]) -> None:
     brokers = with_group()
     brokers.topic_errors["secret"] = codes.TOPIC_AUTHORIZATION_FAILED
@@ -121,3 +130,32 @@ def test_resetting_all_topics_of_a_group_that_does_not_exist(
             assert [error["exit_code"] for error in json.loads(out)["errors"]] == [3]
         # With topics it is a group to begin with.
         assert main(["reset", "TYPO", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    "command", [["describe"], ["lag"], ["delete"], ["top", "--count", "1"], ["reset", "--to-latest", "--all-topics"]]
+)
+def test_a_group_that_is_misspelled_is_told_with_the_one_that_is_meant(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedKafka({"t": 1}) as kafka:
+        address = ["--bootstrap-server", kafka.bootstrap_servers]
+        assert main(["reset", "billing", "--to-latest", "--topic", "t", "--execute", *address]) == ExitCode.DONE
+        capsys.readouterr()
+        assert main([command[0], "biling", *command[1:], *address]) == ExitCode.NOT_FOUND
+        assert "consumer group 'biling' does not exist; did you mean 'billing'?" in capsys.readouterr().err
+        # What resembles nothing gets no suggestion.
+        assert main([command[0], "zzz", *command[1:], *address]) == ExitCode.NOT_FOUND
+        assert "consumer group 'zzz' does not exist\n" in capsys.readouterr().err
+
+
+def test_an_assignor_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from assignors import RangeAssignor\nclass Mine(RangeAssignor):\n    name = 'mine'\n"
+    (tmp_path / "assignor_of_this_directory.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = ["--members", "2", "--topics", "t:2", "--assignor", "assignor_of_this_directory:Mine"]
+    assert main(["simulate", *arguments]) == ExitCode.DONE
+    assert "assignor_of_this_directory:Mine" in capsys.readouterr().out

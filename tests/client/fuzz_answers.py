@@ -2,12 +2,14 @@
 
 A member joins, polls, commits and looks up offsets, and an operator's commands run, all against a broker of ours some of whose
 answers are decoded, changed where their structure says what hurts (extreme numbers, repeated and missing rows, unknown ids,
-names that forge lines, other error codes, bytes that are no subscription), encoded again, and sent.  A seed is one such
-story in virtual time.  ``test_fuzzed_answers.py`` plays a few hundred in CI; by hand, for as long as one likes::
+names that forge lines, other error codes, bytes that are no subscription), encoded again, and sent.  A member of another
+cluster lives on the same loop, and its heartbeats must go out in time.  A seed is one such story in virtual time.
+``test_fuzzed_answers.py`` plays a few hundred in CI; by hand, for as long as one likes::
 
     python -m tests.client.fuzz_answers --minutes 60 [--first 1000]
 
-prints a line for each API with how often it was bent, and ends with 1 at the first story that breaks a rule, with its seed.
+prints the seed of each story that breaks a rule, then a line for each API with how often it was bent, and ends with 1 if a
+rule was broken.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import io
+import itertools
 import logging
 import random
 import resource
@@ -23,8 +26,9 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import attrs
 
@@ -38,16 +42,21 @@ from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import Request, decode_response, encode_response
 from consumer_coord.wire.messages.cluster import ApiVersionsResponse
+from consumer_coord.wire.messages.group import HeartbeatRequest
 from consumer_coord.wire.schema import BOOL, BYTES, FLOAT64, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
-from tests.client.support.fake import GROUP, Drop, RealCoordinator
-from tests.client.support.member import COOPERATIVE, EAGER, at, new_cluster, new_member
+from tests.client.support.fake import GROUP, Drop, FakeBrokers, RealCoordinator
+from tests.client.support.member import COOPERATIVE, EAGER, at, member, new_cluster, new_member
+from tests.client.support.virtual import now_ms
 
 #: Longer answers only take longer to decode.
 LONGEST_ANSWER = 100_000
 #: A story may need so much more memory than all before it, what is imported for it included.
 MOST_BYTES = 64 << 20
-#: A story may take so long, on a machine that has other work: judged by hand only.
+#: A story may take so much processor time, and one turn of the loop: judged by hand only.
 LONGEST_S = 20.0
+LONGEST_TURN_S = 1.0
+#: Between two heartbeats of a member of another cluster, in virtual time: their interval, and the way of a request.
+LONGEST_SILENCE_MS = 3_100.0
 
 NASTY_TEXTS = ("", "\x1b[2J", "a\nforged row", "\u202e", "x" * 300, "x" * 32_000, "no-such-name", "%s%n", "../..", "a\0b")
 _BITS = {"b": (8, True), "h": (16, True), "H": (16, False), "i": (32, True), "I": (32, False), "q": (64, True)}
@@ -176,8 +185,23 @@ class Told:
     bent: Counter[str]
     peak_bytes: int
     took_s: float
+    longest_turn_s: float
     #: Broken rules.
     wrong: Sequence[str]
+
+
+async def _beside_a_healthy_cluster(seed: int, wrong: list[str]) -> Counter[str]:
+    """The story, and a member of another cluster that must not notice it."""
+    healthy = FakeBrokers()
+    async with member(healthy) as other:
+        await other.join()
+        try:
+            return await _story(seed, wrong)
+        finally:
+            beats = [*healthy.times(HeartbeatRequest), now_ms()]
+            silent_ms = max(after - before for before, after in itertools.pairwise(beats)) if len(beats) > 1 else now_ms()
+            if silent_ms > LONGEST_SILENCE_MS:
+                wrong.append(f"the member of another cluster sent no heartbeat for {silent_ms:.0f} ms")
 
 
 async def _story(seed: int, wrong: list[str]) -> Counter[str]:
@@ -242,19 +266,37 @@ def play(seed: int) -> Told:
     wrong: list[str] = []
 
     async def whole() -> Counter[str]:
-        bent = await _story(seed, wrong)
+        bent = await _beside_a_healthy_cluster(seed, wrong)
         running = asyncio.get_running_loop()
         assert isinstance(running, virtual.VirtualTimeLoop)
         wrong.extend(f"on the loop: {error}" for error in running.errors)
         running.errors.clear()
         return bent
 
-    began, before = time.monotonic(), _most_resident()
-    bent: Counter[str] = virtual.run(whole(), seed=seed, max_time_s=7_200)
+    began, before = time.process_time(), _most_resident()
+    with _longest_turn() as longest:
+        bent: Counter[str] = virtual.run(whole(), seed=seed, max_time_s=7_200)
     grown = _most_resident() - before
     if grown > MOST_BYTES:
         wrong.append(f"the process needed {grown >> 20} MiB more than ever before")
-    return Told(bent, grown, time.monotonic() - began, wrong)
+    return Told(bent, grown, time.process_time() - began, longest[0], wrong)
+
+
+@contextlib.contextmanager
+def _longest_turn() -> Iterator[list[float]]:
+    """The processor time of the longest turn of the loop, in seconds, as the only element."""
+    longest = [0.0]
+    original = asyncio.Handle._run
+
+    def run(handle: asyncio.Handle) -> None:
+        began = time.thread_time()
+        try:
+            original(handle)
+        finally:
+            longest[0] = max(longest[0], time.thread_time() - began)
+
+    with mock.patch.object(asyncio.Handle, "_run", run):
+        yield longest
 
 
 def _most_resident() -> int:
@@ -270,22 +312,28 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.disable()
     bent: Counter[str] = Counter()
-    worst_bytes, longest_s, seed = 0, 0.0, arguments.first
+    worst_bytes, longest_s, longest_turn_s, seed, broken = 0, 0.0, 0.0, arguments.first, 0
     until = time.monotonic() + arguments.minutes * 60
     while time.monotonic() < until:
         told = play(seed)
         bent += told.bent
         worst_bytes, longest_s = max(worst_bytes, told.peak_bytes), max(longest_s, told.took_s)
+        longest_turn_s = max(longest_turn_s, told.longest_turn_s)
         slow = [f"it took {told.took_s:.0f} s"] if told.took_s > LONGEST_S else []
+        if told.longest_turn_s > LONGEST_TURN_S:
+            slow.append(f"one turn of the loop took {told.longest_turn_s:.1f} s")
         if told.wrong or slow:
-            print(f"seed {seed}: " + "\n  ".join([*told.wrong, *slow]))
-            return 1
+            broken += 1
+            print(f"seed {seed}: " + "\n  ".join([*told.wrong, *slow]), flush=True)
         seed += 1
-    figures = f"peak {worst_bytes >> 20} MiB more than before, longest {longest_s:.1f} s"
-    print(f"{seed - arguments.first} stories, {bent.total()} bent answers; {figures}")
+    figures = (
+        f"peak {worst_bytes >> 20} MiB more than before, longest story {longest_s:.1f} s and turn of the loop"
+        f" {longest_turn_s:.2f} s of processor time"
+    )
+    print(f"{seed - arguments.first} stories, {broken} broke a rule, {bent.total()} bent answers; {figures}")
     for api, count in sorted(bent.items()):
         print(f"  {api}: {count}")
-    return 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

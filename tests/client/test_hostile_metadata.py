@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import random
+import re
+import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
 
+from consumer_coord.environment import RunBlocking
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.net.metadata import MOST_MISSING_PARTITIONS, Metadata, from_response
+from consumer_coord.net.metadata import MOST_MISSING_PARTITIONS, Metadata, read_metadata
 from consumer_coord.retry import Deadline
+from consumer_coord.wire.apis import api_for
+from consumer_coord.wire.codec import Request, encode_response
 from consumer_coord.wire.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
@@ -19,9 +27,10 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.client.support.fake import FakeBrokers
-from tests.client.support.member import member, new_cluster, parts
-from tests.client.support.virtual import in_virtual_time, until
+from consumer_coord.wire.messages.group import HeartbeatRequest
+from tests.client.support.fake import Drop, FakeBrokers
+from tests.client.support.member import member, new_cluster, new_member, parts
+from tests.client.support.virtual import in_virtual_time, pause, until
 
 T = TypeVar("T")
 
@@ -44,12 +53,17 @@ def answer(*topics: tuple[str, list[int]]) -> MetadataResponse:
     )
 
 
+def read(response: MetadataResponse, asked: frozenset[str] | None) -> Metadata:
+    """What a client makes of an answer that comes first."""
+    return read_metadata(12, encode_response(response, 12, 1), Metadata(), asked)[1]
+
+
 @pytest.mark.parametrize("numbers", [[INT32_MAX], [0, INT32_MAX], [200_000_000], [-1], [0, -(2**31)]])
 def test_a_partition_number_alone_makes_no_memory(numbers: list[int]) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(MalformedMessageError, match="partition"):
-            from_response(answer(("t", numbers)), Metadata(), None)
+            read(answer(("t", numbers)), None)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -58,14 +72,14 @@ def test_a_partition_number_alone_makes_no_memory(numbers: list[int]) -> None:
 
 def test_gaps_of_many_topics_are_counted_together() -> None:
     topics = [(f"t{number}", [MOST_MISSING_PARTITIONS // 10]) for number in range(11)]
-    from_response(answer(*topics[:9]), Metadata(), None)
+    read(answer(*topics[:9]), None)
     with pytest.raises(MalformedMessageError):
-        from_response(answer(*topics), Metadata(), None)
+        read(answer(*topics), None)
 
 
 def test_a_partition_without_a_row_has_no_leader() -> None:
     """Brokers of the ZooKeeper age leave out partitions that never had a leader."""
-    found = from_response(answer(("t", [0, 3])), Metadata(), None).topics["t"]
+    found = read(answer(("t", [0, 3])), None).topics["t"]
     assert found.leaders == (0, -1, -1, 0)
     assert found.leader_epochs == (3, -1, -1, 3)
 
@@ -73,13 +87,13 @@ def test_a_partition_without_a_row_has_no_leader() -> None:
 def test_rows_in_any_order_and_twice_are_the_same_topic() -> None:
     numbers = [*range(9), 4, 4]
     random.Random(1).shuffle(numbers)
-    assert from_response(answer(("t", numbers)), Metadata(), None).topics["t"].partition_count == 9
+    assert read(answer(("t", numbers)), None).topics["t"].partition_count == 9
 
 
 def test_topics_that_were_not_asked_for_and_endless_names_are_left_out() -> None:
     topics = answer(("t", [0]), ("u", [INT32_MAX]))
-    assert set(from_response(topics, Metadata(), frozenset({"t"})).topics) == {"t"}
-    assert set(from_response(answer(("x" * 249, [0]), ("x" * 250, [0])), Metadata(), None).topics) == {"x" * 249}
+    assert set(read(topics, frozenset({"t"})).topics) == {"t"}
+    assert set(read(answer(("x" * 249, [0]), ("x" * 250, [0])), None).topics) == {"x" * 249}
 
 
 @in_virtual_time
@@ -112,5 +126,81 @@ async def test_an_answer_of_many_rows_is_read_off_the_loop(partitions: list[int]
     finally:
         await cluster.close()
     assert len(metadata.topics) == 10_001
-    assert any("_read_metadata" in name for name in taken), "the value is made off the loop"
     assert any(name.startswith("Connection.") for name in taken), "the bytes are decoded off the loop"
+
+
+class LongAnswers(FakeBrokers):
+    """Answers Metadata with so many topics that reading them takes long; the answer is encoded before."""
+
+    def __init__(self, topics: int) -> None:
+        super().__init__()
+        newest = api_for(MetadataRequest).max_version
+        self._encoded = encode_response(answer(*((f"t{number}", [0, 1]) for number in range(topics))), newest, 0)
+
+    async def serve(self, node: int, request: Request, frame: bytes) -> bytes | Drop:
+        """The long answer; all others as usual."""
+        if not isinstance(request.message, MetadataRequest):
+            return await super().serve(node, request, frame)
+        return request.correlation_id.to_bytes(4, "big") + self._encoded[4:]
+
+
+@contextlib.contextmanager
+def calls_per_turn() -> Iterator[tuple[list[int], RunBlocking]]:
+    """How many functions each turn of the loop calls, and a ``run_blocking`` whose work is no part of its turn.
+
+    Counted, not measured: the number is the same on a busy machine.
+    """
+    turns: list[int] = []
+    calls, away = 0, False
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        if not away:
+            calls += 1
+
+    def run(handle: asyncio.Handle) -> None:
+        nonlocal calls
+        before, calls = calls, 0
+        try:
+            original(handle)
+        finally:
+            turns.append(calls)
+            calls += before
+
+    async def in_a_thread(function: Callable[[], T], /) -> T:
+        nonlocal away
+        await asyncio.sleep(2)
+        away = True
+        try:
+            return function()
+        finally:
+            away = False
+
+    original = asyncio.Handle._run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.Handle, "_run", run)
+        sys.setprofile(count)
+        try:
+            yield turns, in_a_thread
+        finally:
+            sys.setprofile(None)
+
+
+@in_virtual_time
+async def test_a_long_answer_of_one_cluster_does_not_delay_heartbeats_to_another() -> None:
+    healthy, hostile = FakeBrokers(), LongAnswers(8_000)
+    async with member(healthy) as one:
+        await one.join()
+        with calls_per_turn() as (turns, in_a_thread):
+            cluster = new_cluster(hostile, run_blocking=in_a_thread, metadata_max_age_ms=5_000)
+            other = new_member(hostile, cluster=cluster)
+            other.coordinator.subscribe_pattern(re.compile("t[0-6]"))
+            other.start(every_ms=100)
+            await until(lambda: other.stable)
+            assert len(other.held) == 14
+            await pause(20_000)
+            await other.close(1_000)
+        assert max(turns) < 4_000, "less than half a call for each topic in any turn of the loop"
+        beats = healthy.times(HeartbeatRequest)
+        assert len(beats) > 5
+        assert max(after - before for before, after in itertools.pairwise(beats)) <= 3_100

@@ -130,6 +130,20 @@ def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: Emb
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
 
 
+def test_a_seek_repairs_what_an_interrupt_left_of_a_partition_whose_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
+        one.commit(offsets=[row(0, 1_000), row(1, 0)], asynchronous=False)
+        one.subscribe(["orders"])
+        with pytest.raises(NoOffsetError, match="orders-0"):
+            take(one, 1)
+        # What a signal handler leaves that raises between the two halves of a restart.
+        one._reader.unsure = True
+        one._librdkafka.unassign([PartitionOf("orders", 0)])
+        one.seek(row(0, 2))
+        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
+
+
 def _commit_in_epoch(one: Any, offset: int) -> None:
     one.commit(offsets=[TopicPartition("orders", 0, offset, leader_epoch=0), row(1, 0)], asynchronous=False)
 

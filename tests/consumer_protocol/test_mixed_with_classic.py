@@ -8,6 +8,8 @@ import pytest
 
 from assignors import LoadAssignor
 from consumer_coord.errors import InconsistentGroupProtocolError
+from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest
+from tests.client.support.fake import SILENCE
 from tests.client.support.member import COOPERATIVE, ScriptedAssignor, TestMember, everything_to_first, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.consumer_protocol.support import Broker, joined, modern_member, shared
@@ -105,3 +107,28 @@ async def test_without_migration_a_classic_member_is_told_of_the_policy_too() ->
         await second.coordinator.join_group_if_needed(5_000)
     await second.close()
     await first.close()
+
+
+@pytest.mark.parametrize("lease", [True, False])
+@in_virtual_time
+async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_although_it_is_welcome(lease: bool) -> None:
+    """The group takes an unknown member id in as a new member without a word, a classic one answers UNKNOWN_MEMBER_ID."""
+    broker = Broker()
+    first = await joined(broker)
+    second = classic(broker, group_lease_enable=lease)
+    await second.join()
+    await shared(first, second)
+    second.told.clear()
+    held = second.held
+    broker.always(HeartbeatRequest, SILENCE)
+    await until(lambda: len(first.held) == 4)
+    assert second.held == held
+    before = len(broker.all(JoinGroupRequest))
+    second.coordinator.enforce_rebalance()
+    await until(lambda: len(broker.all(JoinGroupRequest)) > before and second.told)
+    assert second.told[0] == ("lost", held)
+    broker.always(HeartbeatRequest, None)
+    await shared(first, second)
+    assert "revoked" not in [kind for kind, _ in second.told]
+    await first.close()
+    await second.close()

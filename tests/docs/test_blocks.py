@@ -17,38 +17,22 @@ import pytest
 import trustme
 from confluent_kafka import Producer
 from prometheus_client import REGISTRY
+from starlette.testclient import TestClient
 
 from assignors import RangeAssignor
 from consumer_coord import GroupConsumer
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.cli import _by_command, build_parser, main
 from consumer_coord.monitoring.prometheus import CoordinatorCollector
-from consumer_coord.spark.options import parse_options
-from tests.docs.blocks import DOCS, ROOT, Block, blocks_of, normal, pages, run_page
+from tests.docs.blocks import DOCS, ROOT, Block, blocks_of, needs_spark, normal, pages, run_page, sooner
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.slow
 
-_A_SESSION = "needs a Spark session, and stands for a part of a program: tests/spark runs it with this package's own"
-#: (page, first line) of Python blocks that are not run by this file -> why.
-NOT_RUN = {
-    ("spark.md", "from consumer_coord.spark import KafkaGroupSource"): _A_SESSION,
-    ("spark.md", "# 1. of an installed package: through an entry point of the group consumer_coord.assignors, or as module:Class"): _A_SESSION,  # noqa: E501
-    ("spark.md", "class Watch(GroupListener):"): _A_SESSION,
-    ("spark.md", "def one_partition_per_task(ranges, packing):"): _A_SESSION,
-}
-#: What a page takes for granted: run before its first block.
-BEFORE = {
-    "assignors.md": "from collections.abc import Mapping, Sequence\n"
-    "from assignors import Assignor, Cluster, LoadAssignor, Member, Plan\n",
-    "asyncio.md": "import contextlib\nfrom collections.abc import AsyncIterator\nfrom fastapi import FastAPI\n",
-    "commands.md": "from consumer_coord import GroupConsumer\n"
-    "consumer = GroupConsumer({'bootstrap.servers': 'localhost:9092', 'group.id': 'commands'})\n",
-    "embedded-kafka.md": "from confluent_kafka.admin import AdminClient\n"
-    "def run(servers): print(sorted(AdminClient({'bootstrap.servers': servers}).list_topics(timeout=30).topics))\n",
-    "security.md": "import os\nfrom consumer_coord import GroupConsumer\n",
-}
+#: Pages whose blocks are programs of their own; those of other pages go on where the one before ended.
+APART = frozenset({"start.md"})
 #: Ports and files of a page that this machine does not have, or has otherwise.
-INSTEAD = {"start_http_server(9000)": "start_http_server(0, addr='127.0.0.1')"}
+INSTEAD = {"start_http_server(9000, addr": "start_http_server(0, addr"}
 #: Commands of ``sh`` blocks that go on until they are stopped; tests/broker runs this one.
 SERVERS = ("embedded-kafka", "watch")
 
@@ -79,38 +63,52 @@ def around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     kept = [(one, one.level, list(one.handlers)) for one in (logger, logging.getLogger())]
     monkeypatch.setitem(sys.modules, "my_module", sys.modules[__name__])
     monkeypatch.setenv("KAFKA_PASSWORD", "made up for the page")
+    # A reader saves the programs that come with the site beside their own.
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "old-checkpoint")
+    (tmp_path / "offsets.csv").write_text("orders,0,10\norders,1,10\n")
     yield
     for one, level, handlers in kept:
         one.setLevel(level)
         one.handlers[:] = handlers
 
 
+def write_checkpoint(directory: Path) -> None:
+    """What a query with Spark's own Kafka source leaves: a finished batch, and one that was begun."""
+    for number, offset in ((0, 10), (1, 20)):
+        ends = {"orders": {str(partition): offset for partition in range(4)}}
+        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}}), json.dumps(ends)]
+        (directory / "offsets").mkdir(parents=True, exist_ok=True)
+        (directory / "offsets" / str(number)).write_text("\n".join(lines))
+    (directory / "commits").mkdir()
+    (directory / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (directory / "commits" / ".0.crc").write_bytes(b"crc")
+
+
 def is_pytest(block: Block) -> bool:
     return "pytest_plugins" in block.code
 
 
-def is_spark(block: Block) -> bool:
-    return "SparkSession" in block.code
-
-
 def is_run(block: Block) -> bool:
-    return (block.page, block.first) not in NOT_RUN and not is_pytest(block) and not is_spark(block)
+    return block.language == "python" and not is_pytest(block) and not needs_spark(block)
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in ALL.items() if any(block.language == "python" for block in blocks)])
+@pytest.mark.parametrize("page", [page for page, blocks in ALL.items() if any(map(is_run, blocks))])
 @pytest.mark.usefixtures("around")
 def test_the_python_of_a_page_runs(page: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(authority))
     instead = {**INSTEAD, "/etc/kafka/ca.pem": str(authority)}
-    namespace = run_page(ALL[page], kafka.bootstrap_servers, is_run, before=BEFORE.get(page, ""), instead=instead)
+    namespace = run_page(ALL[page], kafka.bootstrap_servers, is_run, apart=page in APART, instead=instead)
     try:
         for name, value in namespace.items():
             if name.startswith("test_"):
                 value()
         if "serve" in namespace:
             serves_until_it_is_told(namespace, kafka.bootstrap_servers)
+        if "app" in namespace:
+            serves_while_it_consumes(namespace["app"])
     finally:
         for value in namespace.values():
             if isinstance(value, CoordinatorCollector):
@@ -134,22 +132,22 @@ def serves_until_it_is_told(namespace: dict[str, Any], bootstrap_servers: str) -
     assert seen
 
 
-@pytest.mark.parametrize("block", [one for blocks in ALL.values() for one in blocks if is_pytest(one)], ids=str)
-def test_the_tests_of_a_page_pass(block: Block, tmp_path: Path) -> None:
-    (tmp_path / "test_of_the_page.py").write_text(block.code)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+def serves_while_it_consumes(app: Any) -> None:
+    """The service of the page on asyncio tells what it has read, and leaves its group when it ends."""
+    with TestClient(app) as client:
+        wait_until(lambda: client.get("/totals").json() == {"customer": 40}, 60, "the forty orders were not counted")
+        assert client.get("/healthz").json() == {"consuming": True}
+    assert app.state.working.cancelled()
+
+
+def test_the_tests_of_the_pages_pass(tmp_path: Path) -> None:
+    blocks = [one for blocks in ALL.values() for one in blocks if is_pytest(one)]
+    for block in blocks:
+        (tmp_path / f"test_{block.page.removesuffix('.md')}_{block.line}.py").write_text(sooner(block.code))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert ran.returncode == 0, ran.stdout
-
-
-@pytest.mark.parametrize("block", [one for blocks in ALL.values() for one in blocks if is_spark(one)], ids=str)
-def test_the_spark_query_of_a_page_has_options_that_the_source_takes(block: Block) -> None:
-    """It is not run here, because it needs a JVM for itself: tests/spark runs queries with this source and these options."""
-    compile(block.code, str(block), "exec")
-    (source,) = re.findall(r'format\("kafka_group"\)\n(.*?)\.load\(\)', block.code, re.DOTALL)
-    options = dict(re.findall(r'\.option\("([^"]+)", "([^"]+)"\)', source))
-    assert {"kafka.bootstrap.servers", "group.id", "subscribe"} <= set(options)
-    parse_options(options)
+    assert int(ran.stdout.rpartition(" passed")[0].split()[-1]) >= len(blocks), ran.stdout
 
 
 def lines_of(block: Block) -> list[str]:
@@ -188,6 +186,8 @@ def test_what_a_reader_types_is_right(block: Block, line: str) -> None:
         match = re.fullmatch(r"consumer-coord(?:\[([\w,]+)\])?", words[2])
         assert match is not None, line
         assert set((match[1] or "spark").split(",")) <= set(extras), line
+    elif words[0] == "python":
+        assert (ROOT / "examples" / words[1]).is_file(), line
     else:
         assert words[0] == "pytest", f"{block}: nothing is known of {line!r}"
 
@@ -201,9 +201,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[f"{block}-{number}" for number, (block, _) in enumerate(COMMANDS)])
 @pytest.mark.usefixtures("around")
-def test_the_commands_of_a_page_run(
-    block: Block, line: str, kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_of_a_page_run(block: Block, line: str, kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = arguments_of(line)
     assert arguments is not None
     if arguments[0] == "simulate":
@@ -247,11 +245,13 @@ def test_every_block_has_a_language_that_is_looked_at() -> None:
                 assert before.language in ("python", "sh"), f"{block}: nothing prints it"
 
 
-def test_what_is_not_run_is_still_there() -> None:
-    there = {(page, block.first) for page, blocks in ALL.items() for block in blocks}
-    assert set(NOT_RUN) <= there
-
-
 def test_the_json_of_the_commands_page_is_json() -> None:
     (found,) = (block for block in ALL["commands.md"] if block.code.startswith('{"groups"'))
     assert json.loads(found.code)["groups"]
+
+
+def test_no_example_serves_metrics_to_other_machines() -> None:
+    lines = (line for blocks in ALL.values() for block in blocks for line in block.code.splitlines())
+    calls = [line for line in lines if "start_http_server(" in line]
+    assert calls
+    assert all('addr="127.0.0.1"' in line for line in calls)

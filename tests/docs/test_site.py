@@ -27,6 +27,8 @@ def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:
     assert told["session.timeout.ms"] == ("`45000`", "1 to 3600000", "control")
     assert told["client.rack"] == ("none", "", "both")
     assert told["reconnect.backoff.max.ms"] == ("`10000`", "0 to 3600000", "both")
+    assert told["group.protocol"] == ("`classic`", "", "control")
+    assert told["group.remote.assignor"] == ("none", "", "control")
     assert told["group.lease.enable"] == ("`true`", "", "control")
     assert told["partition.assignment.strategy"] == ("`range,cooperative-sticky`", "", "control")
     assert "### `session.timeout.ms`\n\n*default `45000`; 1 to 3600000; plane: control*" in reference.settings()
@@ -84,6 +86,7 @@ class Links(HTMLParser):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # ten seconds of processor time, on a machine that may be busy
 def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-d", str(tmp_path / "trees")]
     ran = subprocess.run([*command, str(DOCS), str(tmp_path / "html")], cwd=ROOT, capture_output=True, text=True, check=False)

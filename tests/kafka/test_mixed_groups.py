@@ -29,8 +29,10 @@ def check_agreement(kafka: KafkaCluster, group: str, members: list[Member], assi
     assert told == {one.member_id: dict(one.assignment) for one in described.members.values()}
 
 
-@pytest.mark.parametrize("assignor", ASSIGNORS)
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize(
+    ("peer", "assignor"),
+    [*((peer, assignor) for peer in PEERS for assignor in ASSIGNORS), ("aiokafka", "range"), ("aiokafka", "roundrobin")],
+)
 @pytest.mark.parametrize("ours_first", [True, False], ids=["as_leader", "as_follower"])
 def test_shares_with_a_peer(
     ours_first: bool,

@@ -1,4 +1,4 @@
-"""What the matrix of brokers checks by hand on many versions, on Kafka 3.9 in every run."""
+"""What the matrix of brokers checks by hand on many versions: on the oldest one and on Kafka 3.9 in every run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pytest
 
 from tests.conftest import fetched
 from tests.kafka.brokers_matrix import play
-from tests.support.kafka_jars import KAFKA_3_9
+from tests.support.kafka_jars import KAFKA_2_4, KAFKA_3_9
 from tests.support.real_kafka import RealKafka
+from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+#: What takes a JVM of its own, and what came with 4.0.
+BY_HAND = ("spark", "consumer protocol")
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,28 @@ def kafka_3_9() -> Iterator[RealKafka]:
         yield kafka
 
 
+@pytest.fixture(scope="module")
+def kafka_2_4() -> Iterator[RealKafka]:
+    """The oldest broker that this library is meant for, with its ZooKeeper."""
+    with ZooKeeperKafka(fetched(KAFKA_2_4)) as kafka:
+        yield kafka
+
+
+def not_ok(outcome: dict[str, str]) -> dict[str, str]:
+    """The checks that failed."""
+    return {name: what for name, what in outcome.items() if what != "ok"}
+
+
 def test_members_assignors_and_commands_on_3_9(kafka_3_9: RealKafka) -> None:
-    outcome = play(kafka_3_9.bootstrap_servers)
-    assert {name: what for name, what in outcome.items() if what != "ok"} == {}
+    assert not_ok(play(kafka_3_9.bootstrap_servers, without=BY_HAND)) == {}
+
+
+def test_members_and_commands_on_the_oldest_broker(kafka_2_4: RealKafka) -> None:
+    """One eager and one cooperative assignor: the others speak the same requests."""
+    others = ("roundrobin", "sticky", "load", "own assignor")
+    assert not_ok(play(kafka_2_4.bootstrap_servers, without=(*BY_HAND, *others))) == {}
+
+
+def test_the_consumer_protocol_says_which_broker_it_needs(kafka_2_4: RealKafka) -> None:
+    (told,) = play(kafka_2_4.bootstrap_servers, only="consumer protocol").values()
+    assert "the brokers must be of Kafka 4.0 or later" in told

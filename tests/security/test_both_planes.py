@@ -148,9 +148,12 @@ def test_without_read_on_the_topic(secured: SecuredKafka, topics: Mapping[str, s
         ("SASL", "PLAIN", lambda _: {"sasl.password": made_up("wrong password")}, "check .*sasl.username and sasl.password"),
         ("SASL", "SCRAM-SHA-512", lambda _: {"sasl.username": "nobody"}, "check .*sasl.username and sasl.password"),
         ("TLS", None, lambda it: {"ssl.ca.location": str(it.foreign.ca)}, "check .*ssl.ca.location"),
+        ("EXPIRED", None, lambda _: {}, "certificate has expired"),
+        ("WRONGHOST", None, lambda _: {}, "address is one the certificate names"),
+        ("SASLTLS", "SCRAM-SHA-256", lambda _: {}, "sasl.mechanism=SCRAM-SHA-256; set it to one that this listener has"),
     ],
 )
-def test_wrong_credentials_end_it_at_once(
+def test_wrong_credentials_end_it_at_once_in_the_words_of_the_control_plane(
     secured: SecuredKafka,
     topics: Mapping[str, str],
     listener: str,
@@ -159,8 +162,16 @@ def test_wrong_credentials_end_it_at_once(
     told: str,
 ) -> None:
     # Both are refused, and either may be the first to hear of it.
-    with pytest.raises(AuthenticationError, match=rf"(control|data) plane: .*{told}"):
+    with pytest.raises(AuthenticationError, match=rf"control plane: .*{told}"):
         next(messages({**secured.settings(listener, mechanism), **wrong(secured)}, topics["read"]))
+
+
+def test_closing_after_a_wrong_password_raises_nothing(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    member = consumer({**secured.settings("SASL", "PLAIN"), "sasl.password": made_up("wrong password")})
+    member.subscribe([topics["read"]])
+    with pytest.raises(AuthenticationError):
+        member.poll(DEADLINE_S)
+    member.close()
 
 
 def test_a_provider_that_is_away_at_the_start(secured: SecuredKafka) -> None:

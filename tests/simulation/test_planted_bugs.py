@@ -22,6 +22,7 @@ from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.failures import Failures
+from consumer_coord.group.heartbeat import Heartbeat
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.simulation.play import Outcome, play
@@ -208,7 +209,19 @@ def _spin_until_the_commit_is_answered(patch: Patch) -> None:
     patch.setattr(Application, "polled", lambda self, **_: polled(self))
 
 
+def _beat_again_at_once(patch: Patch) -> None:
+    """A member sends its next heartbeat when the last one is answered."""
+    beat = Heartbeat._beat
+
+    async def again(self: Heartbeat) -> None:
+        await beat(self)
+        self._next_at = 0.0
+
+    patch.setattr(Heartbeat, "_beat", again)
+
+
 PLANTED = {
+    "beat again at once": (_beat_again_at_once, {"storms"}),
     "lose what waits when a call is left": (_lose_what_waits_when_a_call_is_left, {"skipped"}),
     "hand out twice": (_hand_out_twice, {"again"}),
     "hand out past the lease": (_hand_out_past_the_lease, {"lease"}),

@@ -17,13 +17,18 @@ from assignors.verify import InvalidPlanError, verify
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
+from consumer_coord.consumer.data_plane import partition_of_message
+from consumer_coord.consumer.reader import Reader
+from consumer_coord.consumer.starting import Starting
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import leader
 from consumer_coord.group.classic import ClassicProtocol
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
@@ -43,6 +48,12 @@ WHAT_IT_WAS = {
     500277: "a coordinator that had loaded the group knew one assignor of each member; the simulation took that for a breach",
     779214168: "subscribed again while unsubscribe() waited for its member id: the new join was ended with the old one",
     32100005: "a commit that had timed out arrived after a newer one and moved the offset back",
+    710001038: "what waited of a recreated topic while it was revoked was taken for handed out: an old position was committed",
+    710001203: "a recreated topic was begun at its first record, and then where the former one's out-of-range look-up said",
+    710000001: "an offset of a topic that was deleted was called committed when a newer one of the new topic was",
+    710000831: "a static member that another process had replaced was taken for one that breaks its lease",
+    710000269: "a member's beginning in a recreated topic, by auto.offset.reset, was taken for a foreign commit",
+    710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
 
@@ -121,6 +132,24 @@ def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClassicProtocol, "_stop_driver", stop_driver)
 
 
+def _look_only_at_what_is_ahead(patch: pytest.MonkeyPatch) -> None:
+    def handed_out(self: Reader, partition: TopicPartition) -> bool:
+        if (partition.topic, partition.partition) not in self.behind:
+            return False
+        waiting = next((one for one in self.ahead if partition_of_message(one) == partition), None)
+        return waiting is None or waiting.offset() > 0
+
+    patch.setattr(Reader, "handed_out", handed_out)
+
+
+def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CommittedOffsets, "_fail_former_topics", staticmethod(lambda tickets, entries: None))
+
+
+def _go_on_looking_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Starting, "begun_anew", lambda self, partitions: None)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -128,6 +157,9 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     189040286: (_believe_all_was_assigned, "liveness"),
     779214168: (_end_the_join_after_the_wait, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
+    710001038: (_look_only_at_what_is_ahead, "fencing"),
+    710000001: (_confirm_the_former_topics_offsets, "durability"),
+    710001203: (_go_on_looking_up, "skipped"),
 }
 
 

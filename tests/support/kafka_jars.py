@@ -73,6 +73,12 @@ KAFKA_3_9 = JarSet(
     ),
 )
 
+#: What brokers of 2.x log with: slf4j, and log4j's API directly.
+LOGGING = (Coordinate("org.slf4j", "slf4j-simple", "1.7.36"), Coordinate("ch.qos.reload4j", "reload4j", "1.2.25"))
+
+#: The oldest version that this library is meant for; a broker of the ZooKeeper age.
+KAFKA_2_4 = JarSet("kafka-2.4.1", (Coordinate("org.apache.kafka", "kafka_2.13", "2.4.1"), *LOGGING))
+
 #: Kafka's command line tools, which no other of its modules needs; they run with the jars of `KAFKA`.
 KAFKA_TOOLS = JarSet(
     f"kafka-tools-{KAFKA_VERSION}",
@@ -122,6 +128,21 @@ def ensure_jars(jars: JarSet = KAFKA) -> Path:
         if not _is_complete(libs, expected):  # a concurrent run may have done it while we waited for the lock
             _fetch(java, jars, libs, expected)
     return libs
+
+
+def fetch_unpinned(name: str, coordinates: Sequence[Coordinate]) -> Path:
+    """The directory with jars of which no hashes are kept: for runs by hand.  Raises `UnavailableError`."""
+    entry = cache_directory() / f"by-hand-{name}"
+    with exclusive(entry.with_name(f"{entry.name}.lock")):
+        if not entry.exists():
+            staging = Path(tempfile.mkdtemp(prefix=f"{entry.name}.partial-", dir=cache_directory()))
+            try:
+                _run_ivy(java_executable(), JarSet(name, coordinates), staging)
+                shutil.rmtree(staging / "ivy")
+                staging.rename(entry)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+    return entry / "libs"
 
 
 @contextlib.contextmanager

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-#: What takes a JVM or several, which every worker that needs it starts: fixture -> the files whose tests may use it.  All
-#: tests of these files run on one worker, one after another; other tests go to whichever worker is free.
+#: What takes a JVM or several, or long to build, and every worker that needs it starts or builds: fixture -> the files whose
+#: tests may use it.  All tests of these files run on one worker, one after another; other tests go to whichever worker is
+#: free.
 TOGETHER: Mapping[str, Sequence[str]] = {
+    "built": ("tests/test_packaging.py",),
     "spark": (
         "tests/spark/test_embedded.py",
+        "tests/spark/test_pages.py",
         "tests/spark/test_query.py",
         "tests/spark/test_security.py",
         "tests/spark/test_stops.py",
@@ -27,6 +30,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/security/test_sessions.py",
     ),
     "kafka_3_9": ("tests/kafka/test_older_brokers.py",),
+    "kafka_2_4": ("tests/kafka/test_older_brokers.py",),
     "kafka3": ("tests/kafka/test_three_brokers.py", "tests/kafka/test_torture_soak.py"),
     "java_assignors": ("tests/assignors/test_range_and_round_robin.py", "tests/assignors/test_sticky_against_java.py"),
     "oracle": (

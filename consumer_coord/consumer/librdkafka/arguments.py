@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import confluent_kafka
 
@@ -67,7 +67,11 @@ def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | 
     return list(topics)
 
 
-def commit_keywords(asynchronous: bool, deprecated: Mapping[str, Any]) -> bool:
+#: Keywords that confluent-kafka still takes by their former names; ``async`` is no name that Python's syntax allows.
+FormerKeywords = TypedDict("FormerKeywords", {"async": bool}, total=False)
+
+
+def commit_keywords(asynchronous: bool, deprecated: Mapping[str, object]) -> bool:
     """``asynchronous``, also by its former name ``async``."""
     for name in deprecated:
         if name != "async":

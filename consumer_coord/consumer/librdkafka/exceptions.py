@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
@@ -96,7 +97,7 @@ def raise_cause(error: CallbackError) -> NoReturn:
     raise cause from cause.__cause__
 
 
-@contextlib.contextmanager
+@contextmanager
 def drop_in_exceptions() -> Iterator[None]:
     """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
     try:
@@ -106,13 +107,29 @@ def drop_in_exceptions() -> Iterator[None]:
         raise_cause(error)
 
 
-@contextlib.contextmanager
-def kafka_exceptions() -> Iterator[None]:
+class _Converting:
+    """A class and not a generator: it is entered by every poll."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, CoordinatorError):
+            raise_converted(error)
+
+
+_CONVERTING = _Converting()
+
+
+def kafka_exceptions() -> AbstractContextManager[None]:
     """Let our errors leave the block as KafkaExceptions too."""
-    try:
-        yield
-    except CoordinatorError as error:
-        converted = to_kafka_exception(error)
-        if converted is error:
-            raise
+    return _CONVERTING
+
+
+def raise_converted(error: CoordinatorError) -> None:
+    """Raise an error of ours as a KafkaException too; nothing when it is one, which then goes on by itself."""
+    converted = to_kafka_exception(error)
+    if converted is not error:
         raise converted.with_traceback(error.__traceback__) from error.__cause__

@@ -14,6 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.failures import copy_of
 from consumer_coord.net.sasl import parse_token
 from consumer_coord.net.security import cipher_suites
 from consumer_coord.printable import get_logger
@@ -24,6 +26,9 @@ logger = get_logger(__name__)
 #: The broker's own word.  What else comes with these codes (a broker that goes away in mid-handshake) passes.
 _REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")
 _REFUSED_TLS = re.compile(r"certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher", re.IGNORECASE)
+
+#: So long the control plane has to be let in or refused before librdkafka's word counts.
+_PATIENCE_S = 10.0
 
 _ACLS = {
     error_codes.TOPIC_AUTHORIZATION_FAILED: "the principal needs READ on the topic",
@@ -60,6 +65,51 @@ def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
     """What to raise for a message that carries an error instead of a record."""
     refused = refusal(message.error(), settings)
     return KafkaException(message.error()) if refused is None else to_kafka_exception(refused)
+
+
+class Refusals:
+    """What librdkafka heard of refused credentials and TLS, until it is clear which plane tells of it.
+
+    Both planes connect with the same settings, and which one is refused first is chance.  The control plane knows which
+    setting is wrong and what the broker offers instead, so librdkafka's word waits for it, and counts when the control
+    plane was let in, or has said nothing for a while.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._held: AuthenticationError | None = None
+        self._until = 0.0
+
+    def note(self, error: KafkaError) -> None:
+        """Librdkafka told its ``error_cb`` of this; raises at once what the control plane does not hear of."""
+        refused = refusal(error, self._settings)
+        if isinstance(refused, AuthenticationError):
+            if self._held is None:
+                self._held, self._until = refused, self._clock() + _PATIENCE_S
+        elif refused is not None:
+            raise to_kafka_exception(refused)
+        else:
+            logger.info("data plane: %s", error)
+
+    def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
+        """Raise what is held if it is the data plane's to tell.
+
+        ``joins``: the member wants to join its group, so that a refusal of the control plane reaches the application.
+        """
+        held = self._held
+        if held is None:
+            return
+        cluster = core.cluster
+        if cluster.refusal is None and not cluster.reached and self._clock() < self._until:
+            core.application.attention = True
+            return
+        self._held = None
+        if cluster.refusal is None:
+            raise to_kafka_exception(held)
+        logger.debug("the control plane was refused as well, and tells: %s", held)
+        if not joins:
+            raise to_kafka_exception(copy_of(cluster.refusal))
 
 
 def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from consumer_coord.group.consumer_protocol.reconciliation import TargetAssignment, names_of, owned_by_id, reconcile
+from consumer_coord.group.consumer_protocol.reconciliation import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.group.consumer_protocol.requests import Owned
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.topic_partition import TopicPartition, listed
@@ -43,7 +43,7 @@ class Holdings:
         """Publish the target, as far as its topics are known; True when that changed it, or the member is ``anew``."""
         assignment, cluster = self._with.assignment, self._with.cluster
         held = assignment.held | self.giving_up
-        found = reconcile(self._target, names_of(cluster.metadata), held, self._ids)
+        found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
         self._ids = {
             **{topic: topic_id for topic, topic_id in self._ids.items() if any(one.topic == topic for one in held)},
             **found.ids,

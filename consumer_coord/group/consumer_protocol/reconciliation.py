@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import attrs
 
-from consumer_coord.net.metadata import Metadata
 from consumer_coord.topic_partition import TopicPartition, by_topic
 
 #: topic id -> partition numbers
@@ -52,11 +51,6 @@ class Reconciliation:
     def complete(self) -> bool:
         """True when nothing of the target waits."""
         return not self.unknown and not self.former
-
-
-def names_of(metadata: Metadata) -> Mapping[uuid.UUID, str]:
-    """topic id -> name"""
-    return {topic.id: name for name, topic in metadata.topics.items()}
 
 
 def reconcile(

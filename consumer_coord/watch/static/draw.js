@@ -228,11 +228,13 @@ class Picture {
     if (this.narrow) return;
     pen.textAlign = "left";
     const at = Math.min(this.to, this.model.now), x = this.left + this.width + 8;
+    /* Of rows thinner than a pixel one for each pixel is looked at, as they are drawn. */
+    const step = Math.max(1, Math.floor(1 / this.rowHeight));
     let free = STRIP + 2;
     for (let index = Math.floor(this.offset / this.rowHeight); index < rows.length;) {
       const owner = rows[index][2].value(at);
-      let next = index + 1;
-      while (next < rows.length && rows[next][2].value(at) === owner) next++;
+      let next = index + step;
+      while (next < rows.length && rows[next][2].value(at) === owner) next += step;
       const top = STRIP + index * this.rowHeight - this.offset, end = Math.min(STRIP + next * this.rowHeight - this.offset, STRIP + this.plotHeight);
       if (top > STRIP + this.plotHeight) break;
       index = next;

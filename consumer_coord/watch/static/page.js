@@ -166,7 +166,8 @@
   by("rows").addEventListener("change", event => { picture.rowMode = event.target.value; by("scroller").scrollTop = 0; refresh(); });
   by("filter").addEventListener("input", () => refresh(true));
   by("scroller").addEventListener("scroll", () => refresh());
-  new ResizeObserver(() => refresh()).observe(plots);
+  /* What was pointed at is elsewhere then; and a tip that is beyond the window would make the page wider. */
+  new ResizeObserver(() => { pointer = null; tip.hidden = true; cross.style.display = "none"; refresh(); }).observe(plots);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { picture.theme(); refresh(true); });
 
   function all() { everything = true; picture.from = model.began; picture.to = Math.max(model.now, model.began + LEAST_SPAN); spanShown(); refresh(); }

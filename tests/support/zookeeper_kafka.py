@@ -1,0 +1,55 @@
+"""Apache Kafka of the ZooKeeper age (2.x): one broker, and the ZooKeeper that it needs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.kafka_cluster import Node
+from tests.support.processes import end, spawn
+from tests.support.real_kafka import RealKafka
+
+#: What brokers and controllers in KRaft mode are told, and these brokers do not know.
+_OF_KRAFT = ("process.", "node.", "controller.", "broker.", "share.")
+
+
+class ZooKeeperKafka(RealKafka):
+    """One broker of Kafka 2.x and its ZooKeeper, whose server is in the zookeeper jar beside Kafka's.
+
+    ``libs`` needs a back end of log4j's API as well, which these brokers use directly (reload4j).
+    """
+
+    def __init__(self, libs: Path) -> None:
+        super().__init__(libs)
+        self._zookeeper: subprocess.Popen[bytes] | None = None
+
+    def _defaults(self, node: Node) -> Mapping[str, str]:
+        of_kraft = super()._defaults(node)
+        plain = {key: value for key, value in of_kraft.items() if not key.startswith(_OF_KRAFT)}
+        return {
+            **plain,
+            "broker.id": str(node.node_id),
+            "zookeeper.connect": f"127.0.0.1:{node.ports['CONTROLLER']}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{node.ports['PLAINTEXT']}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+        }
+
+    def _format(self) -> None:
+        """There is nothing to format; ZooKeeper is started, and the broker waits for it."""
+        (node,) = self._nodes.values()
+        data = node.directory / "zookeeper"
+        shutil.rmtree(data, ignore_errors=True)
+        options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false"]
+        command = self._java_command("org.apache.zookeeper.server.ZooKeeperServerMain", options)
+        with (node.directory / "zookeeper.log").open("ab") as log:
+            self._zookeeper = spawn(
+                [*command, str(node.ports["CONTROLLER"]), str(data)], stdout=log, stderr=subprocess.STDOUT, cwd=node.directory
+            )
+
+    def _end_all(self) -> None:
+        super()._end_all()
+        if self._zookeeper is not None:
+            end(self._zookeeper)
+            self._zookeeper = None

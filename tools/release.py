@@ -1,0 +1,67 @@
+"""Build what is published, if it is ready to be: ``make release``.
+
+The version is the same everywhere, the changelog has a section and a day for it, the addresses that a package index shows are
+there, and no change is uncommitted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What a package index shows beside the description.
+URLS = ("Homepage", "Documentation", "Repository", "Issues", "Changelog")
+#: Names that lead nowhere (RFC 2606, RFC 6761).
+RESERVED = ("example", "invalid", "localhost", "test", "example.com", "example.net", "example.org")
+
+
+def missing(project: dict[str, Any], module_version: str, changelog: str) -> Iterator[str]:
+    """What stands in the way of a release, a line each; ``project`` is that table of pyproject.toml."""
+    version = project["version"]
+    if module_version != version:
+        yield f"consumer_coord/version.py says {module_version}, pyproject.toml {version}"
+    heading = re.search(rf"^## \[{re.escape(version)}\] - (\S+)$", changelog, re.MULTILINE)
+    if heading is None:
+        yield f"CHANGELOG.md has no line '## [{version}] - YYYY-MM-DD'"
+    else:
+        try:
+            datetime.date.fromisoformat(heading[1])
+        except ValueError:
+            yield f"CHANGELOG.md: {heading[1]} is no day"
+    urls = project.get("urls", {})
+    for name in URLS:
+        address = urlsplit(urls.get(name, ""))
+        host = address.hostname or ""
+        if address.scheme != "https" or not host:
+            yield f"pyproject.toml has no https address for {name} in [project.urls]"
+        elif any(host == one or host.endswith("." + one) for one in RESERVED):
+            yield f"pyproject.toml: {host} leads nowhere ({name})"
+
+
+def main() -> int:
+    """Check, then build the source distribution and the wheel into dist/."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sys.path.insert(0, str(ROOT))
+    from consumer_coord.version import __version__
+
+    found = list(missing(project, __version__, (ROOT / "CHANGELOG.md").read_text()))
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+    if changed.stdout:
+        found.append("there are changes that are not committed")
+    for line in found:
+        print(f"not ready: {line}", file=sys.stderr)
+    if found:
+        return 1
+    return subprocess.run([sys.executable, "-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT)], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
