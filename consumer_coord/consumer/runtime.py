@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from consumer_coord.consumer.oauth.settings import with_oauth_callback
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application import Application
@@ -105,7 +106,7 @@ def cluster_client(
 
 def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
     """How brokers are reached, and what proves who we are."""
-    secured = security.load(config.security)
+    secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
     return environment, secured.authenticator(environment)
 

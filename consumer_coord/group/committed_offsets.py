@@ -59,7 +59,6 @@ logger = get_logger(__name__)
 #: A member may have this many callers waiting for commits; more means that the application does not await them.
 MOST_WAITING = 10_000
 
-
 #: A topic that the coordinator does not know may be new; one that it does not know for so long does not exist (any more).
 _UNKNOWN_TOPIC_S = 0.5
 

@@ -25,6 +25,7 @@ from consumer_coord.group.consumer_protocol.holdings import Holdings
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollWatch
 from consumer_coord.group.consumer_protocol.reconciliation import TargetAssignment, owned_by_id
+from consumer_coord.group.lease import Lease
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
@@ -115,6 +116,11 @@ def _forget_topic_ids(patch: Patch) -> None:
 def _do_not_leave_when_nobody_polls(patch: Patch) -> None:
     """max.poll.interval.ms passes, and the member stays."""
     patch.setattr(PollWatch, "expired", property(lambda self: False))
+
+
+def _believe_that_a_join_proves_the_membership(patch: Patch) -> None:
+    """What this simulation once found: a classic member that was dropped joins with its id, and keeps what it held."""
+    patch.setattr(Lease, "passed", property(lambda self: False))
 
 
 # -- the broker
@@ -243,6 +249,18 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, set[str]]] = {
         _forget_topic_ids,
         history(Fault(4_000, "start", 0, 0), members=1, topics=(1, 1), callback_ms=3_000),
         {"handover", "exclusive"},
+    ),
+    "believe that a join proves the membership": (
+        _believe_that_a_join_proves_the_membership,
+        history(
+            Fault(3_000, "start", 0, 0),
+            Fault(5_000, "hang", 0, 0, 13_000),
+            Fault(17_500, "enforce", 0, 0),
+            protocol="classic",
+            later="consumer",
+            lease=False,
+        ),
+        {"exclusive", "handover", "fencing", "lease"},
     ),
     "assign what is not released": (
         _assign_what_is_not_released,

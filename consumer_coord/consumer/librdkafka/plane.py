@@ -350,13 +350,18 @@ def _after(earlier: concurrent.futures.Future[Any] | None, function: Callable[[]
     return function()
 
 
+#: confluent-kafka commits the metadata of a row with C's end of a text, and reads beyond that of other clients without one.
+#: So rows are committed as it commits them: members of both kinds may be in one group.
+_END_OF_TEXT = "\0"
+
+
 def native(partition: TopicPartition, position: OffsetAndMetadata | None = None) -> confluent_kafka.TopicPartition:
     """As confluent-kafka's TopicPartition."""
     if position is None:
         return confluent_kafka.TopicPartition(partition.topic, partition.partition)
     told: dict[str, Any] = {}
     if position.metadata:
-        told["metadata"] = position.metadata
+        told["metadata"] = position.metadata.removesuffix(_END_OF_TEXT)
     if position.leader_epoch >= 0:
         told["leader_epoch"] = position.leader_epoch
     return confluent_kafka.TopicPartition(partition.topic, partition.partition, position.offset, **told)
@@ -379,7 +384,7 @@ def partition_of(row: confluent_kafka.TopicPartition) -> TopicPartition:
 
 def position_of(row: confluent_kafka.TopicPartition) -> OffsetAndMetadata:
     """A row's offset with its epoch and metadata."""
-    return OffsetAndMetadata(row.offset, epoch_of(row), row.metadata or "")
+    return OffsetAndMetadata(row.offset, epoch_of(row), "" if row.metadata is None else row.metadata + _END_OF_TEXT)
 
 
 def is_known(position: OffsetAndMetadata) -> bool:
