@@ -522,13 +522,11 @@ class CommittedOffsets:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
-                used, broker = self._member.fetches_as, await self._link.find(deadline)
+                broker = await self._link.find(deadline)
+                used = self._member.fetches_as
+                asks = used.member_id or None
                 request = offset_fetch(
-                    self._group_id,
-                    partitions,
-                    require_stable=True,
-                    member_id=used.member_id or None,
-                    member_epoch=used.generation_id,
+                    self._group_id, partitions, require_stable=True, member_id=asks, member_epoch=used.generation_id
                 )
                 answer = await self._link.ask(
                     broker, request, timeout_ms=self._request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
