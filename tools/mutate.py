@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -30,11 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The engine and the core of the group.
 FILES = ("consumer_coord/consumer", "consumer_coord/group")
 _HISTORIES = ("simulate", "--seeds", "70", "--first-seed", "1", "--jobs", "1", "--no-shrink")
-#: Checks in their order: name, command, limit in seconds.  One that hangs has noticed, too.
+#: Checks in their order: name, command, limit in seconds of processor time.  One that spins or hangs has noticed, too.
 CHECKS: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("simulation", ("-m", "consumer_coord", *_HISTORIES), 240),
     ("unit tests", ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/client", "tests/aio"), 600),
 )
+#: A check that waits for what never comes uses no processor time: after so many times its limit it has hung.
+_WALL_PER_PROCESSOR_S = 10
+
 #: Calls of these only log or count: without them nothing goes wrong.
 _TELLING = ("log", "logger", "metrics", "record", "debug", "info", "warning", "error", "exception", "gauge")
 _FLIPPED = {
@@ -102,7 +107,10 @@ def mutants(count: int, seed: int, below: Sequence[str]) -> list[Mutant]:
 
 
 def noticed(tree: Path, command: Sequence[str], limit_s: float) -> bool:
-    """Whether a check fails on a tree, or hangs."""
+    """Whether a check fails on a tree, spins for more than ``limit_s`` of processor time, or hangs.
+
+    Processor time is the same beside other work; the kernel ends each process of the check that uses more.
+    """
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [sys.executable, *command],
@@ -112,9 +120,10 @@ def noticed(tree: Path, command: Sequence[str], limit_s: float) -> bool:
         stderr=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), math.ceil(limit_s) + 1)),
     ) as process:
         try:
-            return process.wait(limit_s) != 0
+            return process.wait(limit_s * _WALL_PER_PROCESSOR_S) != 0
         except subprocess.TimeoutExpired:
             return True
         finally:
