@@ -1,6 +1,6 @@
 """The soak: a group that never comes to rest, for as long as asked; what must stay flat does, and no record is missing.
 
-``make soak SECONDS=600`` or ``python -m benchmarks.soak --seconds 600 [--brokers 3]``
+``make soak SECONDS=600`` or ``python -m benchmarks.soak --seconds 600 [--brokers 3] [--protocol consumer]``
 
 One process holds members of the group, one thread each, which are closed and made again all the time; further processes
 join, leave and are killed; the brokers are stopped or killed one after the other and come back; a producer writes on.
@@ -119,23 +119,15 @@ class Inside(LineProcess):
 class Soak:
     """One run."""
 
-    def __init__(self, kafka: RealKafka, brokers: int, group: str, topic: str, seed: int) -> None:
+    def __init__(
+        self, kafka: RealKafka, brokers: int, group: str, topic: str, seed: int, *, protocol: str = "classic"
+    ) -> None:
         self._kafka, self._brokers = kafka, brokers
         self._chance = random.Random(seed)
-        self._config = {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 500,
-            "partition.assignment.strategy": "cooperative-sticky",
-            # Brokers that are away are the point of this, and no news.
-            "log_level": 0,
-        }
         self._topic = topic
-        self.group = Group(kafka, topic, group)
-        self._process = Inside(self._config, topic)
+        # Brokers that are away are the point of this, and no news.
+        self.group = Group(kafka, topic, group, protocol=protocol, config={"log_level": 0})
+        self._process = Inside(self.group.config(), topic)
         self._inside: list[MemberInside] = []
         self._down: int | None = None
         self._coming_back: threading.Thread | None = None
@@ -258,10 +250,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--brokers", type=int, default=3, choices=[1, 3])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic")
     options = parser.parse_args(arguments)
     with cluster.broker(options.brokers) as kafka:
         topic = kafka.new_topic(PARTITIONS, replication_factor=options.brokers)
-        run = Soak(kafka, options.brokers, "soak", topic, options.seed)
+        run = Soak(kafka, options.brokers, "soak", topic, options.seed, protocol=options.protocol)
         try:
             report = run.run(options.seconds)
         finally:

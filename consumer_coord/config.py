@@ -71,7 +71,8 @@ KNOWN = OWN | JAVA_ONLY | frozenset(ALIASES) | LIBRDKAFKA
 _MAX_INT = 2**31 - 1
 
 
-def _integer(key: str, value: Any, low: int, high: int) -> int:
+def as_integer(key: str, value: Any, low: int, high: int) -> int:
+    """A setting that is a whole number from ``low`` to ``high``, as a number or a text."""
     try:
         number = int(value)
     except (TypeError, ValueError):
@@ -216,7 +217,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     coordinator: dict[str, Any] = {"group_id": group_id}
     for key, (field, low, high) in _COORDINATOR_INTEGERS.items():
         if key in given:
-            coordinator[field] = _integer(key, given[key], low, high)
+            coordinator[field] = as_integer(key, given[key], low, high)
     coordinator.setdefault("max_poll_interval_ms", 300_000)
     coordinator.setdefault("rebalance_timeout_ms", coordinator["max_poll_interval_ms"])
     if "session.timeout.ms" in given and "heartbeat.interval.ms" not in given:
@@ -244,7 +245,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     client: dict[str, Any] = {"bootstrap_servers": bootstrap}
     for key, (field, low, high) in _CLIENT_INTEGERS.items():
         if key in given:
-            client[field] = _integer(key, given[key], low, high)
+            client[field] = as_integer(key, given[key], low, high)
     client.update(_metadata_age(client, given))
     if "client.id" in given:
         client["client_id"] = str(given["client.id"])
@@ -253,7 +254,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     client["security"] = {
         key: value
         for key, value in given.items()
-        if key.startswith(("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.")) or key == "oauth_cb"
+        if key.startswith(("security.", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")) or key == "oauth_cb"
     }
     coordinator_config = CoordinatorConfig(**coordinator)
     _check(coordinator_config)
@@ -273,7 +274,7 @@ def _metadata_age(client: Mapping[str, Any], given: Mapping[str, Any]) -> dict[s
     key = "topic.metadata.refresh.interval.ms"
     if key not in given:
         return {}
-    interval_ms = _integer(key, given[key], -1, 3_600_000)
+    interval_ms = as_integer(key, given[key], -1, 3_600_000)
     if interval_ms <= 0:
         return {}
     return {"metadata_max_age_ms": min(interval_ms, client.get("metadata_max_age_ms", interval_ms))}
@@ -342,13 +343,17 @@ def _reset(given: Mapping[str, Any]) -> str:
 
 
 def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
-    ours = OWN | JAVA_ONLY | {
-        "group.protocol",
-        "group.remote.assignor",
-        "partition.assignment.strategy",
-        "group.instance.id",
-        "auto.commit.interval.ms",
-    }
+    ours = (
+        OWN
+        | JAVA_ONLY
+        | {
+            "group.protocol",
+            "group.remote.assignor",
+            "partition.assignment.strategy",
+            "group.instance.id",
+            "auto.commit.interval.ms",
+        }
+    )
     passed = {key: value for key, value in given.items() if key not in ours}
     if str(passed.get("auto.offset.reset", "latest")) not in _RESETS:
         # librdkafka knows no durations: the consumer resolves those itself and lets librdkafka report the rest.

@@ -30,7 +30,12 @@ from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
-from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions, raise_converted, to_kafka_exception
+from consumer_coord.consumer.librdkafka.exceptions import (
+    kafka_exceptions,
+    raise_converted,
+    to_kafka_error,
+    to_kafka_exception,
+)
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
     Positions,
@@ -97,7 +102,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
         self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
         with kafka_exceptions():
-            parsed = parse(settings)
+            parsed = parse(settings, needs_brokers=False)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
             self._refusals = Refusals(self._librdkafka.settings)
@@ -343,7 +348,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             wanted, result = self._outcomes.popleft()
             error = next((failure for failure in result.values() if failure is not None), None)
             if self._on_commit is not None:
-                told = None if error is None else to_kafka_exception(error).args[0]
+                told = None if error is None else to_kafka_error(error)
                 await self._tell(self._on_commit, told, to_rows(wanted, result))
             elif error is not None:
                 logger.warning("an asynchronous commit failed: %s", error)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -21,7 +24,7 @@ logger = get_logger(__name__)
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 #: More asynchronous commits than this wait for the coordinator: then the next one waits for the oldest.
-MOST_ASYNCHRONOUS = 1_000
+MOST_ASYNCHRONOUS = 20_000
 
 
 def outcome(wanted: Positions, pending: Pending[CommitResult]) -> CommitResult:
@@ -146,15 +149,42 @@ def _answered(
 Tell = Callable[[Positions, CommitResult], None]
 
 
+@attrs.define(eq=False)
+class _Call:
+    """One asynchronous commit of the application's, or an automatic one that it is told of."""
+
+    wanted: Positions
+    #: The request that carries it; None until the loop has taken it up.
+    sent: Pending[CommitResult] | None = None
+    ownerships: Mapping[TopicPartition, int | None] = attrs.field(factory=dict)
+    topic_ids: Mapping[TopicPartition, uuid.UUID] = attrs.field(factory=dict)
+
+    def outcome(self) -> CommitResult:
+        """For its own partitions alone: a request may carry those of many calls."""
+        assert self.sent is not None
+        result = outcome(self.wanted, self.sent)
+        return {partition: result[partition] for partition in self.wanted}
+
+
 class AsynchronousCommits:
-    """Asynchronous commits: the outcome of each is reported exactly once, in the order of the calls."""
+    """Asynchronous commits: the outcome of each is reported exactly once, in the order of the calls.
+
+    A call only notes what it wants.  The loop takes up all notes there are with one commit, in which the later offset of a
+    partition replaces an earlier one, and takes up further ones when that is answered: the coordinator has one OffsetCommit
+    of a member under way at a time in any case.  So an application that commits each message pays little more than the note.
+    """
 
     def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, recreated: RecreatedTopics) -> None:
         self._core = core
         self._recreated = recreated
         self._home = home
         self._tell = tell
-        self._flying: deque[tuple[Positions, Pending[CommitResult]]] = deque()
+        self._flying: deque[_Call] = deque()
+        #: Noted and not taken up yet; appended to by any thread, emptied on the loop.
+        self._noted: deque[_Call] = deque()
+        #: True while the loop will look at the notes without being told.
+        self._expected = False
+        recreated.earlier = self._take_up
 
     @property
     def full(self) -> bool:
@@ -163,35 +193,92 @@ class AsynchronousCommits:
 
     async def make_room(self) -> None:
         """Wait for the oldest, and tell of it."""
-        if self.full:
-            await self._home.wait(self._flying[0][1], self._core.config.default_api_timeout_ms / 1000)
+        ends = self._home.now() + self._core.config.default_api_timeout_ms / 1000
+        while self.full and self._home.now() < ends:
+            await self._answered(self._flying[0], ends)
             self.tell()
 
-    def start(self, wanted: Positions) -> Pending[CommitResult]:
+    async def _answered(self, call: _Call, ends: float) -> bool:
+        """Wait for a call's answer until ``ends``; False when it did not come."""
+        pending = self._home.start(lambda: self._until_answered(call))
+        return await self._home.wait(pending, max(0.0, ends - self._home.now()))
+
+    async def _until_answered(self, call: _Call) -> None:
+        # Also what an interrupt left between its note and the message to the loop.
+        self._take_up()
+        sent = call.sent
+        assert sent is not None
+        own = asyncio.wrap_future(sent) if isinstance(sent, concurrent.futures.Future) else sent
+        assert isinstance(own, asyncio.Future)
+        await asyncio.wait({own})
+
+    def start(self, wanted: Positions) -> None:
         """Commit, without waiting."""
-        core = self._core
-        pending = self._recreated.commit(wanted, core.config.default_api_timeout_ms)
-        self.follow(wanted, pending)
-        return pending
+        call = _Call(
+            wanted, ownerships=self._core.assignment.ownerships(wanted), topic_ids=self._recreated.of(wanted)
+        )
+        self._flying.append(call)
+        self._noted.append(call)
+        if not self._expected:
+            self._expected = True
+            self._home.later(0, self._take_up)
 
     def follow(self, wanted: Positions, pending: Pending[CommitResult]) -> None:
         """Tell of this commit, too, when it is answered."""
-        self._flying.append((wanted, pending))
+        self._flying.append(_Call(wanted, pending))
         pending.add_done_callback(lambda _: self._core.application.rouse())
+
+    def _take_up(self) -> None:
+        """On the loop: one commit for all that was noted."""
+        # First the flag and then the look: what is noted in between is taken up now, or tells the loop again.
+        self._expected = False
+        calls = []
+        while self._noted:
+            calls.append(self._noted.popleft())
+        if not calls:
+            return
+        self._expected = True
+        core = self._core
+        wanted: dict[TopicPartition, OffsetAndMetadata] = {}
+        ownerships: dict[TopicPartition, int | None] = {}
+        topic_ids: dict[TopicPartition, uuid.UUID] = {}
+        for call in calls:
+            wanted.update(call.wanted)
+            ownerships.update(call.ownerships)
+            for partition in call.wanted:
+                topic_ids.pop(partition, None)
+            topic_ids.update(call.topic_ids)
+        sent: Pending[CommitResult]
+        try:
+            sent = core.start_commit(
+                wanted, timeout_ms=core.config.default_api_timeout_ms, ownerships=ownerships, topic_ids=topic_ids
+            )
+        except CoordinatorError as error:
+            failed: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
+            failed.set_result(dict.fromkeys(wanted, error))
+            sent = failed
+        for call in calls:
+            call.sent = sent
+        self._recreated.look_up_unknown(sent)
+        sent.add_done_callback(self._on_answer)
+
+    def _on_answer(self, _: Pending[CommitResult]) -> None:
+        self._core.application.rouse()
+        self._take_up()
 
     def tell(self) -> None:
         """Tell of those that were answered."""
-        while self._flying and self._flying[0][1].done():
-            wanted, pending = self._flying.popleft()
-            self._tell(wanted, outcome(wanted, pending))
+        flying = self._flying
+        while flying and flying[0].sent is not None and flying[0].sent.done():
+            call = flying.popleft()
+            self._tell(call.wanted, call.outcome())
 
     async def finish(self, ends: float) -> None:
         """Wait for all of them until ``ends``, of the home's clock, and tell of all; before close."""
         while self._flying:
-            wanted, pending = self._flying[0]
-            if await self._home.wait(pending, max(0.0, ends - self._home.now())):
+            if await self._answered(self._flying[0], ends):
                 self.tell()
                 continue
-            self._flying.popleft()
+            call = self._flying.popleft()
             late = RequestTimedOutError("the commit was not answered before the consumer was closed")
-            self._tell(wanted, dict.fromkeys(wanted, late))
+            self._tell(call.wanted, dict.fromkeys(call.wanted, late))

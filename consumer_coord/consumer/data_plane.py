@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-import attrs
-
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -101,5 +99,6 @@ def before(message: Message) -> OffsetAndMetadata:
 
 def after(message: Message) -> OffsetAndMetadata:
     """The position behind a message."""
-    at = before(message)
-    return attrs.evolve(at, offset=at.offset + 1)
+    offset, epoch = message.offset(), message.leader_epoch()
+    assert offset is not None
+    return OffsetAndMetadata(offset + 1, -1 if epoch is None else epoch)

@@ -56,6 +56,9 @@ class OffsetCalls(Turns):
         with drop_in_exceptions():
             self._coordinator.check_process()
             wanted: Positions | None = to_commit(message, offsets)
+            if wanted and asynchronous and not self._engine.commits.full:
+                self._engine.commits.start(wanted)
+                return None
             if wanted is None:
                 wanted = self._run(self._engine.finished_now)
             if not wanted:
@@ -80,9 +83,9 @@ class OffsetCalls(Turns):
 
     def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
-
         self._check_open()
-        wanted = to_commit(message, offsets)
+        with drop_in_exceptions():
+            wanted = to_commit(message, offsets)
         if wanted is None:
             raise ValueError("expected either message or offsets")
 

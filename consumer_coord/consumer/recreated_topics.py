@@ -32,6 +32,8 @@ class RecreatedTopics:
         #: The topic that was, until the application gets a record of the new one: what it commits is of the former.
         self._former: dict[TopicPartition, uuid.UUID] = {}
         self._seen = -1
+        #: Called on the loop before each commit: what was asked for earlier and waits takes its place first.
+        self.earlier: Callable[[], object] = lambda: None
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
         """These are read from the topics that bear their names now."""
@@ -51,9 +53,11 @@ class RecreatedTopics:
 
     def of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, uuid.UUID]:
         """partition -> the id of the topic that the application's positions belong to, for those of which it is known."""
-        for partition in [one for one in self._former if self._handed_out(one)]:
-            del self._former[partition]
-        ids = {**self._ids, **self._former}
+        ids: Mapping[TopicPartition, uuid.UUID] = self._ids
+        if self._former:
+            for partition in [one for one in self._former if self._handed_out(one)]:
+                del self._former[partition]
+            ids = {**self._ids, **self._former}
         return {partition: ids[partition] for partition in partitions if partition in ids}
 
     def found(self, assigned: Set[TopicPartition]) -> frozenset[TopicPartition]:
@@ -72,16 +76,21 @@ class RecreatedTopics:
         return other
 
     def commit(self, wanted: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float) -> Pending[CommitResult]:
-        """Start a commit of what is read, under the ownerships and of the topics of now.
-
-        When the brokers know the id of a topic no more, the topic is looked up at once.
-        """
-        core, home = self._core, self._home
+        """Start a commit of what is read, under the ownerships and of the topics of now."""
+        core = self._core
         ownerships, ids = core.assignment.ownerships(wanted), self.of(wanted)
-        pending = home.start(
-            lambda: core.commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
-        )
-        cluster = core.cluster
+
+        async def send() -> CommitResult:
+            self.earlier()
+            return await core.commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
+
+        pending = self._home.start(send)
+        self.look_up_unknown(pending)
+        return pending
+
+    def look_up_unknown(self, pending: Pending[CommitResult]) -> None:
+        """When the brokers know the id of a topic no more, the topic is looked up at once."""
+        cluster, home = self._core.cluster, self._home
 
         def look_up(done: Pending[CommitResult]) -> None:
             if done.cancelled() or done.exception() is not None:
@@ -90,7 +99,6 @@ class RecreatedTopics:
                 home.later(0, lambda: cluster.refresh_later(0))
 
         pending.add_done_callback(look_up)
-        return pending
 
     def now(self, partition: TopicPartition) -> uuid.UUID | None:
         """The id of the topic that bears a partition's name now, None when it is not known."""

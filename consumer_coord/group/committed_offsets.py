@@ -59,7 +59,6 @@ logger = get_logger(__name__)
 #: A member may have this many callers waiting for commits; more means that the application does not await them.
 MOST_WAITING = 10_000
 
-
 #: A topic that the coordinator does not know may be new; one that it does not know for so long does not exist (any more).
 _UNKNOWN_TOPIC_S = 0.5
 
@@ -523,13 +522,11 @@ class CommittedOffsets:
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         async for attempt in retrying(self._backoff, deadline, what="OffsetFetch"):
             with attempt:
-                used, broker = self._member.fetches_as, await self._link.find(deadline)
+                broker = await self._link.find(deadline)
+                used = self._member.fetches_as
+                asks = used.member_id or None
                 request = offset_fetch(
-                    self._group_id,
-                    partitions,
-                    require_stable=True,
-                    member_id=used.member_id or None,
-                    member_epoch=used.generation_id,
+                    self._group_id, partitions, require_stable=True, member_id=asks, member_epoch=used.generation_id
                 )
                 answer = await self._link.ask(
                     broker, request, timeout_ms=self._request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)

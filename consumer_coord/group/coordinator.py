@@ -245,8 +245,19 @@ class ConsumerCoordinator:
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
         """Commit positions with our generation; for each partition None, or why not.  See ``committed_offsets.py``."""
+        return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids)
+
+    def start_commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_ms: float | None = None,
+        ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
+    ) -> asyncio.Future[CommitResult]:
+        """The same, whose place among the commits is taken when this returns; on the loop."""
         limit = self._timeout(timeout_ms)
-        return await self.offsets.commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
+        return self.offsets.start_commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -32,6 +32,23 @@ REFRESH_AFTER = 0.8
 
 #: ``oauth_cb`` of confluent-kafka: ``oauth_cb(config) -> (token, expiry_s[, principal[, extensions]])``.
 OAuthCallback = Callable[[str | None], tuple[Any, ...]]
+
+
+@runtime_checkable
+class KeptTokens(Protocol):
+    """An ``oauth_cb`` of this package, which keeps its token for both planes."""
+
+    @property
+    def told_as(self) -> str:
+        """The settings that it was made from, for messages."""
+
+    def forget(self, value: str) -> None:
+        """A broker refused this token: get another one next time."""
+
+
+def told_as(callback: Any) -> str:
+    """What a message about tokens calls their source."""
+    return callback.told_as if isinstance(callback, KeptTokens) else "oauth_cb"
 
 
 class Exchange(Protocol):
@@ -197,6 +214,8 @@ class TokenSource:
         self._environment = environment
         self._token: Token | None = None
         self._lock = asyncio.Lock()
+        #: What messages call the callback.
+        self.told_as = told_as(callback)
 
     async def token(self) -> Token:
         """A token that has not expired.
@@ -226,6 +245,9 @@ class TokenSource:
 
     def forget(self) -> None:
         """The broker refused the token held: ask for another one next time."""
+        callback: object = self._callback
+        if self._token is not None and isinstance(callback, KeptTokens):
+            callback.forget(self._token.value)
         self._token = None
 
     async def _fetch(self) -> Token:
@@ -233,12 +255,14 @@ class TokenSource:
         pending: Awaitable[tuple[Any, ...]] = self._environment.run_blocking(lambda: self._callback(self._config))
         try:
             returned = await pending
+        except CoordinatorError as error:
+            raise AuthenticationError(str(error)) from error
         except Exception as error:
             raise AuthenticationError(f"oauth_cb raised {type(error).__name__}: {error}") from error
         token = parse_token(returned, asked_at_ms)
         late_ms = self._environment.wall_clock_ms() - token.expires_at_ms
         if late_ms >= 0:
-            raise AuthenticationError(f"oauth_cb returned a token that expired {late_ms / 1000:.0f} s ago")
+            raise AuthenticationError(f"{self.told_as} returned a token that expired {late_ms / 1000:.0f} s ago")
         return token
 
 
@@ -269,8 +293,18 @@ class OAuthBearer:
 
     source: TokenSource = attrs.field(repr=False)
     name = "OAUTHBEARER"
-    who = "the token of oauth_cb"
-    remedy = "check what oauth_cb returns: its audience, scope and expiry against what the listener validates"
+
+    @property
+    def who(self) -> str:
+        """Where the token comes from."""
+        return f"the token of {self.source.told_as}"
+
+    @property
+    def remedy(self) -> str:
+        """What the listener checks of a token."""
+        told = self.source.told_as
+        what = "what oauth_cb returns: its" if told == "oauth_cb" else f"{told}: the token's"
+        return f"check {what} audience, scope and expiry against what the listener validates"
 
     def start(self) -> Exchange:
         """Begin an authentication."""

@@ -66,22 +66,22 @@ _SSL_SETTINGS = frozenset(
 _SASL_SETTINGS = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.oauthbearer.config", "oauth_cb"}
 )
+#: What narrows librdkafka's TLS and has no counterpart in Python's, which keeps OpenSSL's defaults.
+_DATA_PLANE_ONLY = ("ssl.sigalgs.list", "ssl.providers")
+#: OpenSSL's names of curves that Python knows by another one.
+_CURVES = {"P-256": "prime256v1", "P-384": "secp384r1", "P-521": "secp521r1"}
 #: Settings of librdkafka's that this plane cannot honour, and what to do instead.
 _REFUSED = {
-    "ssl.sigalgs.list": "Python's TLS has no such setting; leave it out, or restrict the algorithms in openssl.cnf",
-    "ssl.providers": "Python's TLS uses OpenSSL's default provider; leave it out",
     "ssl.engine.location": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
     "ssl.engine.id": "OpenSSL engines are not supported; give the key as ssl.key.location or ssl.key.pem",
     "ssl.ca.certificate.stores": "Windows certificate stores are not supported; give ssl.ca.location",
     "ssl.truststore.location": "that is Java's name; give the CA's certificates in PEM format as ssl.ca.location",
     "ssl.truststore.password": "that is Java's name; give the CA's certificates in PEM format as ssl.ca.location",
     "sasl.jaas.config": "that is Java's way; give sasl.username and sasl.password",
-    "enable.sasl.oauthbearer.unsecure.jwt": "give an oauth_cb that makes the unsecured token",
-    "sasl.oauthbearer.method": "only 'default' is supported; give an oauth_cb that asks the identity provider",
 }
 _REFUSED_FAMILIES = {
     "sasl.kerberos.": "GSSAPI (Kerberos) is not supported; use SCRAM-SHA-512, PLAIN over SASL_SSL, or OAUTHBEARER",
-    "sasl.oauthbearer.": "only sasl.oauthbearer.config is supported; give an oauth_cb that asks the identity provider",
+    "sasl.oauthbearer.": "librdkafka has no such setting; give an oauth_cb that asks the identity provider",
 }
 
 
@@ -111,18 +111,20 @@ def load(settings: Mapping[str, Any]) -> Security:
     protocol = str(given.pop("security.protocol", "plaintext")).lower()
     if protocol not in PROTOCOLS:
         raise ConfigurationError(f"security.protocol={protocol!r} must be one of {', '.join(PROTOCOLS)}")
+    for key in (key for key in list(given) if key.startswith("https.")):
+        # For the token endpoint alone, which is asked elsewhere.
+        del given[key]
+    for key in _DATA_PLANE_ONLY:
+        if given.pop(key, None) and protocol.endswith("ssl"):
+            _warn_once(f"{key} holds for the data plane alone: Python's TLS, which the control plane uses, has no such setting")
     _check_known(given)
     sasl = {key: value for key, value in given.items() if key in _SASL_SETTINGS}
     tls = {key: value for key, value in given.items() if key in _SSL_SETTINGS}
     if sasl and not protocol.startswith("sasl_"):
         # As librdkafka does: one dictionary may serve several listeners.
-        logger.warning(
-            "%s without SASL have no effect: set security.protocol to sasl_ssl or sasl_plaintext", _names(sasl)
-        )
+        logger.warning("%s without SASL have no effect: set security.protocol to sasl_ssl or sasl_plaintext", _names(sasl))
     if tls and not protocol.endswith("ssl"):
-        logger.warning(
-            "%s without TLS have no effect: set security.protocol to %s", _names(tls), "sasl_ssl" if sasl else "ssl"
-        )
+        logger.warning("%s without TLS have no effect: set security.protocol to %s", _names(tls), "sasl_ssl" if sasl else "ssl")
     mechanism = _check_sasl(sasl) if protocol.startswith("sasl_") else ""
     if mechanism == "PLAIN" and protocol == "sasl_plaintext":
         _warn_once(
@@ -153,8 +155,6 @@ def _names(settings: Mapping[str, Any]) -> str:
 
 
 def _check_known(given: dict[str, Any]) -> None:
-    if given.get("sasl.oauthbearer.method") == "default":
-        del given["sasl.oauthbearer.method"]
     for key in given:
         if key in _SSL_SETTINGS or key in _SASL_SETTINGS:
             continue
@@ -230,11 +230,18 @@ def _ssl_context(tls: Mapping[str, Any]) -> ssl.SSLContext:
                 "ssl.cipher.suites names no cipher that OpenSSL knows; it takes OpenSSL's names, and those of TLS 1.2 only"
             ) from None
     if "ssl.curves.list" in tls:
-        try:
-            context.set_ecdh_curve(str(tls["ssl.curves.list"]))
-        except ValueError:
-            raise ConfigurationError("ssl.curves.list: Python's TLS takes one curve here, such as prime256v1") from None
+        _curves(context, str(tls["ssl.curves.list"]))
     return context
+
+
+def _curves(context: ssl.SSLContext, listed: str) -> None:
+    if ":" in listed:
+        _warn_once("ssl.curves.list with several curves holds for the data plane alone: Python's TLS takes one, or all")
+        return
+    try:
+        context.set_ecdh_curve(_CURVES.get(listed, listed))
+    except ValueError:
+        raise ConfigurationError(f"ssl.curves.list={listed!r} names no curve that Python's OpenSSL knows") from None
 
 
 def _verification(context: ssl.SSLContext, tls: Mapping[str, Any]) -> None:

@@ -190,6 +190,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _check_security(config: Config) -> None:
     given = config.client.security
     if given:
+        from consumer_coord.consumer.oauth.settings import with_oauth_callback
         from consumer_coord.net import security
 
         protocol = str(given.get("security.protocol") or "plaintext")
@@ -201,7 +202,7 @@ def _check_security(config: Config) -> None:
                 " sasl_plaintext, or leave them out"
             )
         try:
-            security.load(given)
+            security.load(with_oauth_callback(given))
         except ConfigurationError as error:
             raise ConfigurationError(f"a kafka.* option is wrong: {error}") from error
 

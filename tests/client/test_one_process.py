@@ -169,6 +169,32 @@ def test_ctrl_c_while_each_step_waits_leaves_a_consumer_that_goes_on(kafka: Embe
         signal.signal(signal.SIGALRM, former)
 
 
+def test_a_close_in_a_signal_handler_that_interrupts_a_poll_is_refused(kafka: EmbeddedKafka) -> None:
+    with GroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP}) as one:
+        found: list[Any] = []
+
+        def close(*_: object) -> None:
+            found.append(_raised(one.close))
+            one.wakeup()
+
+        def interrupt() -> None:
+            while not one._user:
+                threading.Event().wait(0.01)
+            os.kill(os.getpid(), signal.SIGALRM)
+
+        former = signal.signal(signal.SIGALRM, close)
+        try:
+            threading.Thread(target=interrupt, daemon=True).start()
+            with pytest.raises(WakeupError):
+                one.poll(DEADLINE_S)
+        finally:
+            signal.signal(signal.SIGALRM, former)
+        assert isinstance(found[0], ConcurrentUseError)
+        assert "interrupts another one of the same thread" in str(found[0])
+        # It is still open.
+        assert one.poll(0) is None
+
+
 def test_a_blocking_call_on_the_loops_own_thread_is_refused(kafka: EmbeddedKafka) -> None:
     with BlockingCoordinator({"bootstrap.servers": kafka.bootstrap_servers, "group.id": GROUP}) as coordinator:
         found: list[Any] = []

@@ -61,6 +61,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "commit a row without an offset": lambda c: c.commit(offsets=rows("t", 0), asynchronous=False),
     "commit a number": lambda c: c.commit(7),
     "commit rows that are none": lambda c: c.commit(offsets=[7]),
+    "store the offset of a message with an error": lambda c: c.store_offsets(Message(error=KafkaError(KafkaError._FAIL))),
     "commit a message with an error": lambda c: c.commit(Message(error=KafkaError(KafkaError._PARTITION_EOF))),
     "commit a message and rows": lambda c: c.commit(Message(topic="t", partition=0, offset=3), rows("t", 0, offset=3)),
     "commit with an unknown keyword": lambda c: c.commit(nosuch=1),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition, cimpl
 
 from tests.dropin.world import DEADLINE_S, World, rows
 
@@ -225,8 +225,34 @@ def commit_nothing_in_a_poll_loop(w: World) -> Any:
 def commit_offsets_with_metadata(w: World) -> Any:
     topic = w.topic(records=3)
     c = w.consumer()
-    c.commit(offsets=[TopicPartition(topic, 0, 2, metadata="note")], asynchronous=False)
-    return [row.metadata for row in c.committed(rows(topic, 0), DEADLINE_S)]
+    found: list[Any] = []
+    for row in (TopicPartition(topic, 0, 2), *(TopicPartition(topic, 0, 2, text) for text in ("note", "नमस्ते", ""))):
+        told = c.commit(offsets=[row], asynchronous=False)
+        found.append([one.metadata for one in (*told, *c.committed(rows(topic, 0), DEADLINE_S))])
+    return found
+
+
+@program
+def metadata_that_another_consumer_committed(w: World) -> Any:
+    topic = w.topic()
+    theirs = cimpl.Consumer(w.settings())
+    theirs.commit(offsets=[TopicPartition(topic, 0, 2, "theirs")], asynchronous=False)
+    c = w.consumer()
+    found = [c.committed(rows(topic, 0), DEADLINE_S)[0].metadata]
+    c.commit(offsets=[TopicPartition(topic, 0, 2, "ours")], asynchronous=False)
+    found.append(theirs.committed(rows(topic, 0), DEADLINE_S)[0].metadata)
+    theirs.close()
+    return found
+
+
+@program
+def what_a_closed_consumer_says(w: World) -> Any:
+    c = w.consumer()
+    c.close()
+    try:
+        c.memberid()
+    except RuntimeError as error:
+        return error.args[0]
 
 
 @program

@@ -81,10 +81,9 @@ FATES: dict[str, Fate] = {
         " api.version.fallback.ms broker.version.fallback plugin.library.paths coordinator.query.interval.ms"
         " queued.min.messages queued.max.messages.kbytes fetch.wait.max.ms fetch.queue.backoff.ms"
         " fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes fetch.min.bytes fetch.error.backoff.ms"
-        " enable.partition.eof check.crcs client.dns.lookup enable.metrics.push https.ca.location https.ca.pem"
+        " enable.partition.eof check.crcs client.dns.lookup enable.metrics.push"
         " builtin.features enabled_events",
     ),
-    "sasl.oauthbearer.method": Fate(BOTH, "`default` alone; give an `oauth_cb` instead of `oidc`"),
     "debug": Fate(PASSED, "librdkafka's own log; the group's is the logger `consumer_coord.group`"),
     **_all(
         NONE,
@@ -99,8 +98,11 @@ FATES: dict[str, Fate] = {
         " interceptors consume_cb rebalance_cb offset_commit_cb",
         "a pointer of C: confluent-kafka refuses it too",
     ),
-    **_all(REFUSED, "ssl.sigalgs.list", "Python's TLS has no such setting; restrict the algorithms in openssl.cnf"),
-    **_all(REFUSED, "ssl.providers", "Python's TLS uses OpenSSL's default provider"),
+    **_all(
+        PASSED,
+        "ssl.sigalgs.list ssl.providers",
+        "for the data plane alone, and a warning says so: Python's TLS has no such setting",
+    ),
     **_all(REFUSED, "ssl.engine.location ssl.engine.id", "OpenSSL engines are not supported; give the key as a file or text"),
     **_all(REFUSED, "ssl.ca.certificate.stores", "Windows certificate stores are not supported; give `ssl.ca.location`"),
     **_all(
@@ -109,9 +111,12 @@ FATES: dict[str, Fate] = {
         " sasl.kerberos.min.time.before.relogin",
         "GSSAPI is not supported; use SCRAM, PLAIN over TLS, or OAUTHBEARER",
     ),
+    "sasl.oauthbearer.metadata.authentication.type": Fate(BOTH, "`none`, `azure_imds`; librdkafka itself has no `aws_iam`"),
+    "ssl.curves.list": Fate(BOTH, "several curves: for the data plane alone, and a warning says so"),
+    **_all(BOTH, "https.ca.location https.ca.pem", "for the token endpoint"),
     **_all(
-        REFUSED,
-        "enable.sasl.oauthbearer.unsecure.jwt sasl.oauthbearer.client.id"
+        BOTH,
+        "enable.sasl.oauthbearer.unsecure.jwt sasl.oauthbearer.method sasl.oauthbearer.client.id"
         " sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret"
         " sasl.oauthbearer.client.secret sasl.oauthbearer.scope sasl.oauthbearer.extensions"
         " sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.sub.claim.name sasl.oauthbearer.grant.type"
@@ -120,8 +125,7 @@ FATES: dict[str, Fate] = {
         " sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.claim.aud"
         " sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss"
         " sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds"
-        " sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.jwt.template.file"
-        " sasl.oauthbearer.metadata.authentication.type",
-        "both planes need the same token: give an `oauth_cb` that makes it or asks the identity provider",
+        " sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.jwt.template.file",
+        "one token for both planes, asked for or made by this package",
     ),
 }

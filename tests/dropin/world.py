@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition, cimpl
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition, cimpl
 
 from consumer_coord.broker.server import EmbeddedKafka
 
@@ -142,7 +142,8 @@ class World:
         try:
             return self.seen(function())
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the program observes
-            code = error.args[0].code() if isinstance(error, KafkaException) and error.args else None
+            told = error.args[0] if error.args else None
+            code = told.code() if isinstance(told, KafkaError) else None
             return Raised(tuple(one.__name__ for one in type(error).__mro__), code)
 
     def seen(self, value: Any) -> Any:

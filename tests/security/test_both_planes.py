@@ -15,6 +15,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
 from consumer_coord.consumer.librdkafka.security import guarded, refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
+from tests.security.token_endpoint import Provider, token
 from tests.support.kafka_cluster import unique_name
 from tests.support.secrets import found_in, made_up
 from tests.support.secured import SecuredKafka, unsecured_token
@@ -46,16 +47,18 @@ def topics(secured: SecuredKafka) -> Mapping[str, str]:
 
 
 def consumer(settings: Mapping[str, Any], group: str = GROUP) -> GroupConsumer:
-    return GroupConsumer({
-        **settings,
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "session.timeout.ms": 6_000,
-        "poll.raises.errors": True,
-        # librdkafka's own lines about failures go to standard error, which is searched for secrets, too.
-        "log_level": 3,
-    })
+    return GroupConsumer(
+        {
+            **settings,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6_000,
+            "poll.raises.errors": True,
+            # librdkafka's own lines about failures go to standard error, which is searched for secrets, too.
+            "log_level": 3,
+        }
+    )
 
 
 def messages(settings: Mapping[str, Any], topic: str, group: str = GROUP) -> Iterator[Message]:
@@ -89,6 +92,26 @@ def test_one_dictionary_secures_both_planes(
     secured: SecuredKafka, topics: Mapping[str, str], listener: str, mechanism: str | None
 ) -> None:
     assert read_all(secured.settings(listener, mechanism), topics["read"]) == RECORDS
+
+
+def test_tokens_of_librdkafkas_own_ways_secure_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:
+    """An identity provider (OIDC), asked once for both planes, and an unsecured token."""
+    settings = {**secured.settings("SASL", "OAUTHBEARER"), "oauth_cb": None}
+    provider = Provider({"access_token": token("alice")})
+    with provider.running() as url:
+        by_provider = {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": url,
+            "sasl.oauthbearer.client.id": "billing",
+            "sasl.oauthbearer.client.secret": made_up("client-secret"),
+        }
+        assert read_all({**settings, **by_provider}, topics["read"]) == RECORDS
+    assert len(provider.asked) == 1
+    unsecured = {
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+        "sasl.oauthbearer.config": "principal=alice scope=kafka",
+    }
+    assert read_all({**settings, **unsecured}, topics["read"]) == RECORDS
 
 
 def test_a_session_that_ends_is_renewed_on_both_planes(secured: SecuredKafka, topics: Mapping[str, str]) -> None:

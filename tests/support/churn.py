@@ -20,6 +20,7 @@ from tests.support.churn_checks import Batch, Moved
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.processes import wait_until
+from tests.support.real_kafka import RealKafka
 
 #: A member frozen for the first outlives it, for the second it does not: the session timeout lies between.
 FREEZES_S = (2.0, 9.0)
@@ -143,9 +144,13 @@ class Group:
         set_consumer_timeouts(kafka.admin, group, session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS)
         self._setup = {"client": client, "topics": [topic], "batch": batch, "members": ["1"], "does": "commit"}
 
+    def config(self, protocol: str | None = None) -> Mapping[str, Any]:
+        """The settings of a member."""
+        return self._config[protocol or self.protocol]
+
     def start(self, protocol: str | None = None) -> ChurnMember:
         """One more member."""
-        setup = {**self._setup, "config": self._config[protocol or self.protocol]}
+        setup = {**self._setup, "config": self.config(protocol)}
         member = ChurnMember(setup, f"{self._setup['client']} {len(self.members) + 1} of {self.group}")
         self.members.append(member)
         self.living.append(member)
@@ -249,6 +254,21 @@ def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> M
             counts[f"{kind} for {protocol}"] = counts.get(f"{kind} for {protocol}", 0) + 1
             time.sleep(chance.uniform(0.2, 1.0))
     return counts
+
+
+def roll(kafka: RealKafka, brokers: int) -> Callable[[Group, float, int], Mapping[str, int]]:
+    """What restarts all brokers in good order, one after the other; again until the seconds are over."""
+
+    def rolling_restart(group: Group, seconds: float, seed: int) -> Mapping[str, int]:
+        ends, restarted = time.monotonic() + seconds, 0
+        while time.monotonic() < ends or restarted < brokers:
+            kafka.restart(restarted % brokers + 1)
+            restarted += 1
+            # Until the replicas are in sync again the next one would take partitions away.
+            time.sleep(1.0)
+        return {"broker restarted": restarted}
+
+    return rolling_restart
 
 
 class SteadyProducer:

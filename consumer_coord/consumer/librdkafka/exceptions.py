@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -55,7 +54,8 @@ def _both(kind: type[CoordinatorError]) -> Any:
 def _make(kind: type[CoordinatorError]) -> Any:
 
     def __init__(self: Any, error: KafkaError, message: str, code: int) -> None:  # noqa: N807
-        Exception.__init__(self, error)
+        # As confluent-kafka raises it, which makes a plain RuntimeError of a closed consumer.
+        Exception.__init__(self, message if issubclass(kind, ClosedError) else error)
         self._message = message
         self.code = code
 
@@ -97,30 +97,31 @@ def raise_cause(error: CallbackError) -> NoReturn:
     raise cause from cause.__cause__
 
 
-@contextmanager
-def drop_in_exceptions() -> Iterator[None]:
-    """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
-    try:
-        with kafka_exceptions():
-            yield
-    except CallbackError as error:
-        raise_cause(error)
-
-
 class _Converting:
-    """A class and not a generator: it is entered by every poll."""
+    """A class and not a generator: it is entered by every poll and commit."""
 
-    __slots__ = ()
+    __slots__ = ("_bare_callbacks",)
+
+    def __init__(self, *, bare_callbacks: bool) -> None:
+        self._bare_callbacks = bare_callbacks
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._bare_callbacks and isinstance(error, CallbackError):
+            raise_cause(error)
         if isinstance(error, CoordinatorError):
             raise_converted(error)
 
 
-_CONVERTING = _Converting()
+_CONVERTING = _Converting(bare_callbacks=False)
+_DROP_IN = _Converting(bare_callbacks=True)
+
+
+def drop_in_exceptions() -> AbstractContextManager[None]:
+    """The same as :func:`kafka_exceptions`, and exceptions of callbacks as they are."""
+    return _DROP_IN
 
 
 def kafka_exceptions() -> AbstractContextManager[None]:

@@ -13,10 +13,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
+from consumer_coord.consumer.oauth.settings import with_oauth_callback
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import copy_of
-from consumer_coord.net.sasl import parse_token
+from consumer_coord.net.sasl import KeptTokens, parse_token, told_as
 from consumer_coord.net.security import cipher_suites
 from consumer_coord.printable import get_logger
 from consumer_coord.wire import error_codes
@@ -41,8 +42,12 @@ def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError 
     """Our error for one of librdkafka's that is about security and that trying again cannot help; None for any other."""
     code, told = error.code(), _without_secrets(error.str(), settings)
     if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(told):
-        by_token = settings.get("oauth_cb") is not None
-        remedy = "what oauth_cb returns" if by_token else "sasl.mechanism, sasl.username and sasl.password"
+        callback = with_oauth_callback(settings).get("oauth_cb")
+        if isinstance(callback, KeptTokens):
+            remedy = callback.told_as
+        else:
+            by_token = callback is not None
+            remedy = "what oauth_cb returns" if by_token else "sasl.mechanism, sasl.username and sasl.password"
         return AuthenticationError(f"data plane: {told}; check {remedy}")
     if code == KafkaError._SSL and _REFUSED_TLS.search(told):
         return AuthenticationError(
@@ -54,7 +59,7 @@ def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError 
 
 
 def _without_secrets(text: str, settings: Mapping[str, Any]) -> str:
-    for key in ("sasl.password", "ssl.key.password", "ssl.keystore.password"):
+    for key in ("sasl.password", "ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.client.secret"):
         secret = settings.get(key)
         if isinstance(secret, str) and secret:
             text = text.replace(secret, "***")
@@ -126,7 +131,7 @@ def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises :class:`AuthenticationError` at once when it has no token to give: the consumer's constructor would wait ten
     seconds for one.
     """
-    made = with_tls_floor(settings)
+    made = with_tls_floor(with_oauth_callback(settings))
     if callable(made.get("oauth_cb")):
         made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
     return made
@@ -164,11 +169,13 @@ class _Tokens:
         self._callback = callback
         try:
             first = callback(config)
+        except CoordinatorError as error:
+            raise AuthenticationError(f"data plane: {error}") from error
         except Exception as error:
             raise AuthenticationError(f"data plane: oauth_cb raised {type(error).__name__}: {error}") from error
         token = parse_token(first, time.time() * 1000)
         if token.expires_at_ms <= time.time() * 1000:
-            raise AuthenticationError("data plane: oauth_cb returned a token that has expired")
+            raise AuthenticationError(f"data plane: {told_as(callback)} returned a token that has expired")
         self._first: tuple[Any, ...] | None = first
 
     def __call__(self, config: str | None) -> tuple[Any, ...]:
@@ -179,5 +186,6 @@ class _Tokens:
             return self._callback(config)
         except Exception as error:
             # librdkafka hears of it and asks again in ten seconds; until the token expires nothing is lost.
-            logger.warning("data plane: oauth_cb raised %s: %s; it is asked again", type(error).__name__, error)
+            told = "" if isinstance(error, CoordinatorError) else f"oauth_cb raised {type(error).__name__}: "
+            logger.warning("data plane: %s%s; it is asked again", told, error)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer_coord.errors import CoordinatorError
+from consumer_coord.errors import CoordinatorError, DisconnectedError
 from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.leaving import LEAVE_LOOKUP_MS
 from consumer_coord.group.protocol import MemberContext
@@ -21,12 +21,18 @@ async def say_goodbye(context: MemberContext, member_id: str, deadline: Deadline
     request = requests.goodbye(config, member_id, for_good=for_good)
     found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))
     code = codes.NONE
-    for _ in range(2):
+    for is_last in (False, True):
         try:
             broker = await link.find(found)
             answer = await context.cluster.request(
                 broker, request, timeout_ms=config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
             )
+        except DisconnectedError as error:
+            # A request before it may have been what the broker did not answer; that it hears this one twice does no harm.
+            if is_last or deadline.passed:
+                log.warning("the coordinator did not confirm that we left: %s", error)
+                return
+            continue
         except CoordinatorError as error:
             log.warning("the coordinator did not confirm that we left: %s", error)
             return

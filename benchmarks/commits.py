@@ -1,0 +1,106 @@
+"""Benchmark (k): what an application pays that commits each message.
+
+``python -m benchmarks.commits [--rounds 3] [--records 20000]``
+
+*asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` that is told of each; *synchronous*: with
+``asynchronous=False``, for a twentieth of the records.  Everything is in one process, the clients take turns within each round.
+Processor time is that of the whole process, of librdkafka's threads and of our loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from confluent_kafka import Consumer, Producer
+
+from benchmarks import cluster
+from benchmarks.table import markdown, median, number
+from consumer_coord import GroupConsumer
+from tests.support.kafka_cluster import KafkaCluster, unique_name
+
+KINDS: dict[str, Any] = {"confluent-kafka": Consumer, "ours": GroupConsumer}
+_DEADLINE_S = 60.0
+
+
+@attrs.frozen
+class Measured:
+    """One run."""
+
+    per_s: float
+    cpu_us: float
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchronous: bool) -> Measured:
+    """Poll and commit ``records`` messages one by one."""
+    told = 0
+
+    def on_commit(error: object, rows: object) -> None:
+        nonlocal told
+        assert error is None, error
+        told += 1
+
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": unique_name("commits"),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": "range",
+        "on_commit": on_commit,
+    }
+    consumer = kind(settings)
+    consumer.subscribe([topic])
+    assert consumer.poll(_DEADLINE_S) is not None
+    began, cpu_s = time.perf_counter(), _cpu_s()
+    taken = 0
+    while taken < records:
+        message = consumer.poll(_DEADLINE_S)
+        assert message is not None
+        assert message.error() is None
+        consumer.commit(message, asynchronous=asynchronous)
+        taken += 1
+    took_s, cpu_s = time.perf_counter() - began, _cpu_s() - cpu_s
+    consumer.close()
+    assert not asynchronous or told == records
+    return Measured(records / took_s, cpu_s / records * 1e6)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.commits", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=20_000)
+    chosen = parser.parse_args(arguments)
+    cases = {"asynchronous": chosen.records, "synchronous": max(1, chosen.records // 20)}
+    found: dict[str, list[Measured]] = {}
+    with cluster.broker() as kafka:
+        topic = unique_name("records")
+        kafka.create_topic(topic, 4)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for record in range(chosen.records + 1):
+            producer.produce(topic, b"x" * 100, partition=record % 4)
+            producer.poll(0)
+        assert producer.flush(_DEADLINE_S) == 0
+        for _ in range(chosen.rounds):
+            for case, records in cases.items():
+                for name, kind in KINDS.items():
+                    measured = measure(kafka, kind, topic, records, asynchronous=case == "asynchronous")
+                    found.setdefault(f"{name}, {case}", []).append(measured)
+    rows = [
+        [name, number(median([one.per_s for one in all_of])), number(median([one.cpu_us for one in all_of]))]
+        for name, all_of in found.items()
+    ]
+    print(markdown(["client", "messages/s", "CPU us a message"], rows))
+
+
+if __name__ == "__main__":
+    main()

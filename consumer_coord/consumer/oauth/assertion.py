@@ -1,0 +1,104 @@
+"""Assertions of the JWT bearer grant (RFC 7523): read from a file, or made and signed here."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from consumer_coord.errors import AuthenticationError, ConfigurationError
+
+_KEY_KINDS = {"RS256": "RSAKey", "ES256": "ECKey"}
+ALGORITHMS = tuple(_KEY_KINDS)
+
+
+@attrs.frozen
+class AssertionFile:
+    """``sasl.oauthbearer.assertion.file``, read anew each time: another process renews it."""
+
+    path: str
+
+    def __call__(self) -> str:
+        """The assertion."""
+        return _read("sasl.oauthbearer.assertion.file", self.path).strip()
+
+
+@attrs.frozen
+class SignedAssertion:
+    """An assertion signed with the application's private key."""
+
+    algorithm: str
+    #: Claims that the settings give: ``sub``, ``iss``, ``aud``.
+    claims: Mapping[str, str]
+    key_file: str | None = None
+    key_pem: str | None = attrs.field(default=None, repr=False)
+    passphrase: str | None = attrs.field(default=None, repr=False)
+    #: A JSON file with a ``header`` and a ``payload`` to begin with.
+    template_file: str | None = None
+    lives_s: int = 300
+    #: So far in the past it begins to hold, for clocks that differ.
+    backdated_s: int = 60
+    with_id: bool = False
+
+    def __call__(self) -> str:
+        """A new one.  Raises :class:`AuthenticationError` when key or template cannot be used."""
+        header, payload = self._template()
+        now_s = int(time.time())
+        header.update(alg=self.algorithm, typ="JWT")
+        payload.update(iat=now_s, exp=now_s + self.lives_s, nbf=now_s - self.backdated_s, **self.claims)
+        if self.with_id:
+            payload["jti"] = str(uuid.uuid4())
+        return self._signed(header, payload)
+
+    def _template(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self.template_file is None:
+            return {}, {}
+        setting = "sasl.oauthbearer.assertion.jwt.template.file"
+        try:
+            found = json.loads(_read(setting, self.template_file))
+            header, payload = found["header"], found["payload"]
+        except (ValueError, KeyError, TypeError):
+            header = payload = None
+        if not isinstance(header, dict) or not isinstance(payload, dict):
+            raise AuthenticationError(f"{setting}={self.template_file} must be a JSON object with 'header' and 'payload'")
+        return header, payload
+
+    def _signed(self, header: dict[str, Any], payload: dict[str, Any]) -> str:
+        jwt, jwk, errors = signing_library()
+        pem = self.key_pem if self.key_file is None else _read("sasl.oauthbearer.assertion.private.key.file", self.key_file)
+        kind = getattr(jwk, _KEY_KINDS[self.algorithm])
+        try:
+            key = kind.import_key(pem, password=self.passphrase)
+            signed: str = jwt.encode(header, payload, key, algorithms=[self.algorithm])
+        except (ValueError, TypeError, errors.JoseError) as error:
+            # Its text may quote the key: only the kind of error travels on.
+            raise AuthenticationError(
+                f"sasl.oauthbearer.assertion.private.key.* holds no private key in PEM format for {self.algorithm} that"
+                f" sasl.oauthbearer.assertion.private.key.passphrase opens ({type(error).__name__})"
+            ) from None
+        return signed
+
+
+def signing_library() -> tuple[Any, Any, Any]:
+    """joserfc's modules; raises :class:`ConfigurationError` where it is not installed."""
+    try:
+        jwt, jwk, errors = (importlib.import_module(f"joserfc.{name}") for name in ("jwt", "jwk", "errors"))
+    except ImportError:
+        raise ConfigurationError(
+            "sasl.oauthbearer.assertion.private.key.* needs the joserfc package (pip install joserfc); or let another"
+            " program write the assertion to a file, and give sasl.oauthbearer.assertion.file"
+        ) from None
+    return jwt, jwk, errors
+
+
+def _read(setting: str, path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AuthenticationError(f"{setting}={path} cannot be read: {error}") from error
