@@ -82,6 +82,8 @@ def measure(
         join_s = (watch.settle(members + 1) - began) / 1e9
         unowned = watch.unowned_s(began)
         generations = first[0].usage()["generation"] - generation
+        # Else it would leave right after a heartbeat, a second after the last partition moved: the worst moment.
+        time.sleep(phase * CONFIG["heartbeat.interval.ms"] / 1000)
         began = joiner.close_member(0)
         leave_s = (watch.settle(members) - began) / 1e9
         death_s = float("nan")
@@ -120,8 +122,11 @@ def compare(
     return results
 
 
-def table(results: dict[str, list[Run]]) -> str:
-    """Medians, and the join as a multiple of the first row's; without figures: it never settled."""
+def table(results: dict[str, list[Run]], floor_s: float | None = None) -> str:
+    """Medians, and the join as a multiple of the first row's; without figures: it never settled.
+
+    ``floor_s``: what a join and a leave take at the least, where every process has to hear of it by a heartbeat.
+    """
     rows = []
     medians = {
         name: {measure_: median([getattr(run, measure_) for run in runs]) for measure_ in MEASURES}
@@ -130,6 +135,9 @@ def table(results: dict[str, list[Run]]) -> str:
     first = next(iter(medians.values()))
     for name, row in medians.items():
         rows.append([name, *(number(row[measure_]) for measure_ in MEASURES), number(row["join"] / first["join"])])
+    if floor_s is not None:
+        floors = (number(floor_s) if measure_ in ("join", "leave") else "" for measure_ in MEASURES)
+        rows.append(["floor: the wait for a heartbeat", *floors, number(floor_s / first["join"])])
     return markdown(["client", *MEASURES, "join / first row"], rows)
 
 
@@ -146,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for members in options.members:
         found = compare(variants, members, options.rounds, across=options.across, death=not options.no_death)
         where = "one process per member" if options.across else "one process"
-        print(f"\n{members} members, {where}, medians of {options.rounds}:\n\n{table(found)}", flush=True)
+        # Of the rounds' moments within the interval the middle one.
+        floor_s = CONFIG["heartbeat.interval.ms"] / 2000 if options.across else None
+        print(f"\n{members} members, {where}, medians of {options.rounds}:\n\n{table(found, floor_s)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -77,16 +77,26 @@ def _deal_blocks(
     ``start_of`` is moved behind the blocks that were dealt.
     """
     dealt = 0
+    owners = [gains[member] for member in takers]
+    shared: dict[tuple[int, int], list[Sequence[int]]] = {}
     for topic, numbers in partitions.items():
         size = min(len(numbers) // len(takers), most - dealt)
         if size < run:
             continue
-        start = 0
-        for member in takers:
-            stop = start + size
-            add(gains[member], topic, numbers[start:stop])
-            start = stop
-        start_of[topic] = start
+        end = size * len(takers)
+        # Topics have few different sizes, and ranges can be shared.
+        key = (len(numbers), size) if isinstance(numbers, range) and numbers == range(len(numbers)) else None
+        blocks = shared.get(key) if key else None
+        if blocks is None:
+            blocks = [numbers[start : start + size] for start in range(0, end, size)]
+            if key:
+                shared[key] = blocks
+        for own, block in zip(owners, blocks, strict=True):
+            if topic in own:
+                add(own, topic, block)
+            else:
+                own[topic] = block
+        start_of[topic] = end
         dealt += size
     return dealt
 

@@ -66,6 +66,10 @@ class _Listener:
         for connection in tuple(self._connections):
             connection.close()
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._connections)
+
     def close_idle(self, before: float) -> None:
         for connection in tuple(self._connections):
             if connection.last_used < before:
@@ -211,6 +215,11 @@ class EmbeddedKafka:
             return {topic.name: len(topic.partitions) for topic in topics if not topic.internal}
 
         return self._call(present)
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections clients have to its brokers just now."""
+        return self._call(lambda: sum(listener.open_connections for listener in self._listeners))
 
     def create_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
         """Add a topic."""

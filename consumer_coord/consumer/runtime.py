@@ -29,6 +29,8 @@ from consumer_coord.group.application import Application
 from consumer_coord.net import security
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Authenticator
+from consumer_coord.net.connections import Connections
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.printable import get_logger
 from consumer_coord.version import __version__
@@ -87,24 +89,38 @@ async def _in_thread(function: Callable[[], T], /) -> T:
     return await outcome
 
 
-def cluster_client(config: ClientConfig, *, unreachable_timeout_ms: int | None = None) -> ClusterClient:
-    """A cluster client of its own for the running loop.
+def cluster_client(
+    config: ClientConfig, *, unreachable_timeout_ms: int | None = None, connections: Connections | None = None
+) -> ClusterClient:
+    """A cluster client for the running loop, on connections of its own unless ``connections`` says otherwise.
 
     ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
     :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
     """
+    config = attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms)
+    if connections is not None:
+        return ClusterClient(config, connections.environment, connections=connections)
+    environment, authenticator = _way_to(config)
+    return ClusterClient(config, environment, authenticator)
+
+
+def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
+    """How brokers are reached, and what proves who we are."""
     secured = security.load(with_oauth_callback(config.security))
     environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
-    return ClusterClient(
-        attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms),
-        environment,
-        secured.authenticator(environment),
-    )
+    return environment, secured.authenticator(environment)
+
+
+@attrs.define
+class _SharedConnections:
+    connections: Connections
+    users: int = 0
 
 
 @attrs.define
 class _Shared:
     client: ClusterClient
+    connections: _SharedConnections
     users: int = 0
 
 
@@ -119,16 +135,25 @@ class Clusters(Protocol):
 
 
 class SharedClusters:
-    """Cluster clients by configuration, counted; on one loop."""
+    """Cluster clients by configuration, and connections by what matters to them, counted; on one loop."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Shared] = {}
+        self._connections: dict[str, _SharedConnections] = {}
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
         """The client for ``config``, made if need be; give it back with :meth:`release`."""
         shared = self._clients.get(_key(config))
         if shared is None:
-            shared = self._clients[_key(config)] = _Shared(cluster_client(config))
+            key = _connections_key(config)
+            common = self._connections.get(key)
+            if common is None:
+                environment, authenticator = _way_to(config)
+                versioned = attrs.evolve(config, software_version=__version__)
+                common = self._connections[key] = _SharedConnections(Connections(versioned, environment, authenticator))
+            common.users += 1
+            client = cluster_client(config, connections=common.connections)
+            shared = self._clients[_key(config)] = _Shared(client, common)
         shared.users += 1
         return shared.client
 
@@ -136,15 +161,40 @@ class SharedClusters:
         """The last user's release closes the connections."""
         shared = self._clients[_key(config)]
         shared.users -= 1
-        if shared.users == 0:
-            del self._clients[_key(config)]
-            await shared.client.close()
+        if shared.users:
+            return
+        del self._clients[_key(config)]
+        common = shared.connections
+        common.users -= 1
+        if not common.users:
+            del self._connections[_connections_key(config)]
+        await shared.client.close()
+        if not common.users:
+            await common.connections.close()
 
 
 def _key(config: ClientConfig) -> str:
     # Callables (oauth_cb) count by identity; everything else by value.
     security = sorted((key, repr(value)) for key, value in config.security.items())
     return repr((attrs.evolve(config, security={}), security))
+
+
+def _connections_key(config: ClientConfig) -> str:
+    """What connections depend on.  A request carries its own ``client.id``, and an address is one whatever else is configured.
+
+    ``socket.timeout.ms`` counts: a request that is not answered in time closes its connection, for all that share it.
+    """
+    return _key(
+        attrs.evolve(
+            config,
+            bootstrap_servers=(),
+            client_id="",
+            metadata_max_age_ms=0,
+            retry_backoff_ms=0,
+            retry_backoff_max_ms=0,
+            allow_auto_create_topics=False,
+        )
+    )
 
 
 _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedClusters] = weakref.WeakKeyDictionary()

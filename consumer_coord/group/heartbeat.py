@@ -9,13 +9,14 @@ The same task notices that the application has not polled for ``max.poll.interva
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from consumer_coord.environment import now
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.metrics import Metrics
+from consumer_coord.group.process_mates.moments import Rhythm
 from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
@@ -53,22 +54,18 @@ class Heartbeat:
         session_timeout_ms: int,
         max_poll_interval_ms: int,
         retry_backoff_ms: int,
-        first_beat: float = 1.0,
-        align_to_slot: Callable[[float, float], float] = lambda due, interval_s: due,
+        rhythm: Rhythm | None = None,
     ) -> None:
-        """``first_beat``: the part of an interval after which a session's first beat is due.
-
-        ``align_to_slot``: when a beat that is due at a time is to be sent, given the interval, so that several go out together.
-        """
+        """``rhythm``: at which moments to beat among the members of the process; None: each interval."""
         self._heart = heart
         self._metrics = metrics
         self._interval_s = interval_ms / 1000
-        self._first_s = first_beat * self._interval_s
         self._session_s = session_timeout_ms / 1000
         self._max_poll_s = max_poll_interval_ms / 1000
         self._retry_s = retry_backoff_ms / 1000
-        self._align_to_slot = align_to_slot
+        self._rhythm = rhythm or Rhythm()
         self._woken: asyncio.Future[None] | None = None
+        self._sleeps_until = 0.0
         self._early: list[float] = []
         self._next_at = now() + self._interval_s
         self._answered_at = now()
@@ -78,7 +75,9 @@ class Heartbeat:
     def session_starts(self) -> None:
         """The coordinator has just heard from us by a join or a sync: the session begins anew."""
         self._answered_at = now()
-        self._next_at = self._align_to_slot(now() + self._first_s, self._interval_s)
+        self._next_at = self._rhythm.first(now(), self._interval_s)
+        if self._next_at < self._sleeps_until:
+            self._wake()
         self._metrics.last_heartbeat_at = self._answered_at
 
     def early(self, after_ms: Sequence[float]) -> None:
@@ -144,6 +143,7 @@ class Heartbeat:
         loop = asyncio.get_running_loop()
         # A future and a timer: half the price of an Event in a timeout, and this runs at every beat of every member.
         woken = self._woken = loop.create_future()
+        self._sleeps_until = until
         timer = loop.call_at(until, self._wake)
         try:
             await woken
@@ -156,7 +156,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         started = now()
-        self._next_at = self._align_to_slot(started + self._interval_s, self._interval_s)
+        self._next_at = self._rhythm.next(started, self._interval_s, alone=self._heart.joining)
         try:
             await self._heart.send_heartbeat()
         except RetriableError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
 from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
@@ -38,6 +39,17 @@ def answer_in_time_ms(request_timeout_ms: float, session_timeout_ms: float) -> f
     return min(request_timeout_ms, session_timeout_ms / 2)
 
 
+def _most_intervals(config: CoordinatorConfig) -> int:
+    """How many heartbeat intervals a member may be silent while others of its process hear of rebalances for it.
+
+    Three heartbeats a session are Kafka's advice.  A static member that was replaced hears of it by its own heartbeat alone,
+    and must hear soon.
+    """
+    if config.group_instance_id is not None:
+        return 1
+    return max(1, config.session_timeout_ms // 3 // config.heartbeat_interval_ms)
+
+
 class ClassicSession:
     """Heartbeats of one member."""
 
@@ -57,8 +69,7 @@ class ClassicSession:
             session_timeout_ms=config.session_timeout_ms,
             max_poll_interval_ms=config.max_poll_interval_ms,
             retry_backoff_ms=config.retry_backoff_ms,
-            first_beat=peers.add(self),
-            align_to_slot=peers.beat_at,
+            rhythm=peers.add(self, _most_intervals(config)),
         )
 
     # -- what it is to the heartbeat task, and to the members of the process ---------------------------------------------------

@@ -1,9 +1,7 @@
-"""The brokers of one cluster: which ones there are, connections to them, and metadata that is kept fresh.
+"""The brokers of one cluster: which ones there are, what they are asked, and metadata that is kept fresh.
 
-One :class:`ClusterClient` serves every member of a process that uses the same addresses and credentials.  Each broker has
-one *shared* connection (heartbeats, commits, look-ups) and a pool for requests that the broker answers late, JoinGroup and
-SyncGroup: a broker serves one request of a connection at a time, so each of those has a connection to itself while it
-waits, and gives it back afterwards.
+One :class:`ClusterClient` serves every member of a process that has the same settings of connections; those that differ in
+nothing but ``client.id``, addresses or the age of metadata still share their connections (``net/connections.py``).
 """
 
 from __future__ import annotations
@@ -26,25 +24,14 @@ from consumer_coord.errors import (
 )
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.connection import Authenticator, Connection, Versioned
+from consumer_coord.net.connections import Connections
 from consumer_coord.net.metadata import Broker, Metadata, read_metadata
-from consumer_coord.net.reach import Reach
-from consumer_coord.net.sasl import SaslAuthenticator, require_no_sasl
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
 
 logger = get_logger(__name__)
-
-
-#: A connection on which nothing was heard for so long carries no JoinGroup or SyncGroup: it may be dead without a sign of it
-#: (a firewall forgot it).  So they are closed then, which also leaves idle members with few connections.
-_KEPT_S = 3.0
-
-#: A broker that refused the credentials is asked again after so long, and at most after so long: each attempt may count
-#: against the account.
-_REFUSED_MS = 1_000
-_REFUSED_MAX_MS = 10_000
 
 
 @attrs.define(eq=False)
@@ -59,21 +46,6 @@ class Watch:
     prepare: Callable[[Metadata], object]
 
 
-@attrs.define(eq=False)
-class _Endpoint:
-    """What is kept for one address."""
-
-    shared: Connection | None = None
-    opening: asyncio.Task[Connection] | None = None
-    #: Those that carried a JoinGroup or SyncGroup a moment ago, and may carry the next one.
-    waiting: list[Connection] = attrs.field(factory=list)
-    closing: asyncio.TimerHandle | None = None
-    failures: int = 0
-    not_before: float = 0.0
-    #: A connection that took over the versions of the shared one failed: the next one asks for itself.
-    ask_versions: bool = False
-
-
 class _AllUnreachable(Exception):
     """Nothing listens at any address: trying on is no use to this caller."""
 
@@ -86,24 +58,20 @@ class ClusterClient:
     """
 
     def __init__(
-        self, config: ClientConfig, environment: Environment, authenticator: Authenticator | None = None
+        self,
+        config: ClientConfig,
+        environment: Environment,
+        authenticator: Authenticator | None = None,
+        connections: Connections | None = None,
     ) -> None:
+        """``connections``: shared with other clients, and closed by their owner; None for connections of its own."""
         self.config = config
         self.metadata = Metadata()
         self.environment = environment
         self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, environment.random)
-        self._reconnect = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, environment.random)
-        self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, environment.random)
-        self._authenticator = authenticator
-        self._endpoints: dict[tuple[str, int], _Endpoint] = {}
-        self._bootstrap = tuple(
-            Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers)
-        )
-        #: Why the last connection was refused for its credentials or by TLS; None once a broker took one since.
-        self.refusal: AuthenticationError | None = None
-        #: True once a broker took a connection; False again when one is refused.
-        self.reached = False
-        self._reach = Reach()
+        self._connections = connections or Connections(config, environment, authenticator)
+        self._owns_connections = connections is None
+        self._bootstrap = tuple(Broker(-1 - index, host, port) for index, (host, port) in enumerate(config.bootstrap_servers))
         self._watches: dict[Watch, None] = {}
         self._refresh_lock = asyncio.Lock()
         self._refresh_started = 0
@@ -123,17 +91,19 @@ class ClusterClient:
         A broker that does not answer for ``timeout_ms`` loses its connection, and with it all members that share it.  A
         caller with less time says so by ``patience_ms``: then it alone goes away, and the late answer is dropped.
         """
+        self._check_open()
+        connections, client_id = self._connections, self.config.client_id
         if waits:
-            return await self._request_waiting(broker, message, Deadline.after(timeout_ms))
+            return await connections.request_waiting(broker, message, Deadline.after(timeout_ms), client_id)
         if patience_ms is None or patience_ms >= timeout_ms:
             deadline = Deadline.after(timeout_ms)
-            connection = await self._shared_connection(broker, deadline)
-            return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
+            connection = await connections.shared(broker, deadline)
+            return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         deadline = Deadline.after(patience_ms)
-        connection = await self._shared_connection(broker, deadline)
+        connection = await connections.shared(broker, deadline)
         try:
             async with asyncio.timeout(deadline.remaining_ms / 1000):
-                return await connection.request(message, timeout_ms=timeout_ms)
+                return await connection.request(message, timeout_ms=timeout_ms, client_id=client_id)
         except TimeoutError as error:
             if isinstance(error, CoordinatorError):
                 raise
@@ -144,8 +114,17 @@ class ClusterClient:
 
     def use_credentials(self, username: str, password: str) -> None:
         """Authenticate connections that are made from now on as this user, where the mechanism has passwords."""
-        if isinstance(self._authenticator, SaslAuthenticator):
-            self._authenticator = self._authenticator.with_credentials(username, password)
+        self._connections.use_credentials(username, password)
+
+    @property
+    def refusal(self) -> AuthenticationError | None:
+        """Why the last connection was refused for its credentials or by TLS; None once a broker took one since."""
+        return self._connections.refusal
+
+    @property
+    def reached(self) -> bool:
+        """True once a broker took a connection; False again when one is refused."""
+        return self._connections.reached
 
     def version_spoken(self, broker: Broker, request_class: type[Any]) -> int | None:
         """The version of a request that a broker is sent, None while no connection to it is open."""
@@ -154,10 +133,7 @@ class ClusterClient:
 
     def open_connection(self, broker: Broker) -> Connection | None:
         """The shared connection to a broker if it is open now: for what must not wait, such as leaving at exit."""
-        endpoint = self._endpoints.get((broker.host, broker.port))
-        if endpoint is None or endpoint.shared is None or endpoint.shared.closed:
-            return None
-        return endpoint.shared
+        return self._connections.open_connection(broker)
 
     async def request_any(
         self,
@@ -215,16 +191,9 @@ class ClusterClient:
     def least_loaded(self, failed: Mapping[int, int] | None = None) -> Broker:
         """The broker with the fewest failures just now, then with an open connection, then with the least in flight."""
         failed = failed or {}
-        moment = now()
 
         def load(broker: Broker) -> tuple[int, bool, bool, int]:
-            endpoint = self._endpoints.get((broker.host, broker.port))
-            if endpoint is None:
-                return failed.get(broker.id, 0), False, True, 0
-            backing_off = endpoint.not_before > moment
-            if endpoint.shared is None or endpoint.shared.closed:
-                return failed.get(broker.id, 0), backing_off, True, 0
-            return failed.get(broker.id, 0), backing_off, False, endpoint.shared.in_flight
+            return failed.get(broker.id, 0), *self._connections.load(broker)
 
         candidates = self._candidates()
         if not candidates:
@@ -236,152 +205,10 @@ class ClusterClient:
         """Known brokers first; the bootstrap addresses too, lest a cluster that moved be out of reach for ever."""
         known = tuple(self.metadata.brokers.values())
         addresses = {broker.address for broker in known}
-        reachable = any(
-            (endpoint := self._endpoints.get((broker.host, broker.port))) is None or endpoint.failures == 0
-            for broker in known
-        )
+        reachable = any(not self._connections.failing(broker) for broker in known)
         if known and reachable:
             return known
         return (*known, *(broker for broker in self._bootstrap if broker.address not in addresses))
-
-    # -- connections ------------------------------------------------------------------------------------------------
-
-    async def _request_waiting(self, broker: Broker, message: Any, deadline: Deadline) -> Any:
-        endpoint = self._endpoint(broker)
-        self._close_kept(endpoint)
-        if endpoint.waiting:
-            connection = endpoint.waiting.pop()
-        else:
-            connection = await self._connect(broker, endpoint, deadline, self._known_versions(endpoint))
-        try:
-            answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms))
-        except BaseException:
-            # A cancelled join leaves its answer behind on the wire, and the next request would wait for it.
-            connection.close()
-            endpoint.ask_versions = True
-            raise
-        if connection.closed or self._closed:
-            connection.close()
-        else:
-            endpoint.waiting.append(connection)
-            if endpoint.closing is None:
-                endpoint.closing = asyncio.get_running_loop().call_later(_KEPT_S, self._close_kept, endpoint)
-        return answer
-
-    def _close_kept(self, endpoint: _Endpoint) -> None:
-        """Close the connections for waiting requests on which nothing was heard for long."""
-        for connection in endpoint.waiting:
-            if connection.heard_at + _KEPT_S <= now():
-                connection.close()
-        endpoint.waiting = [connection for connection in endpoint.waiting if not connection.closed]
-        if endpoint.closing is not None:
-            endpoint.closing.cancel()
-            endpoint.closing = None
-        if endpoint.waiting:
-            due = min(connection.heard_at for connection in endpoint.waiting) + _KEPT_S
-            endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
-
-    async def _shared_connection(self, broker: Broker, deadline: Deadline) -> Connection:
-        endpoint = self._endpoint(broker)
-        if endpoint.shared is not None and not endpoint.shared.closed:
-            return endpoint.shared
-        if endpoint.opening is None or endpoint.opening.done():
-            setup = Deadline.after(self.config.connection_setup_timeout_ms)
-            endpoint.opening = asyncio.create_task(
-                self._open_shared(broker, endpoint, setup), name=f"connect {broker.address}"
-            )
-            # All callers may have timed out by the time it fails; that is no "exception never retrieved".
-            endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
-        patience_ms = deadline.remaining_ms
-        try:
-            async with asyncio.timeout(max(0.001, patience_ms / 1000)):
-                # The one who asked first may give up; the others still want the connection.
-                return await asyncio.shield(endpoint.opening)
-        except TimeoutError as error:
-            if isinstance(error, CoordinatorError):
-                raise
-            raise timed_out(f"connecting to {broker.address}", patience_ms) from error
-
-    async def _open_shared(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline) -> Connection:
-        connection = await self._connect(broker, endpoint, deadline)
-        if self._closed:
-            connection.close()
-            raise DisconnectedError("the cluster client is closed")
-        endpoint.shared = connection
-        return connection
-
-    def _known_versions(self, endpoint: _Endpoint) -> Mapping[int, tuple[int, int]] | None:
-        """What the broker said on its shared connection, while that is open: a broker that was upgraded closed it before.
-
-        Fifty members that start ask once, and not fifty times.
-        """
-        if endpoint.ask_versions or endpoint.shared is None or endpoint.shared.closed:
-            return None
-        return endpoint.shared.versions
-
-    async def _connect(
-        self,
-        broker: Broker,
-        endpoint: _Endpoint,
-        deadline: Deadline,
-        versions: Mapping[int, tuple[int, int]] | None = None,
-    ) -> Connection:
-        self._check_open()
-        wait_s = endpoint.not_before - now()
-        if wait_s > 0:
-            await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
-        timeout_ms = int(max(1, deadline.within(self.config.connection_setup_timeout_ms)))
-        if not any(one.shared is not None and not one.shared.closed for one in self._endpoints.values()):
-            self._reach.trying(broker.address)
-        try:
-            connection = await Connection.open(
-                self.environment,
-                broker.host,
-                broker.port,
-                client_id=self.config.client_id,
-                software_version=self.config.software_version,
-                timeout_ms=timeout_ms,
-                authenticator=self._authenticator,
-                versions=versions,
-            )
-            if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
-                # The last connection was closed at its first request: a listener that expects SASL does that.
-                await self._check_no_sasl(connection, timeout_ms)
-        except CoordinatorError as error:
-            self._reach.failed(broker.address, error)
-            if isinstance(error, AuthenticationError):
-                self.refusal, self.reached = error, False
-            backoff = self._after_refusal if isinstance(error, AuthenticationError) else self._reconnect
-            endpoint.not_before = now() + backoff.ms(endpoint.failures) / 1000
-            endpoint.failures += 1
-            endpoint.ask_versions = True
-            raise
-        self._reach.reached()
-        self.refusal, self.reached = None, True
-        endpoint.failures = 0
-        if versions is None:
-            endpoint.ask_versions = False
-        return connection
-
-    async def _check_no_sasl(self, connection: Connection, timeout_ms: int) -> None:
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await require_no_sasl(connection)
-        except TimeoutError as error:
-            connection.close()
-            if isinstance(error, CoordinatorError):
-                raise
-            raise timed_out(f"asking {connection.address} whether it expects SASL", timeout_ms) from error
-        except BaseException:
-            connection.close()
-            raise
-
-    def _endpoint(self, broker: Broker) -> _Endpoint:
-        return self._endpoints.setdefault((broker.host, broker.port), _Endpoint())
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise DisconnectedError("the cluster client is closed")
 
     # -- metadata ---------------------------------------------------------------------------------------------------
 
@@ -470,11 +297,10 @@ class ClusterClient:
             watch.on_change(fresh)
 
     async def _keep_up(self) -> None:
-        """Refresh when due, close what has long been idle; ends with :meth:`close`."""
+        """Refresh when due; ends with :meth:`close`."""
         self._refresh_at = min(self._refresh_at, now())
         while not self._closed:
-            self._close_idle()
-            pause_s = min(self._refresh_at - now(), self.config.connections_max_idle_ms / 1000)
+            pause_s = min(self._refresh_at - now(), self.config.metadata_max_age_ms / 1000)
             if pause_s > 0:
                 self._wake.clear()
                 try:
@@ -494,37 +320,20 @@ class ClusterClient:
                 self._refresh_at = now() + self.backoff.ms(self._refresh_failures) / 1000
                 logger.warning("metadata could not be refreshed: %s", error)
 
-    def _close_idle(self) -> None:
-        oldest = now() - self.config.connections_max_idle_ms / 1000
-        for endpoint in self._endpoints.values():
-            shared = endpoint.shared
-            if shared is not None and shared.idle and shared.last_used < oldest:
-                shared.close()
-
     # -- the end ----------------------------------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DisconnectedError("the cluster client is closed")
+
     async def close(self) -> None:
-        """End the background task and every connection; what is in flight fails."""
+        """End the background task, and the connections unless others share them; what is in flight on its own ones fails."""
         self._closed = True
-        self._reach.close()
-        tasks: list[asyncio.Task[Any]] = []
         if self._upkeep is not None:
             self._upkeep.cancel()
-            tasks.append(self._upkeep)
-        connections: list[Connection] = []
-        for endpoint in self._endpoints.values():
-            if endpoint.opening is not None:
-                endpoint.opening.cancel()
-                tasks.append(endpoint.opening)
-            if endpoint.closing is not None:
-                endpoint.closing.cancel()
-            connections += endpoint.waiting
-            if endpoint.shared is not None:
-                connections.append(endpoint.shared)
-        for connection in connections:
-            connection.close()
-        await asyncio.gather(*tasks, *(connection.wait_closed() for connection in connections), return_exceptions=True)
-        self._endpoints.clear()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+        if self._owns_connections:
+            await self._connections.close()
 
 
 def _name(message: Any) -> str:

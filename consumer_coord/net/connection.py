@@ -1,7 +1,7 @@
 """One connection to one broker: requests matched to answers, every request with a deadline.
 
 A broker serves one request of a connection at a time (Kafka's ``SocketServer`` mutes the channel), so whatever follows a
-waiting JoinGroup on the same connection waits as long.  That is why the callers keep two; see ``net/cluster.py``.
+waiting JoinGroup on the same connection waits as long.  That is why the callers keep two; see ``net/connections.py``.
 """
 
 from __future__ import annotations
@@ -185,9 +185,12 @@ class Connection:
             )
         return version
 
-    async def request(self, message: Any, *, timeout_ms: float, version: int | None = None) -> Any:
+    async def request(
+        self, message: Any, *, timeout_ms: float, version: int | None = None, client_id: str | None = None
+    ) -> Any:
         """Send one request and wait for its answer.
 
+        ``client_id``: on whose behalf, by default that of the client which opened the connection.
         Raises :class:`RequestTimedOutError` after ``timeout_ms``, and then the connection is closed, because the broker
         would answer everything sent later only after this one; :class:`DisconnectedError` when the connection breaks.
         """
@@ -204,7 +207,7 @@ class Connection:
                 # First come, first served: no request overtakes another because a session ends.
                 async with self._gate:
                     await self._renew_session()
-                    answer = self._send(message, version, functools.partial(decode, version))
+                    answer = self._send(message, version, functools.partial(decode, version), client_id)
                 response = await answer
                 self.proven = True
                 return response
@@ -250,14 +253,16 @@ class Connection:
             self.close()
             raise
 
-    def _send(self, message: Any, version: int, decode: Callable[[bytes], Any]) -> asyncio.Future[Any]:
+    def _send(
+        self, message: Any, version: int, decode: Callable[[bytes], Any], client_id: str | None = None
+    ) -> asyncio.Future[Any]:
         if self._closed_by is not None:
             raise DisconnectedError(str(self._closed_by)) from self._closed_by
         loop = asyncio.get_running_loop()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         correlation_id = self._correlation_id
         try:
-            frame = encode_request(message, version, correlation_id, self._client_id)
+            frame = encode_request(message, version, correlation_id, self._client_id if client_id is None else client_id)
         except UnsupportedVersionError as error:
             raise UnsupportedVersionError(setting_too_new(self.address, str(error))) from error
         future: asyncio.Future[Any] = loop.create_future()
@@ -345,17 +350,13 @@ class Connection:
 
     async def _agree_on_versions(self, timeout_ms: int) -> None:
         """ApiVersions (KIP-35, KIP-511): ours first; a broker that does not know it says 35, then v0 is asked."""
-        question = ApiVersionsRequest(
-            client_software_name=_SOFTWARE_NAME, client_software_version=self._software_version
-        )
+        question = ApiVersionsRequest(client_software_name=_SOFTWARE_NAME, client_software_version=self._software_version)
         answer = await self._api_versions(question, api_for(ApiVersionsRequest).max_version, timeout_ms)
         if answer is None:
             answer = await self._api_versions(ApiVersionsRequest(), 0, timeout_ms)
         if answer is None or answer.error_code != error_codes.NONE:
             code = error_codes.UNSUPPORTED_VERSION if answer is None else answer.error_code
-            raise UnsupportedVersionError(
-                f"{self.address} refused ApiVersions with {error_codes.error_name(code)}", code=code
-            )
+            raise UnsupportedVersionError(f"{self.address} refused ApiVersions with {error_codes.error_name(code)}", code=code)
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
     async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: int) -> Any:

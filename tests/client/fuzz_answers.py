@@ -26,9 +26,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import attrs
 
@@ -52,9 +51,8 @@ from tests.client.support.virtual import now_ms
 LONGEST_ANSWER = 100_000
 #: A story may need so much more memory than all before it, what is imported for it included.
 MOST_BYTES = 64 << 20
-#: A story may take so much processor time, and one turn of the loop: judged by hand only.
+#: A story may take so much processor time: judged by hand only.
 LONGEST_S = 20.0
-LONGEST_TURN_S = 1.0
 #: Between two heartbeats of a member of another cluster, in virtual time: their interval, and the way of a request.
 LONGEST_SILENCE_MS = 3_100.0
 
@@ -185,7 +183,6 @@ class Told:
     bent: Counter[str]
     peak_bytes: int
     took_s: float
-    longest_turn_s: float
     #: Broken rules.
     wrong: Sequence[str]
 
@@ -274,29 +271,11 @@ def play(seed: int) -> Told:
         return bent
 
     began, before = time.process_time(), _most_resident()
-    with _longest_turn() as longest:
-        bent: Counter[str] = virtual.run(whole(), seed=seed, max_time_s=7_200)
+    bent: Counter[str] = virtual.run(whole(), seed=seed, max_time_s=7_200)
     grown = _most_resident() - before
     if grown > MOST_BYTES:
         wrong.append(f"the process needed {grown >> 20} MiB more than ever before")
-    return Told(bent, grown, time.process_time() - began, longest[0], wrong)
-
-
-@contextlib.contextmanager
-def _longest_turn() -> Iterator[list[float]]:
-    """The processor time of the longest turn of the loop, in seconds, as the only element."""
-    longest = [0.0]
-    original = asyncio.Handle._run
-
-    def run(handle: asyncio.Handle) -> None:
-        began = time.thread_time()
-        try:
-            original(handle)
-        finally:
-            longest[0] = max(longest[0], time.thread_time() - began)
-
-    with mock.patch.object(asyncio.Handle, "_run", run):
-        yield longest
+    return Told(bent, grown, time.process_time() - began, wrong)
 
 
 def _most_resident() -> int:
@@ -312,24 +291,18 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.disable()
     bent: Counter[str] = Counter()
-    worst_bytes, longest_s, longest_turn_s, seed, broken = 0, 0.0, 0.0, arguments.first, 0
+    worst_bytes, longest_s, seed, broken = 0, 0.0, arguments.first, 0
     until = time.monotonic() + arguments.minutes * 60
     while time.monotonic() < until:
         told = play(seed)
         bent += told.bent
         worst_bytes, longest_s = max(worst_bytes, told.peak_bytes), max(longest_s, told.took_s)
-        longest_turn_s = max(longest_turn_s, told.longest_turn_s)
         slow = [f"it took {told.took_s:.0f} s"] if told.took_s > LONGEST_S else []
-        if told.longest_turn_s > LONGEST_TURN_S:
-            slow.append(f"one turn of the loop took {told.longest_turn_s:.1f} s")
         if told.wrong or slow:
             broken += 1
             print(f"seed {seed}: " + "\n  ".join([*told.wrong, *slow]), flush=True)
         seed += 1
-    figures = (
-        f"peak {worst_bytes >> 20} MiB more than before, longest story {longest_s:.1f} s and turn of the loop"
-        f" {longest_turn_s:.2f} s of processor time"
-    )
+    figures = f"peak {worst_bytes >> 20} MiB more than before, longest {longest_s:.1f} s of processor time"
     print(f"{seed - arguments.first} stories, {broken} broke a rule, {bent.total()} bent answers; {figures}")
     for api, count in sorted(bent.items()):
         print(f"  {api}: {count}")

@@ -18,7 +18,7 @@ from consumer_coord.wire.messages.group import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass
+from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, RealCoordinator
 from tests.client.support.member import EAGER, at, member, new_cluster, new_member, parts
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.support.classic import classic
@@ -256,3 +256,56 @@ async def test_close_ends_every_task() -> None:
     beats = len(brokers.all(HeartbeatRequest))
     await pause(60_000)
     assert len(brokers.all(HeartbeatRequest)) == beats
+
+
+async def _beats_of_a_process(members: int, *, static: bool = False) -> dict[str, list[float]]:
+    """Ten seconds of heartbeats of one settled process, in milliseconds, by member id."""
+    brokers = RealCoordinator({"t": members})
+    cluster = new_cluster(brokers)
+    group = [
+        new_member(
+            brokers,
+            cluster=cluster,
+            heartbeat_interval_ms=1_000,
+            session_timeout_ms=9_000,
+            group_instance_id=f"static-{number}" if static else None,
+        )
+        for number in range(members)
+    ]
+    for one in group:
+        one.coordinator.subscribe(["t"])
+        one.start()
+    await until(lambda: all(one.stable and len(one.held) == 1 for one in group))
+    for one in group:
+        await one.stop()
+    await pause(5_000)
+    began = now_ms()
+    await pause(10_000)
+    beats: dict[str, list[float]] = {}
+    for seen in brokers.seen:
+        if isinstance(seen.message, HeartbeatRequest) and seen.at_ms >= began:
+            beats.setdefault(seen.message.member_id, []).append(seen.at_ms)
+    assert all(one.stable for one in group)
+    for one in group:
+        await one.coordinator.close(1_000)
+    await cluster.close()
+    assert len(beats) == members
+    return beats
+
+
+@in_virtual_time
+async def test_members_of_a_large_process_listen_for_each_other() -> None:
+    beats = await _beats_of_a_process(48)
+    for times in beats.values():
+        gaps = [after - before for before, after in pairwise(times)]
+        assert min(gaps) > 2_500, "three times the interval, since each moment has three members"
+        assert max(gaps) <= 3_100, "three heartbeats a session"
+    all_ = sorted(at for times in beats.values() for at in times)
+    assert max(after - before for before, after in pairwise(all_)) <= 1_000 * 3 / 16, "the process hears as soon as before"
+
+
+@in_virtual_time
+async def test_members_of_a_small_process_and_static_ones_beat_at_their_interval() -> None:
+    for beats in (await _beats_of_a_process(20), await _beats_of_a_process(48, static=True)):
+        for times in beats.values():
+            assert max(after - before for before, after in pairwise(times)) <= 1_100

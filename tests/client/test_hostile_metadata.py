@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import random
 import re
@@ -153,19 +154,14 @@ def calls_per_turn() -> Iterator[tuple[list[int], RunBlocking]]:
     turns: list[int] = []
     calls, away = 0, False
 
-    def count(*_: object) -> None:
+    def count(_: object, event: str, function: object) -> None:
         nonlocal calls
-        if not away:
-            calls += 1
-
-    def run(handle: asyncio.Handle) -> None:
-        nonlocal calls
-        before, calls = calls, 0
-        try:
-            original(handle)
-        finally:
+        if event == "c_call" and isinstance(getattr(function, "__self__", None), contextvars.Context):
+            # The loop runs the next of what is ready.
             turns.append(calls)
-            calls += before
+            calls = 0
+        elif not away:
+            calls += 1
 
     async def in_a_thread(function: Callable[[], T], /) -> T:
         nonlocal away
@@ -176,14 +172,11 @@ def calls_per_turn() -> Iterator[tuple[list[int], RunBlocking]]:
         finally:
             away = False
 
-    original = asyncio.Handle._run
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio.Handle, "_run", run)
-        sys.setprofile(count)
-        try:
-            yield turns, in_a_thread
-        finally:
-            sys.setprofile(None)
+    sys.setprofile(count)
+    try:
+        yield turns, in_a_thread
+    finally:
+        sys.setprofile(None)
 
 
 @in_virtual_time

@@ -159,6 +159,8 @@ class AnyOrder:
         if self.other is not None:
             await self.other.close()
         member_id = one.coordinator.member_id
+        # What was not answered is given up before it closes.
+        await pause(10_000)
         await one.close()
         left = broker.consumer_group.members.get(member_id)
         assert left is None or left.member_epoch < 0, "a static member keeps its place, and has said that it is away"

@@ -264,13 +264,13 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, set[str]]] = {
     ),
     "assign what is not released": (
         _assign_what_is_not_released,
-        history(Fault(4_000, "start", 0, 0), members=1, poll_every_ms=1_000),
+        history(Fault(4_000, "start", 0, 0), members=1, callback_ms=3_000),
         {"handover", "exclusive"},
     ),
     "never end a session": (_never_end_a_session, history(Fault(4_000, "kill", 0, 0)), {"liveness"}),
     "take any commit": (
         _take_any_commit,
-        history(Fault(4_000, "mute", 0, 2, 11_500), brokers=3, lease=False, commit_every_ms=200),
+        history(Fault(4_000, "mute", 0, 2, 16_000), brokers=3, lease=False, commit_every_ms=200),
         {"fencing", "rewind"},
     ),
     "overlook that a topic grew": (

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import ctypes
+import math
 import os
 import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -41,6 +42,8 @@ T = TypeVar("T")
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 #: How long assigning may wait for librdkafka to hear of a topic.
 _LEARN_S = 0.25
+#: How long it is not made to ask again when the answer takes longer than that.
+_ASKED_S = 5.0
 #: librdkafka's default.
 _FETCH_WAIT_MS = 500
 #: More unknown topics than these are asked for in one request, for all topics of the cluster.
@@ -75,8 +78,12 @@ class Librdkafka:
     def __init__(self, settings: Mapping[str, Any], **keywords: Any) -> None:
         self.settings = settings
         self._events: dict[str, deque[Any]] = {}
+        #: The last wait for a message was in vain, so none is waiting most likely.
+        self.dry = False
         #: Topics that librdkafka has heard of.
         self._known: set[str] = set()
+        #: Topics that it has asked about without an answer in time, and until when it is not made to ask again.
+        self._asked_until: dict[str, float] = {}
         made = with_tokens(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
@@ -106,10 +113,14 @@ class Librdkafka:
     def fetch(self, most: int, wait_s: float) -> list[Any]:
         """Wait for one message, then take what is there: ``consume()`` alone would wait until all of ``most`` came."""
         handle = self.handle
-        messages: list[Any] = handle.consume(most, 0)
-        if messages or wait_s <= 0:
-            return messages
-        first = handle.poll(wait_s)
+        if wait_s <= 0 or not self.dry:
+            messages: list[Any] = handle.consume(most, 0)
+            if messages or wait_s <= 0:
+                return messages
+        # When the last wait was in vain, an idle member's most likely, one call is enough.
+        # librdkafka counts whole milliseconds: a wait for less would be none, and the caller would try again and again.
+        first = handle.poll(math.ceil(wait_s * 1000 - 1e-6) / 1000)
+        self.dry = first is None
         if first is None:
             return []
         return [first, *handle.consume(most - 1, 0)] if most > 1 else [first]
@@ -117,21 +128,29 @@ class Librdkafka:
     def learn(self, topics: Collection[str], limit_s: float = _LEARN_S) -> bool:
         """Let librdkafka ask the cluster about topics that it has not heard of, within ``limit_s``.
 
-        Of a partition whose topic it does not know it reads nothing before a timer of a second.  False when no broker answered.
+        Of a partition whose topic it does not know it reads nothing before a timer of a second.  False without an answer.
         """
-        unknown = [topic for topic in topics if topic not in self._known]
-        if not unknown:
-            return True
         ends = time.monotonic() + limit_s
+        unknown = [topic for topic in topics if topic not in self._known]
+        unasked = [topic for topic in unknown if self._asked_until.get(topic, 0.0) <= time.monotonic()]
+        questions = [unasked] if len(unasked) > _ONE_BY_ONE else [[topic] for topic in unasked]
+        answered = [self._ask(topics, max(0.001, ends - time.monotonic())) for topics in questions]
+        return all(answered) and len(unasked) == len(unknown)
+
+    def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
+        """Ask for one topic, or for all of the cluster; False without an answer."""
         try:
-            if len(unknown) > _ONE_BY_ONE:
-                self._hear(self.handle.list_topics(timeout=limit_s).topics)
+            if len(topics) == 1:
+                self._hear(self.handle.list_topics(topics[0], timeout=limit_s).topics)
             else:
-                for topic in unknown:
-                    self._hear(self.handle.list_topics(topic, timeout=max(0.001, ends - time.monotonic())).topics)
+                self._hear(self.handle.list_topics(timeout=limit_s).topics)
         except KafkaException as error:
             # It will hear of them by itself; what is wrong with the brokers it says through error_cb.
             logger.debug("data plane: topics could not be looked up: %s", error)
+            if error.args[0].code() == KafkaError._TIMED_OUT:
+                # The question is on its way, and its answer will reach librdkafka.  Asked again and again, a broker far away
+                # would have a row of questions to answer before the first Fetch.
+                self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
             return False
         return True
 

@@ -15,7 +15,7 @@ from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.discovery import CoordinatorLookup
 from consumer_coord.group.process_mates.gathering import Gathering, LeaderFirst
 from consumer_coord.group.process_mates.mates import Mates
-from consumer_coord.group.process_mates.moments import spread, together
+from consumer_coord.group.process_mates.moments import Rhythm
 
 #: After a cooperative sync, in milliseconds: the second round begins when some other member has let go of its partitions,
 #: and every member that hears of it late holds up those that wait for them.  See docs/benchmarks.md.
@@ -64,21 +64,19 @@ class Peers:
         self._ended_at = 0.0
         self._scouted = -1
 
-    def add(self, member: Peer) -> float:
-        """A member begins; returns the part of a heartbeat interval after which it beats first.
+    def add(self, member: Peer, most_intervals: int = 1) -> Rhythm:
+        """A member begins; returns when it beats.
 
         All members get their assignment at one moment.  If all of them beat one interval after it, and so on, the process
         would hear of a rebalance once an interval; spread out, many members hear of it many times as soon.  The first
-        one waits for the whole interval: members of different processes hear of it together, because all must.
+        one waits longest: members of different processes hear of it together, because all must.
+
+        ``most_intervals``: how many heartbeat intervals there may be between two beats of this member.
         """
         self._members[member] = None
         self.gathering.made(member)
         number, self._added = self._added, self._added + 1
-        return spread(number)
-
-    def beat_at(self, due: float, interval_s: float) -> float:
-        """When a beat that is due at ``due`` is sent: a little earlier, with others, so that the loop wakes up once for all."""
-        return due if len(self._members) < 2 else together(due, interval_s)
+        return Rhythm(number, lambda: len(self._members), most_intervals)
 
     def remove(self, member: Peer) -> None:
         """A member ends."""

@@ -113,6 +113,7 @@ class Seen:
     connection: int
     version: int
     message: Any
+    client_id: str | None = None
 
 
 class FakeBrokers:
@@ -212,7 +213,7 @@ class FakeBrokers:
         """One request of one connection."""
         request = decode_request(frame)
         at_ms = asyncio.get_running_loop().time() * 1000
-        self.seen.append(Seen(at_ms, node, connection, request.version, request.message))
+        self.seen.append(Seen(at_ms, node, connection, request.version, request.message, request.client_id))
         kind = type(request.message)
         reply: Any
         if self._queued[kind]:

@@ -1,0 +1,117 @@
+"""Benchmark (i): the first message from brokers far away, as a number of round trips.
+
+``python -m benchmarks.far_away [--rounds 3] [--delay-ms 200] [--only start ...]``
+
+An embedded Kafka answers every request ``--delay-ms`` late, one request of a connection at a time, as Kafka does.  The seconds
+from ``subscribe()`` to the first message, divided by the delay, are the requests that stand one after another on the way.  A
+busy machine changes little about that.  Cases as in ``benchmarks.first_message``; the clients take turns within each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.first_message import CLIENTS, GOAL
+from benchmarks.table import markdown, median, number
+from consumer_coord import GroupConsumer
+from consumer_coord.broker.faults import Fault
+from consumer_coord.broker.server import EmbeddedKafka
+
+CASES = {"start": 1, "start-100-topics": 100, "committed": 1}
+PARTITIONS = 4
+_DEADLINE_S = 180.0
+
+
+def measure(client: str, case: str, delay_ms: int) -> float:
+    """Round trips to the first message."""
+    topics = [f"topic-{one}" for one in range(CASES[case])]
+    config = {"group.initial.rebalance.delay.ms": 0}
+    with EmbeddedKafka(topics=dict.fromkeys(topics, PARTITIONS), config=config) as kafka:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for topic in topics:
+            for partition in range(PARTITIONS):
+                producer.produce(topic, b"record", partition=partition)
+        producer.flush()
+        settings = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "far",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        if case == "committed":
+            _commit_all(Consumer(settings), topics)
+        kafka.watch(lambda broker, request: Fault(delay_ms=delay_ms))
+        consumer: Any = GroupConsumer(settings) if client == "ours" else Consumer(settings)
+        began = time.monotonic()
+        consumer.subscribe(topics)
+        _first(consumer)
+        took = time.monotonic() - began
+        kafka.clear_faults()
+        consumer.close()
+    return took * 1000 / delay_ms
+
+
+def _first(consumer: Any) -> Any:
+    ends = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < ends:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            return message
+    raise TimeoutError("no message came")
+
+
+def _commit_all(consumer: Any, topics: Sequence[str]) -> None:
+    """Commit the first record of each partition, with its leader epoch."""
+    consumer.subscribe(list(topics))
+    seen: set[tuple[str, int]] = set()
+    while len(seen) < len(topics) * PARTITIONS:
+        message = _first(consumer)
+        where = (message.topic(), message.partition())
+        if where not in seen:
+            seen.add(where)
+            here = TopicPartition(*where, message.offset(), leader_epoch=message.leader_epoch())
+            consumer.commit(offsets=[here], asynchronous=False)
+    consumer.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="benchmarks.far_away", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--delay-ms", type=int, default=200)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        case, client = options.child
+        print(json.dumps(measure(client, case, options.delay_ms)))
+        return
+    rows = []
+    for case in options.only:
+        trips: dict[str, list[float]] = {client: [] for client in CLIENTS}
+        for turn in range(options.rounds):
+            for client in CLIENTS if turn % 2 == 0 else reversed(CLIENTS):
+                child = [sys.executable, "-m", "benchmarks.far_away", "--delay-ms", str(options.delay_ms)]
+                answer = subprocess.run(
+                    [*child, "--child", case, client], capture_output=True, text=True, check=True, timeout=300
+                ).stdout
+                trips[client].append(float(json.loads(answer)))
+                print(case, client, answer.strip(), file=sys.stderr, flush=True)
+        cells = [f"{number(median(found))} ({number(min(found))}-{number(max(found))})" for found in trips.values()]
+        ratios = [one / other for one, other in zip(trips["ours"], trips["confluent-kafka"], strict=True)]
+        rows.append([case, *cells, number(median(ratios)), str(GOAL)])
+    print(f"\nround trips of {options.delay_ms} ms, medians of {options.rounds} (least-most):\n", flush=True)
+    print(markdown(["case", *CLIENTS, "ours, of the peer's", "goal"], rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()
