@@ -145,6 +145,13 @@ def _answered(
             last.pop(partition, None)
 
 
+def _of_another_topic(
+    topic_ids: Mapping[TopicPartition, uuid.UUID], before: Mapping[TopicPartition, uuid.UUID]
+) -> bool:
+    """Whether a partition in both is of another topic: it was deleted and made again."""
+    return any(before.get(partition, topic_id) != topic_id for partition, topic_id in topic_ids.items())
+
+
 #: Called with what was to be committed and how it went.
 Tell = Callable[[Positions, CommitResult], None]
 
@@ -217,8 +224,9 @@ class AsynchronousCommits:
         call = _Call(
             wanted, ownerships=self._core.assignment.ownerships(wanted), topic_ids=self._recreated.of(wanted)
         )
-        self._flying.append(call)
+        # In this order: an interrupt in between leaves a commit that is not told of, and none that is waited for in vain.
         self._noted.append(call)
+        self._flying.append(call)
         if not self._expected:
             self._expected = True
             self._home.later(0, self._take_up)
@@ -233,21 +241,22 @@ class AsynchronousCommits:
         # First the flag and then the look: what is noted in between is taken up now, or tells the loop again.
         self._expected = False
         calls = []
-        while self._noted:
-            calls.append(self._noted.popleft())
-        if not calls:
-            return
-        self._expected = True
-        core = self._core
         wanted: dict[TopicPartition, OffsetAndMetadata] = {}
         ownerships: dict[TopicPartition, int | None] = {}
         topic_ids: dict[TopicPartition, uuid.UUID] = {}
-        for call in calls:
+        # An offset of a topic that was deleted is not committed by one of the topic that bears its name now: that one waits.
+        while self._noted and not _of_another_topic(self._noted[0].topic_ids, topic_ids):
+            call = self._noted.popleft()
+            calls.append(call)
             wanted.update(call.wanted)
             ownerships.update(call.ownerships)
             for partition in call.wanted:
                 topic_ids.pop(partition, None)
             topic_ids.update(call.topic_ids)
+        if not calls:
+            return
+        self._expected = True
+        core = self._core
         sent: Pending[CommitResult]
         try:
             sent = core.start_commit(

@@ -58,11 +58,18 @@ class ClusterView:
         return cls(partitions, {topic: sets for topic, sets in racks.items() if any(sets)})
 
 
+#: How many generations a coordinator may have begun and not written; joins that fail are a tenth of a second apart, or more.
+_MOST_AHEAD = 100_000
+
+
 def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -> GroupView:
     """Decode every member's subscription, of any version (v0 to v3).
 
     One member must not stop the group: a subscription that cannot be read counts as empty.  ``generation`` is the one that
-    begins now: what a member claims to have been given in it, or in a later one, is not believed.
+    begins now.  A member may name a later one: a coordinator that could not write its last generations to
+    ``__consumer_offsets`` is followed by one that goes on from the last that was written.  No sync completed in what was
+    not written, so such a claim is one of the generation before this.  A claim far ahead is not believed: it would outbid
+    every honest one.
     """
     cache: dict[bytes, Subscription] = {}
     members: dict[str, Member] = {}
@@ -78,13 +85,13 @@ def read_members(answered: Sequence[JoinGroupResponseMember], generation: int) -
                 members[entry.member_id] = Member(topics=(), instance_id=entry.group_instance_id)
                 continue
             cache[entry.metadata] = subscription
-        believed = subscription.generation_id < generation
+        believed = subscription.generation_id < generation + _MOST_AHEAD
         if not believed:
             ahead[entry.member_id] = subscription.generation_id
         members[entry.member_id] = Member(
             topics=subscription.topics,
             owned=subscription.owned_partitions if believed else {},
-            generation=subscription.generation_id if believed else -1,
+            generation=min(subscription.generation_id, generation - 1) if believed else -1,
             instance_id=entry.group_instance_id,
             rack=subscription.rack_id,
             user_data=subscription.user_data,

@@ -448,6 +448,9 @@ class Checkers:
         start, end = stint.position, stint.position + count
         stint.position = end
         self.processed += count
+        if stint not in truth.stints:
+            # Of the former topic, as far as this member knows: records of the new one are not processed by that.
+            return
         if start < truth.covered:
             self.processed_again += min(end, truth.covered) - start
         if start <= truth.covered:

@@ -101,3 +101,19 @@ async def test_a_generation_that_the_group_has_not_had_is_not_believed(assignor:
         plan = plan_in(brokers.last(SyncGroupRequest))
         ours = plan["member-1"].get("t", [])
         assert len(ours) >= 2, "it keeps what it held, or half of it"
+
+
+@in_virtual_time
+async def test_generations_that_the_coordinator_could_not_write_are_believed() -> None:
+    """Its successor goes on from the last generation that was written, and each member names a later one."""
+    brokers = FakeBrokers()
+    brokers.leader = "zoe"
+    brokers.assignment = {"t": [0, 1]}
+    async with member(brokers, [CooperativeStickyAssignor()]) as one:
+        await one.join()
+        brokers.leader = None
+        brokers.others = {"zoe": Subscription(["t"], None, {"t": [2, 3]}, 14), "new": Subscription(["t"], None, {}, -1)}
+        one.coordinator.protocol.rejoin("the coordinator moved")
+        await until(lambda: one.coordinator.generation >= 2 and one.stable)
+        plan = plan_in(brokers.last(SyncGroupRequest))
+    assert not {2, 3} & {*plan["new"].get("t", []), *plan["member-1"].get("t", [])}, "zoe has not revoked them"

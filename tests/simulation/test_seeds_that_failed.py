@@ -17,6 +17,7 @@ from assignors.verify import InvalidPlanError, verify
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
+from consumer_coord.consumer import commits
 from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.reader import Reader
 from consumer_coord.consumer.starting import Starting
@@ -53,6 +54,8 @@ WHAT_IT_WAS = {
     710000001: "an offset of a topic that was deleted was called committed when a newer one of the new topic was",
     710000831: "a static member that another process had replaced was taken for one that breaks its lease",
     710000269: "a member's beginning in a recreated topic, by auto.offset.reset, was taken for a foreign commit",
+    731000240: "generations that the coordinator could not write were not believed of its members: partitions moved at once",
+    731000076: "records of a former topic were counted as processed of the one that bears its name now",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
@@ -144,10 +147,15 @@ def _look_only_at_what_is_ahead(patch: pytest.MonkeyPatch) -> None:
 
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommittedOffsets, "_fail_former_topics", staticmethod(lambda tickets, entries: None))
+    patch.setattr(commits, "_of_another_topic", lambda topic_ids, before: False)
 
 
 def _go_on_looking_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Starting, "begun_anew", lambda self, partitions: None)
+
+
+def _believe_no_later_generation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader, "_MOST_AHEAD", 0)
 
 
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
@@ -160,6 +168,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     710001038: (_look_only_at_what_is_ahead, "fencing"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     710001203: (_go_on_looking_up, "skipped"),
+    731000240: (_believe_no_later_generation, "handover"),
 }
 
 

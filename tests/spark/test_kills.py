@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.spark.deliveries import UNEXPLAINED, Delivery, Run, judge
 from tests.spark.proof import play
 from tests.spark.scene import Scene
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.long_runs import long_runs
 from tests.support.members import Members
 
 
@@ -28,9 +28,7 @@ def scene(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(
-    os.environ.get("SPARK_PROOF") != "1", reason="two minutes: SPARK_PROOF=1 runs it, and proof.py the whole play"
-)
+@pytest.mark.skipif(not long_runs(), reason="two minutes: LONG_RUNS=1 runs it, and proof.py the whole play")
 def test_kills_lose_nothing_and_leave_nothing_behind(scene: Scene, members: Members) -> None:
     verdict = play(scene, members, 5_000, 500, steps=[("jvm", "a"), ("planner", "b")])
     assert verdict.lost == {}

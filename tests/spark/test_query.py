@@ -178,6 +178,10 @@ class Told(GroupListener):
     def on_revoked(self, query: str, event: ShareEvent) -> None:
         self.events.append(("revoked", query, event))
 
+    def of(self, query: Any) -> list[tuple[str, ShareEvent]]:
+        """Of this query: Spark tells each listener of all, and of one that ended a little later."""
+        return [(what, event) for what, told_of, event in self.events if told_of == str(query.id)]
+
 
 def test_a_listener_is_told_of_each_change(
     queries: Queries, topic: NewTopicFactory, members: Members, spark: Any
@@ -187,13 +191,13 @@ def test_a_listener_is_told_of_each_change(
     spark.streams.addListener(told)
     try:
         query, _ = queries.start(name)
-        until(lambda: len(told.events) == 1, "owned", [query])
+        until(lambda: len(told.of(query)) == 1, "owned", [query])
         members.start("ours", queries.group, [name], assignors=["cooperative-sticky"])
-        until(lambda: len(told.events) == 2, "revoked", [query])
+        until(lambda: len(told.of(query)) == 2, "revoked", [query])
     finally:
         spark.streams.removeListener(told)
-    (first, who, owned_), (second, _, revoked) = told.events
-    assert (first, who, owned_.partitions) == ("owned", str(query.id), {name: [0, 1]})
+    (first, owned_), (second, revoked) = told.of(query)
+    assert (first, owned_.partitions) == ("owned", {name: [0, 1]})
     assert second == "revoked"
     assert len(revoked.partitions[name]) == 1
 

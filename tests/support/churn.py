@@ -369,3 +369,12 @@ def commits_in_log(kafka: KafkaCluster, group: str, topic: str) -> list[tuple[in
             found.append((key.partition, decode_offset_value(message.value()).offset))
     consumer.close()
     return found
+
+
+def check(found: Outcome) -> None:
+    """What holds whatever happens."""
+    assert found.lost == 0, f"{found.lost} of {found.records} records were never processed: {found}"
+    assert not found.double_owners
+    assert not found.backward_commits
+    assert not found.refused_though_held
+    assert found.lag_zero_s is not None, f"the last commits never arrived: {found}"
