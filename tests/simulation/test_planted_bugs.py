@@ -242,23 +242,31 @@ PLANTED = {
 }
 
 
-def _first_finding(seeds: Sequence[int]) -> Outcome | None:
-    for seed in seeds:
+#: Where a late finding was last: played first.  When the drawing changes, all seeds are played until one finds it.
+_FOUND_BY = {
+    "hand out past the lease": 20,
+    "forget commits at close": 18,
+    "do not count waiting as polling": 13,
+    "resume nothing": 5,
+    "be stuck since the last join": 11,
+    "spin until the commit is answered": 6,
+    "forget what was let go": 58,
+}
+
+
+def _first_finding(name: str) -> Outcome | None:
+    for seed in sorted(SEEDS, key=lambda seed: seed != _FOUND_BY.get(name)):
         outcome = play(draw_scenario(seed))
         if outcome.violation is not None:
             return outcome
     return None
 
 
-#: Those that are found late.
-_SLOW = {"forget what was let go"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in PLANTED])
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, rules = PLANTED[name]
     plant(monkeypatch)
-    found = _first_finding(SEEDS)
+    found = _first_finding(name)
     assert found is not None, f"{name} went unnoticed in {len(SEEDS)} histories"
     assert found.violation is not None
     assert found.violation.rule in rules, f"seed {found.seed}: {found.violation}\n{found.history.tail(40)}"
