@@ -237,14 +237,19 @@ class AsynchronousCommits:
         pending.add_done_callback(lambda _: self._core.application.rouse())
 
     def _take_up(self) -> None:
-        """On the loop: one commit for all that was noted."""
+        """On the loop: commit all that was noted."""
         # First the flag and then the look: what is noted in between is taken up now, or tells the loop again.
         self._expected = False
+        while self._noted:
+            self._expected = True
+            self._send_notes()
+
+    def _send_notes(self) -> None:
+        """One commit for all notes, up to one of another topic of the same name: the lane of commits tells those apart."""
         calls = []
         wanted: dict[TopicPartition, OffsetAndMetadata] = {}
         ownerships: dict[TopicPartition, int | None] = {}
         topic_ids: dict[TopicPartition, uuid.UUID] = {}
-        # An offset of a topic that was deleted is not committed by one of the topic that bears its name now: that one waits.
         while self._noted and not _of_another_topic(self._noted[0].topic_ids, topic_ids):
             call = self._noted.popleft()
             calls.append(call)
@@ -253,9 +258,6 @@ class AsynchronousCommits:
             for partition in call.wanted:
                 topic_ids.pop(partition, None)
             topic_ids.update(call.topic_ids)
-        if not calls:
-            return
-        self._expected = True
         core = self._core
         sent: Pending[CommitResult]
         try:
