@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     ),
     "group.protocol": (
         "`classic`: a member of the group assigns. `consumer` (KIP-848): the broker does.",
-        "`consumer` needs Kafka 4.0, and no assignor of yours is used there.",
+        "`consumer` needs Kafka 4.0; there the broker assigns, and an assignor in Python is not used.",
     ),
     "group.remote.assignor": (
         "The broker's assignor, with `group.protocol=consumer`: one of the brokers' `group.consumer.assignors`.",

@@ -88,8 +88,8 @@ class _Task(asyncio.Task[Any]):
         return self.number
 
 
-class Handle(asyncio.Handle):
-    """asyncio's, made by half as many calls: a history makes some fifty thousand."""
+class _Slots:
+    """What asyncio's handles keep; its types do not tell."""
 
     __slots__ = ()
     _args: Any
@@ -99,6 +99,12 @@ class Handle(asyncio.Handle):
     _loop: asyncio.AbstractEventLoop
     _repr: str | None
     _source_traceback: None
+
+
+class Handle(_Slots, asyncio.Handle):
+    """asyncio's, made by half as many calls: a history makes some fifty thousand."""
+
+    __slots__ = ()
 
     def __init__(
         self, callback: Callable[..., object], args: Any, home: asyncio.AbstractEventLoop, context: contextvars.Context | None
@@ -111,15 +117,8 @@ class Handle(asyncio.Handle):
         self._repr = self._source_traceback = None
 
 
-class _Timer(asyncio.TimerHandle):
+class _Timer(_Slots, asyncio.TimerHandle):
     __slots__ = ()
-    _args: Any
-    _callback: Any
-    _cancelled: bool
-    _context: contextvars.Context
-    _loop: asyncio.AbstractEventLoop
-    _repr: str | None
-    _source_traceback: None
     _when: float
     #: True while it stands in the heap: ``cancel()`` then tells the loop.
     _scheduled: bool

@@ -67,7 +67,7 @@ class Joining:
         )
 
     def await_share(self, coordinator: BlockingCoordinator, wait_s: float) -> None:
-        """Once: a member that joins a running group is given its partitions when the others have let go of them."""
+        """Once: a member that joins a running group gets its partitions once their owners have revoked them."""
         if self._awaited:
             return
         self._awaited = True

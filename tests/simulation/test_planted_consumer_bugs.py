@@ -240,7 +240,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, set[str]]] = {
         history(Fault(3_000, "absent", 0, 0, 6_000), max_poll_interval_ms=4_000),
         {"liveness"},
     ),
-    "do not leave when nobody polls": (
+    "do not leave at max.poll.interval.ms": (
         _do_not_leave_when_nobody_polls,
         history(Fault(3_000, "absent", 0, 0, 30_000), max_poll_interval_ms=4_000),
         {"polling"},

@@ -88,7 +88,7 @@ def whole(spans: list[tuple[int, int]]) -> tuple[int, int] | None:
 
 @pytest.fixture
 def start(embedded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
-    # One thread plans for all queries here: none lets go of a partition while another waits for it.
+    # One thread plans for all queries here: no query can revoke a partition while another one waits for its assignment.
     monkeypatch.setattr(member, "SHARE_WAIT_S", 0.0)
     made: list[Query] = []
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import attrs
 
-#: After this part of its life a token is renewed (``sasl.login.refresh.window.factor`` of Java, librdkafka's 80 %).
-REFRESH_AFTER = 0.8
+from consumer_coord.net.sasl import REFRESH_AFTER
 
 #: What ``oauth_cb`` returns: token, expiry in seconds since 1970, principal, extensions.
 Returned = tuple[str, float, str, dict[str, str]]
