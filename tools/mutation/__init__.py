@@ -4,8 +4,8 @@
 
 Each mutant (a condition negated, a comparison flipped, a call or an assignment dropped, ``and`` for ``or``, a number moved) is
 given to a minute of simulated histories, and when these find nothing to the unit tests.  Both play only what executes a line
-of the mutant: without that they cannot notice it.  What neither notices is listed: each needs a test, or a reason why it makes no
-difference.  The results are appended, and a run that is started again goes on.
+of the mutant: without that they cannot notice it.  What neither notices is listed: each needs a test, or a reason why it
+makes no difference.  The results are appended, and a run that is started again goes on.
 
 ``drawing.py`` draws the mutants, ``executed.py`` says which lines a test executes, ``warm.py`` forks a process per check,
 ``judges.py`` has the checks, ``__main__.py`` the command.

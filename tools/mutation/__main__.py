@@ -149,7 +149,10 @@ def main() -> int:
                 done[mutant.name] = row
                 with arguments.results.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-                print(f"{len(done):4d} {row['seconds']:6.0f} s  {row['by']:10s}  {mutant.name}\n       {row['how'][-300:]}", flush=True)
+                print(
+                    f"{len(done):4d} {row['seconds']:6.0f} s  {row['by']:10s}  {mutant.name}\n       {row['how'][-300:]}",
+                    flush=True,
+                )
         finally:
             shutil.rmtree(tree)
     if arguments.table:

@@ -119,7 +119,9 @@ def _mutant(file: Path, place: _Place) -> Mutant:
     assert node.end_col_offset is not None
     start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
-    compound = isinstance(place.statement, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try, ast.Match))
+    compound = isinstance(
+        place.statement, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try, ast.Match)
+    )
     last = node.end_lineno if compound else max(node.end_lineno, place.statement.end_lineno or 0)
     return Mutant(
         str(file.relative_to(ROOT)),

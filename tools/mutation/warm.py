@@ -32,7 +32,7 @@ def import_ahead() -> None:
     import pytest  # noqa: F401
     import xdist  # noqa: F401
 
-    import consumer_coord.simulation.command
+    import consumer_coord.simulation.command  # noqa: F401
     import tests.conftest  # noqa: F401
 
     for name in [name for name in sys.modules if name.partition(".")[0] in ("consumer_coord", "assignors", "tests")]:
