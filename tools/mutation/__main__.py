@@ -35,19 +35,20 @@ def _copy_of_the_tree() -> Path:
 
 def _executed(tree: Path, files: Sequence[str], cache: Path) -> dict[str, Any]:
     """What histories and tests execute, measured once for a file of results."""
-    if cache.exists():
-        found: dict[str, Any] = json.loads(cache.read_text())
-        return found
     named = frozenset(str(tree / file) for file in files)
-    found = {}
+    found: dict[str, Any] = {}
     for what, check in (("histories", judges.executed_by_histories), ("tests", judges.executed_by_tests)):
-        end = warm.in_child(tree, functools.partial(check, named), processor_s=_WATCHING_S, wall_s=_WATCHING_S)
-        if not end.value:
-            sys.exit(f"the {what} do not pass without a bug: {end.broke}")
-        found[what] = [
-            {**one, "lines": [f"{Path(file).relative_to(tree)}:{line}" for file, line in one["lines"]]} for one in end.value
-        ]
-    cache.write_text(json.dumps(found))
+        kept = cache.with_suffix(f".{what}.json")
+        if not kept.exists():
+            end = warm.in_child(tree, functools.partial(check, named), processor_s=_WATCHING_S, wall_s=_WATCHING_S)
+            if not end.value:
+                sys.exit(f"the {what} do not pass without a bug: {end.broke}")
+            lines = [
+                {**one, "lines": [f"{Path(file).relative_to(tree)}:{line}" for file, line in one["lines"]]}
+                for one in end.value
+            ]
+            kept.write_text(json.dumps(lines))
+        found[what] = json.loads(kept.read_text())
     return found
 
 
@@ -65,6 +66,15 @@ def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
             break
         chosen.append(str(one["test"]))
     return chosen
+
+
+def _by_histories(tree: Path, seeds: Sequence[int], processor_s: float) -> tuple[str | None, int]:
+    """What the first history breaks that breaks a rule, and how many were played."""
+    if not seeds:
+        return None, 0
+    check = functools.partial(judges.histories, seeds, processor_s)
+    end = warm.in_child(tree, check, processor_s=4 * judges.MORE_HISTORIES_S, wall_s=40 * judges.MORE_HISTORIES_S)
+    return (end.broke, 0) if end.value is None else (end.value["broken"], end.value["played"])
 
 
 def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
@@ -92,15 +102,14 @@ def judge(tree: Path, mutant: Mutant, executed: Mapping[str, Any]) -> dict[str, 
         seeds = [one["seed"] for one in _execute(mutant, executed["histories"])]
         tests = _quickest(_execute(mutant, executed["tests"]))
         found = {"histories": len(seeds), "tests": len(tests)}
-        if seeds:
-            check = functools.partial(judges.histories, seeds)
-            end = warm.in_child(tree, check, processor_s=4 * judges.HISTORIES_S, wall_s=40 * judges.HISTORIES_S)
-            if end.broke is not None or end.value is not None:
-                return {**found, "by": "simulation", "how": end.broke or end.value}
+        broken, played = _by_histories(tree, seeds, judges.HISTORIES_S)
+        if broken is not None:
+            return {**found, "by": "simulation", "how": broken}
         failed = _by_unit_tests(tree, tests)
         if failed is not None:
             return {**found, "by": "unit tests", "how": failed}
-        return {**found, "by": _NOBODY, "how": ""}
+        broken, _ = _by_histories(tree, seeds[played:], judges.MORE_HISTORIES_S)
+        return {**found, "by": _NOBODY if broken is None else "simulation", "how": broken or ""}
     finally:
         shutil.copy2(tree / "original", original)
 
@@ -140,8 +149,7 @@ def main() -> int:
         tree = _copy_of_the_tree()
         try:
             warm.import_ahead()
-            cache = arguments.results.with_suffix(".executed.json")
-            executed = _executed(tree, sorted({mutant.file for mutant in drawn}), cache)
+            executed = _executed(tree, sorted({mutant.file for mutant in mutants(10**6, 0)}), arguments.results)
             for mutant in missing:
                 began = time.monotonic()
                 row = {**mutant._asdict(), "text": "", "name": mutant.name, **judge(tree, mutant, executed)}

@@ -70,7 +70,7 @@ def _changes(node: ast.AST, statement: ast.stmt) -> Iterator[_Place]:
         yield _Place(node, statement, "drop a call", "pass")
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
         yield _Place(node, statement, "drop an assignment", "pass")
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         # One more or less of a thousand changes nothing that matters.
         change = "+ 1" if abs(node.value) < 100 else "* 10"
         yield _Place(node, statement, "move a number", f"({node.value!r} {change})")
