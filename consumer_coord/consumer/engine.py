@@ -194,7 +194,8 @@ class Engine:
     async def _wait_for_group(self, slice_s: float) -> None:
         """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""
         ends = self._home.now() + slice_s
-        if self._expected and not self.reader.assigned and slice_s > 0 and await self.reader.plane.learn(self._expected, slice_s):
+        unheard = bool(self._expected) and not self.reader.assigned and slice_s > 0
+        if unheard and await self.reader.plane.learn(self._expected, slice_s):
             self._expected = frozenset()
         left_s = ends - self._home.now()
         if left_s > 0 or slice_s == 0:
