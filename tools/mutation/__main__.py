@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), metavar="FILE", help="append what is found here")
     parser.add_argument("--table", action="store_true", help="print the table of the results in the end")
     parser.add_argument("--list", action="store_true", help="print the mutants, and plant none")
+    parser.add_argument("--watch", action="store_true", help="only see what histories and tests execute, for later runs")
     parser.add_argument("--only", action="append", metavar="TEXT", help="judge those alone whose name has this in it")
     parser.add_argument("files", nargs="*", default=FILES, help=f"patterns of files (default: {' '.join(FILES)})")
     arguments = parser.parse_args()
@@ -150,7 +151,7 @@ def main() -> int:
         try:
             warm.import_ahead()
             executed = _executed(tree, sorted({mutant.file for mutant in mutants(10**6, 0)}), arguments.results)
-            for mutant in missing:
+            for mutant in [] if arguments.watch else missing:
                 began = time.monotonic()
                 row = {**mutant._asdict(), "text": "", "name": mutant.name, **judge(tree, mutant, executed)}
                 row["seconds"] = round(time.monotonic() - began, 1)
@@ -163,7 +164,7 @@ def main() -> int:
                 )
         finally:
             shutil.rmtree(tree)
-    if arguments.table:
+    if arguments.table and not arguments.watch:
         print(table([done[mutant.name] for mutant in drawn]))
     return 0
 
