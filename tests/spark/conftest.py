@@ -56,12 +56,12 @@ def install_assignor(site: Path) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for all tests, on two cores; its processes run in this very environment."""
-    os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     site = tmp_path_factory.mktemp("site")
     install_assignor(site)
     # For the processes of Spark only.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"), fork_server=True)
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource

@@ -116,6 +116,7 @@ class Scene:
     kills: list[str] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
     tolerated_failures: int = 0
+    deadline_s: float = DEADLINE_S
     #: Those that Spark ended by :data:`SPARKS_LIMIT`: one more kind of crash, from which a query starts again.
     late: list[str] = attrs.field(factory=list)
     written: int = 0
@@ -207,7 +208,7 @@ class Scene:
             return self.whole()
 
         try:
-            wait_until(whole, DEADLINE_S, "a group that shares everything", interval_s=0.2)
+            wait_until(whole, self.deadline_s, "a group that shares everything", interval_s=0.2)
         except TimeoutError as error:
             story = "\n".join(
                 f"{name}: {sorted(driver.owned)} {driver.events[-4:]}\n{driver.log_tail(15)}"
@@ -245,7 +246,7 @@ class Scene:
         self.kills.append(what)
         driver.kill(what)
         try:
-            driver.wait(SURVIVAL_S if what == "executor" else DEADLINE_S)
+            driver.wait(SURVIVAL_S if what == "executor" else self.deadline_s)
         except subprocess.TimeoutExpired as error:
             if what == "executor":
                 return
@@ -319,7 +320,7 @@ class Scene:
     def await_no_lag(self) -> None:
         """Wait until everything is committed."""
         try:
-            wait_until(lambda: not self.start_ended() and self.lag() == 0, DEADLINE_S, "a lag of zero", interval_s=0.5)
+            wait_until(lambda: not self.start_ended() and self.lag() == 0, self.deadline_s, "a lag of zero", interval_s=0.5)
         except TimeoutError as error:
             raise AssertionError(f"{error}: {self.lag()} records; {[d.events[-3:] for d in self.all_drivers]}") from error
 
