@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from consumer_coord.spark.launcher import fast_python
 from tests.spark.drivers import QUICK_JVM
+from tests.spark.queries import Queries
 from tests.support.kafka_cluster import KafkaCluster
 
 
@@ -85,3 +86,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture
+def queries(spark: Any, kafka: KafkaCluster, group: str, tmp_path: Path) -> Iterator[Queries]:
+    """Queries of a group of the test's own; they end with it."""
+    found = Queries(spark, kafka.bootstrap_servers, group, tmp_path, kafka.admin)
+    try:
+        yield found
+    finally:
+        found.stop()
