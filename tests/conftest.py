@@ -13,6 +13,8 @@ from hypothesis import settings
 
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
+from tests.support.class_archive import ensure_class_archive
+from tests.support.java import ToolJars
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.leaks import LoggingSetUp, left_behind
 from tests.support.members import Members
@@ -87,13 +89,15 @@ def fetched(jars: kafka_jars.JarSet) -> Path:
 @pytest.fixture(scope="session")
 def kafka_libs() -> Path:
     """The directory with Apache Kafka's jars."""
-    return fetched(kafka_jars.KAFKA)
+    libs = fetched(kafka_jars.KAFKA)
+    ensure_class_archive(libs)
+    return libs
 
 
 @pytest.fixture(scope="session")
-def tool_jars(kafka_libs: Path) -> str:
-    """The class path of Kafka's own tools."""
-    return f"{kafka_libs}/*:{fetched(kafka_jars.KAFKA_TOOLS)}/*"
+def tool_jars(kafka_libs: Path) -> ToolJars:
+    """What Kafka's own tools run with."""
+    return ToolJars(kafka_libs, fetched(kafka_jars.KAFKA_TOOLS))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.broker.java_hash import partition_for
-from tests.support.java import run_kafka_tool
+from tests.support.java import ToolJars, run_kafka_tool
 
 pytestmark = pytest.mark.kafka
 
@@ -25,7 +25,7 @@ def values(text: str) -> Iterator[Mapping[str, Any]]:
         yield value
 
 
-def formatted(tool_jars: str, kafka: EmbeddedKafka, partition: int, formatter: str) -> list[Mapping[str, Any]]:
+def formatted(tool_jars: ToolJars, kafka: EmbeddedKafka, partition: int, formatter: str) -> list[Mapping[str, Any]]:
     """The records of one partition of ``__consumer_offsets`` as ``kafka-console-consumer.sh --formatter`` writes them."""
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody"})
     _, end_offset = reader.get_watermark_offsets(TopicPartition("__consumer_offsets", partition), timeout=10)
@@ -39,7 +39,7 @@ def formatted(tool_jars: str, kafka: EmbeddedKafka, partition: int, formatter: s
     return list(values(ran.stdout))
 
 
-def test_kafkas_formatters_read_groups_and_offsets(tool_jars: str) -> None:
+def test_kafkas_formatters_read_groups_and_offsets(tool_jars: ToolJars) -> None:
     with EmbeddedKafka({"orders": 2}) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce("orders", b"first", partition=1)

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from consumer_coord.cli import main
-from tests.support.java import run_kafka_tool
+from tests.support.java import ToolJars, run_kafka_tool
 from tests.support.kafka_cluster import KafkaCluster
 
 
@@ -58,7 +58,7 @@ def run(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def kafka_tool(kafka: KafkaCluster, tool_jars: str) -> Run:
+def kafka_tool(kafka: KafkaCluster, tool_jars: ToolJars) -> Run:
     """``kafka_tool("--describe", …)``: ``kafka-consumer-groups.sh`` on the shared broker."""
 
     def run(*arguments: str) -> Ran:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 
+from tests.support.jvm import java_command
 from tests.support.kafka_jars import KAFKA, UnavailableError, cache_directory, exclusive, java_executable
 from tests.support.line_process import LineProcess
 
@@ -45,9 +46,8 @@ class JavaProgram:
 
     def command(self, *arguments: str) -> list[str]:
         """The command that runs it."""
-        log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        jvm = [java_executable(), "-XX:+UseSerialGC", "-XX:-UsePerfData", log, *self.jvm_arguments]
-        return [*jvm, "-cp", f"{self._compiled()}:{self.libs}/*", self.main, *arguments]
+        class_path = f"{self.libs}/*:{self._compiled()}"
+        return [*java_command(self.libs), *self.jvm_arguments, "-cp", class_path, self.main, *arguments]
 
     def _compiled(self) -> Path:
         """The directory with its classes."""
@@ -81,8 +81,18 @@ class JavaProgram:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def run_kafka_tool(class_path: str, main: str, *arguments: str, deadline_s: float = 120) -> subprocess.CompletedProcess[str]:
+@attrs.frozen
+class ToolJars:
+    """Kafka's jars, and those of its command line tools."""
+
+    libs: Path
+    tools: Path
+
+
+def run_kafka_tool(
+    jars: ToolJars, main: str, *arguments: str, deadline_s: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's own command line tools to its end: ``main`` below ``org.apache.kafka.tools``."""
-    jvm = [java_executable(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
-    jvm += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path, f"org.apache.kafka.tools.{main}"]
+    jvm = [*java_command(jars.libs), "-Xmx128m", "-XX:TieredStopAtLevel=1"]
+    jvm += ["-cp", f"{jars.libs}/*:{jars.tools}/*", f"org.apache.kafka.tools.{main}"]
     return subprocess.run([*jvm, *arguments], capture_output=True, text=True, timeout=deadline_s, check=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import os
@@ -109,12 +110,17 @@ def java_executable() -> str:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         raise UnavailableError(f"Java >= {_JAVA_NEEDED} is needed for a real Kafka broker, and no java was found")
-    shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    shown = _shown_version(java)
     version = re.search(r'version "(\d+)', shown)
     if version is None or int(version.group(1)) < _JAVA_NEEDED:
         line = shown.splitlines()[0] if shown else "no version"
         raise UnavailableError(f"Java >= {_JAVA_NEEDED} is needed for a real Kafka broker; {java} says: {line}")
     return java
+
+
+@functools.cache
+def _shown_version(java: str) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
 
 
 def ensure_jars(jars: JarSet = KAFKA) -> Path:

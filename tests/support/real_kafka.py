@@ -20,8 +20,8 @@ from types import TracebackType
 import attrs
 from confluent_kafka import KafkaException
 
+from tests.support.jvm import java_command
 from tests.support.kafka_cluster import KafkaCluster, Node
-from tests.support.kafka_jars import java_executable
 from tests.support.processes import end, spawn
 
 #: Generous, because a broker may start beside other work on a small machine; a healthy one is up long before.
@@ -72,7 +72,6 @@ class RealKafka(KafkaCluster):
     ) -> None:
         super().__init__({})
         self._libs = libs
-        self._java = java_executable()
         self._brokers = brokers
         self._properties = dict(properties or {})
         self._listeners = (Listener("PLAINTEXT", "PLAINTEXT"), *listeners)
@@ -228,9 +227,8 @@ class RealKafka(KafkaCluster):
             )
 
     def _java_command(self, main: str, arguments: Sequence[str]) -> list[str]:
-        log = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
-        log.append("-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS")
-        return [self._java, "-XX:+UseSerialGC", "-XX:-UsePerfData", *log, *arguments, "-cp", f"{self._libs}/*", main]
+        log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
+        return [*java_command(self._libs), *log, *arguments, "-cp", f"{self._libs}/*", main]
 
     def _await_ready(self, brokers: Sequence[int]) -> None:
         """Each of ``brokers`` must accept connections, and the cluster's metadata must name them all."""

@@ -1,0 +1,75 @@
+"""The archive of Kafka's classes that the tests' JVMs share, made once per machine.
+
+A broker loads seven thousand classes when it starts, and parses and checks each: half of the processor time of its start.
+A JVM that finds them in an archive maps them (class data sharing, JEP 310 and 350).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from tests.support.jvm import class_archive, java_command
+from tests.support.kafka_jars import exclusive
+from tests.support.members import Members
+from tests.support.real_kafka import RealKafka
+
+_DEADLINE_S = 300
+
+
+def ensure_class_archive(libs: Path) -> None:
+    """Make the archive for the jars in ``libs``, a whole Kafka 4 with its clients, unless it is there."""
+    archive = class_archive(libs)
+    if archive.exists():
+        return
+    with exclusive(archive.with_suffix(".lock")):
+        if not archive.exists():  # a concurrent run may have made it while we waited for the lock
+            _make(libs, archive)
+
+
+def _make(libs: Path, archive: Path) -> None:
+    print(f"archiving the classes of {libs.parent.name} (once per machine)", file=sys.stderr, flush=True)
+    staging = Path(tempfile.mkdtemp(prefix=f"{archive.name}.partial-", dir=archive.parent))
+    try:
+        # In a process of its own: every JVM that it starts writes which classes it loaded (%p is the JVM's process id).
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-XX:DumpLoadedClassList={staging}/%p.classes"}
+        command = [sys.executable, "-m", "tests.support.class_archive", str(libs)]
+        subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=_DEADLINE_S, check=True)
+        names = {line for listed in staging.glob("*.classes") for line in listed.read_text().splitlines()}
+        classes = staging / "all"
+        classes.write_text("".join(f"{name}\n" for name in sorted(names) if not name.startswith("#")))
+        made = staging / archive.name
+        command = [*java_command(libs), "-Xmx512m", "-Xshare:dump", f"-XX:SharedClassListFile={classes}"]
+        command += [f"-XX:SharedArchiveFile={made}", "-cp", f"{libs}/*"]
+        subprocess.run(command, capture_output=True, timeout=_DEADLINE_S, check=True)
+        for old in archive.parent.glob("classes-*.jsa"):
+            old.unlink()
+        made.rename(archive)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _use(libs: Path) -> None:
+    """Start a broker, and let a Java consumer of each protocol read and commit."""
+    with RealKafka(libs) as kafka, contextlib.closing(Members(lambda: libs, lambda: kafka.bootstrap_servers)) as members:
+        topic = kafka.new_topic(1)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(topic, b"value")
+        producer.flush()
+        for protocol in ("classic", "consumer"):
+            member = members.start("java", f"group-{protocol}", [topic], config={"group.protocol": protocol})
+            member.wait_for_total(1)
+            member.command("commit")
+            member.leave()
+        kafka.stop()
+
+
+if __name__ == "__main__":
+    _use(Path(sys.argv[1]))
