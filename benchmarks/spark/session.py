@@ -74,9 +74,9 @@ class Drained:
     memory: Mapping[str, float]
 
 
-def drain(spark: Any, source: str, bootstrap_servers: str, topic: str) -> Drained:
+def drain(spark: Any, source: str, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> Drained:
     """Read a whole topic."""
-    data = frame(spark, source, bootstrap_servers, topic)
+    data = frame(spark, source, bootstrap_servers, topic, **options)
     began = time.perf_counter()
     query = start(data, now=True)
     peaks: dict[str, float] = {}
