@@ -233,7 +233,9 @@ class Checkers:
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
+            # It became one of the consumer protocol; when that one is empty, a classic group begins with generation 1 again.
             self._history.note("log", "the group was deleted")
+            self.group = GroupTruth()
             return
         stored = offsets_topic.decode_group_value(value)
         members = {member.member_id: member.assignment for member in stored.members}

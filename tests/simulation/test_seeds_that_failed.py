@@ -60,6 +60,8 @@ WHAT_IT_WAS = {
     5000214: "a join went well at last; the poll after it still raised that the group could not be joined",
     5000056: "a static member whose instance id another process took read on: the checkers took that for records read twice",
     5000253: "of two commits in one request the log had the later one, of lower offset; the checkers missed the other",
+    100000055: "retention took all that was left of a partition; the simulation missed a commit of what nobody could read",
+    200000043: "a classic group began after an empty one of the consumer protocol; the checkers missed its former generation",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
