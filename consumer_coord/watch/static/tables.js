@@ -97,7 +97,7 @@ class GroupView {
     /* A report is about its run; its one group has no name of interest. */
     const report = Boolean(model.meta.table);
     write(document.getElementById("group"), report ? shown(model.meta.title) : shown(group.id) || "(a group without a name)");
-    write(state, group.gone ? "Gone" : shown(info.state) || "Unknown");
+    write(state, group.gone ? "Gone" : info.error && info.state === "Dead" ? "No such group" : shown(info.state) || "Unknown");
     state.dataset.kind = group.kind;
     const facts = [
       info.type ? `${shown(info.type).toLowerCase()} protocol` : "",
