@@ -224,7 +224,7 @@
     const found = pointer && picture.at(pointer.x, pointer.y);
     cross.style.display = found ? "block" : "none";
     if (!found) { tip.hidden = true; return; }
-    cross.style.left = pointer.x + "px";
+    cross.style.transform = `translateX(${pointer.x}px)`;
     const lines = [];
     if (found.row) {
       const [topic, number] = found.row, member = group.members.get(found.owner);
