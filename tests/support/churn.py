@@ -313,9 +313,10 @@ def churn(
     seed: int,
     per_s: int = 4_000,
     disturb: Callable[[Group, float, int], Mapping[str, int]] = trouble,
+    size: int = 5,
 ) -> Outcome:
-    """Five members, a steady producer, and trouble for ``seconds``; then all members catch up, and all is checked."""
-    first = [group.start() for _ in range(5)]
+    """``size`` members, a steady producer, and trouble for ``seconds``; then all members catch up, and all is checked."""
+    first = [group.start() for _ in range(size)]
     for member in first:
         member.await_ready()
     producer = SteadyProducer(kafka, topic, partitions, per_s)
