@@ -25,6 +25,7 @@ from assignors import CooperativeStickyAssignor
 from benchmarks import cluster
 from benchmarks.table import markdown, number
 from consumer_coord.config import parse
+from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
 from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
@@ -58,8 +59,16 @@ class Application:
     """Carries out what the group wants, at once, for every member of the process."""
 
     def __init__(self, members: Sequence[ConsumerCoordinator]) -> None:
-        self.members = list(members)
+        self.members: list[ConsumerCoordinator] = []
+        self.handovers: dict[ConsumerCoordinator, Handover] = {}
         self.moved_at = 0.0
+        for member in members:
+            self.add(member)
+
+    def add(self, member: ConsumerCoordinator) -> None:
+        """One more member."""
+        self.members.append(member)
+        self.handovers[member] = Handover(member, HoldsNothing())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -71,11 +80,9 @@ class Application:
 
     def _attend(self, member: ConsumerCoordinator) -> None:
         member.application.polled()
-        change = member.assignment.change()
-        if change:
+        if member.assignment.change():
             self.moved_at = time.monotonic()
-            member.let_go(change.lost | change.revoked)
-            member.assignment.take_up(change)
+            run_through(self.handovers[member].carry_out())
 
 
 async def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: int) -> Point:
@@ -119,7 +126,7 @@ async def measure(kafka: RealKafka, topics: Sequence[str], members: int, partiti
         await settled(members)
         generation = application.members[0].generation
         began, used, wire = time.monotonic(), time.process_time(), _bytes()
-        application.members.append(new())
+        application.add(new())
         # What waiting itself costs (this loop's looks, heartbeats) is in the processor time, too.
         ended = await settled(members + 1)
         return Point(

@@ -20,6 +20,7 @@ MOST_LINES = 600
 #: Pure modules and the wire: below them there are only `assignors` and each other.
 PURE = (
     "consumer_coord.errors",
+    "consumer_coord.locks",
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.group.assignment",

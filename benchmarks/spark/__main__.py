@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 from confluent_kafka import Producer
 
 from benchmarks import cluster
@@ -24,21 +25,56 @@ from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
 PARTS = ("drain", "cold", "trickle", "join", "members", "handover")
-#: name -> (one in how many of ``--records``, bytes a record, compression)
-TOPICS = {"100 bytes": (1, 100, "none"), "2 KB": (10, 2_000, "none"), "100 bytes, lz4": (1, 100, "lz4")}
 
 
-def fill(kafka: RealKafka, records: int, size: int, compression: str = "none", partitions: int = 4) -> str:
-    """A topic with ``records`` records of ``size`` bytes."""
+@attrs.frozen
+class Topic:
+    """What is drained: one in ``share`` of ``--records``, ``size`` bytes each; both sources get ``options``."""
+
+    share: int
+    size: int
+    compression: str = "none"
+    transactions: bool = False
+    headers: bool = False
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Of the reading queries."""
+        found = {"kafka.isolation.level": "read_committed"} if self.transactions else {}
+        return found | ({"includeHeaders": "true"} if self.headers else {})
+
+
+TOPICS = {
+    "100 bytes": Topic(1, 100),
+    "2 KB": Topic(10, 2_000),
+    "20 KB": Topic(100, 20_000),
+    "100 bytes, lz4": Topic(1, 100, "lz4"),
+    "100 bytes, zstd": Topic(1, 100, "zstd"),
+    "100 bytes, transactions": Topic(1, 100, transactions=True),
+    "100 bytes, 2 headers": Topic(1, 100, headers=True),
+}
+
+#: Records of one transaction.
+_TRANSACTION = 10_000
+
+
+def fill(kafka: RealKafka, records: int, kind: Topic, partitions: int = 4) -> str:
+    """A topic with ``records`` records of that kind."""
     topic = kafka.new_topic(partitions)
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "compression.type": compression,
-            "linger.ms": 20,
-            "queue.buffering.max.messages": 500_000,
-        }
-    )
+    size = kind.size
+    settings: dict[str, Any] = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "compression.type": kind.compression,
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 500_000,
+    }
+    if kind.transactions:
+        settings["transactional.id"] = topic
+    producer = Producer(settings)
+    if kind.transactions:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    headers = [("trace", os.urandom(16)), ("type", b"order")] if kind.headers else None
     # Half of each is random, so that they compress as well as real records do: by two, not by a hundred.
     half = size // 2
     noise = os.urandom(half * 10_000)
@@ -47,12 +83,17 @@ def fill(kafka: RealKafka, records: int, size: int, compression: str = "none", p
         value = noise[at : at + half] + b"0" * (size - half)
         while True:
             try:
-                producer.produce(topic, value, key=b"%08d" % index, partition=index % partitions)
+                producer.produce(topic, value, key=b"%08d" % index, partition=index % partitions, headers=headers)
                 break
             except BufferError:
                 producer.poll(0.05)
         if index % 10_000 == 0:
             producer.poll(0)
+        if kind.transactions and index % _TRANSACTION == _TRANSACTION - 1:
+            producer.commit_transaction(60)
+            producer.begin_transaction()
+    if kind.transactions:
+        producer.commit_transaction(60)
     assert producer.flush(120) == 0
     return topic
 
@@ -71,7 +112,9 @@ def child(*arguments: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=2_000_000, help="of 100 bytes; a tenth of them of 2 KB")
+    parser.add_argument(
+        "--records", type=int, default=2_000_000, help="of 100 bytes; a tenth of them of 2 KB, a hundredth of 20 KB"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10, help="of each turn of the trickle")
     parser.add_argument("--only", choices=PARTS, action="append")
@@ -91,10 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         topics: dict[str, str] = {}
         wanted = given.topic or list(TOPICS) if "drain" in parts else ["100 bytes"] if "cold" in parts else []
         for name in wanted:
-            share, size, compression = TOPICS[name]
-            topics[name] = fill(kafka, given.records // share, size, compression)
+            topics[name] = fill(kafka, given.records // TOPICS[name].share, TOPICS[name])
         if "drain" in parts:
-            print_drains({name: child(at, "drain", topic, str(given.rounds)) for name, topic in topics.items()})
+            print_drains(
+                {
+                    name: child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options))
+                    for name, topic in topics.items()
+                }
+            )
         if "cold" in parts:
             runs: dict[str, list[Mapping[str, Any]]] = {CONNECTOR: [], OURS: []}
             for _ in range(max(1, given.rounds // 2)):
@@ -130,6 +177,8 @@ def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
             seconds = {source: median([one[key] for one in runs]) for source, runs in sources.items()}
             rate = {source: sources[source][0]["rows"] / seconds[source] / 1000 for source in seconds}
             ratio = rate[OURS] / rate[CONNECTOR]
+            # Of the two runs of each round.
+            ratios = [theirs[key] / ours[key] for theirs, ours in zip(sources[CONNECTOR], sources[OURS], strict=True)]
             rows.append(
                 [
                     f"{name}, {what}",
@@ -138,9 +187,10 @@ def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
                     number(rate[CONNECTOR]),
                     number(rate[OURS]),
                     f"{ratio:.2f}",
+                    f"{min(ratios):.2f} to {max(ratios):.2f}",
                 ]
             )
-    head = ["topic", "connector, s", "kafka_group, s", "connector, k/s", "kafka_group, k/s", "ratio of rates"]
+    head = ["topic", "connector, s", "kafka_group, s", "connector, k/s", "kafka_group, k/s", "ratio of rates", "by round"]
     print(markdown(head, rows), end="\n\n")
     peaks = dict.fromkeys(("planner", "worker"), 0.0)
     for sources in found.values():

@@ -1,6 +1,6 @@
 """One measurement in a process of its own; prints one line of JSON.  Started by ``benchmarks.spark``.
 
-child.py drain TOPIC ROUNDS        both sources in turns, in one session, after one warm-up of each
+child.py drain TOPIC ROUNDS OPTIONS   both sources in turns, in one session, after one warm-up of each
 child.py cold SOURCE TOPIC         the first query of a fresh session
 child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both sources in turns
 child.py join TOPIC                a second query joins a running one
@@ -51,23 +51,23 @@ class Trickle(threading.Thread):
         self.join()
 
 
-def drains(bootstrap_servers: str, topic: str, rounds: int) -> Mapping[str, Any]:
+def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str, str]) -> Mapping[str, Any]:
     """Both sources, interleaved."""
     spark = make_session()
     found: dict[str, list[Drained]] = {CONNECTOR: [], OURS: []}
     for source in found:
-        drain(spark, source, bootstrap_servers, topic)
+        drain(spark, source, bootstrap_servers, topic, options)
     for number in range(rounds):
         # Turns change their order, so that neither always follows the other's garbage.
         for source in sorted(found, reverse=bool(number % 2)):
-            found[source].append(drain(spark, source, bootstrap_servers, topic))
+            found[source].append(drain(spark, source, bootstrap_servers, topic, options))
     return {source: [attrs.asdict(one) for one in drained] for source, drained in found.items()}
 
 
 def cold(source: str, bootstrap_servers: str, topic: str) -> Mapping[str, Any]:
     """The first query of a session, and how long until its first batch was finished."""
     spark = make_session()
-    return attrs.asdict(drain(spark, source, bootstrap_servers, topic))
+    return attrs.asdict(drain(spark, source, bootstrap_servers, topic, {}))
 
 
 def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float, unix_sockets: bool) -> Mapping[str, Any]:
@@ -145,7 +145,7 @@ def main() -> None:
     bootstrap_servers, what, *rest = sys.argv[1:]
     result: Mapping[str, Any]
     if what == "drain":
-        result = drains(bootstrap_servers, rest[0], int(rest[1]))
+        result = drains(bootstrap_servers, rest[0], int(rest[1]), json.loads(rest[2]))
     elif what == "cold":
         result = cold(rest[0], bootstrap_servers, rest[1])
     elif what == "trickle":

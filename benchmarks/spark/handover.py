@@ -126,11 +126,14 @@ def _planners() -> set[int]:
         try:
             command = (entry / "cmdline").read_bytes()
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parents = Path(f"/proc/{parent}/cmdline").read_bytes()
             above = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        # A child of the JVM, which is a child of this process.
-        if b"python_streaming_source_runner" in command and above == os.getpid():
+        # A child of the JVM or of the fork server, which are children of this process.
+        plain = b"python_streaming_source_runner" in command and b"fork_front" not in command
+        forked = b"spark.fork_server" in command and b"spark.fork_server" in parents
+        if (plain or forked) and above == os.getpid():
             found.add(int(entry.name))
     return found
 

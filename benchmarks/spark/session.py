@@ -23,7 +23,8 @@ def make_session(*, cores: int = 2, unix_sockets: bool = True) -> Any:
     """A local session with the connector's jars on its class path and our source registered."""
     # As docs/spark.md recommends; --plain-start measures without.
     fast = os.environ.get("BENCH_PLAIN_START") != "1"
-    os.environ["PYSPARK_PYTHON"] = fast_python(Path(tempfile.mkdtemp(prefix="bench-python-"))) if fast else sys.executable
+    launcher = tempfile.mkdtemp(prefix="bench-python-")
+    os.environ["PYSPARK_PYTHON"] = fast_python(launcher, fork_server=True) if fast else sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -73,9 +74,9 @@ class Drained:
     memory: Mapping[str, float]
 
 
-def drain(spark: Any, source: str, bootstrap_servers: str, topic: str) -> Drained:
+def drain(spark: Any, source: str, bootstrap_servers: str, topic: str, options: Mapping[str, str]) -> Drained:
     """Read a whole topic."""
-    data = frame(spark, source, bootstrap_servers, topic)
+    data = frame(spark, source, bootstrap_servers, topic, **options)
     began = time.perf_counter()
     query = start(data, now=True)
     peaks: dict[str, float] = {}

@@ -36,6 +36,7 @@ from consumer_coord.consumer.librdkafka.exceptions import (
     to_kafka_error,
     to_kafka_exception,
 )
+from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
     Positions,
@@ -85,6 +86,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     #: The handle's thread; a simulation's consumer has none.
     _threaded: Threaded | None = None
+    #: Who is told of the group's steps; ``debug=cgrp``.
+    _steps: Callable[[str, str], None] | None = None
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
             self._refusals = Refusals(self._librdkafka.settings)
+        self._steps = group_lines(settings, keywords.get("logger"))
         threaded = self._threaded = Threaded(self._librdkafka, executor, max_workers)
         self._set_up(parsed, chosen, threaded, shared_clusters)
 
@@ -148,6 +152,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._made is None:
             cluster = self._clusters().acquire(self._settings.client)
             core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
+            core.show_steps(self._steps)
             self._home = AsyncHome(core)
             self._made = Engine(
                 core,

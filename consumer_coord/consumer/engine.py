@@ -55,8 +55,6 @@ logger = get_logger(__name__)
 _SLICE_S = 0.1
 #: While the group rebalances, how long messages may wait for the engine, which waits for the group.
 _REBALANCING_SLICE_S = 0.05
-#: After topics could not be looked up.
-_ASK_AGAIN_S = 2.0
 
 #: What a call waits beyond the time that its coroutine was given.
 _GRACE_S = 5.0
@@ -110,8 +108,6 @@ class Engine:
         self.closing = False
         #: Topics of the subscription that the data plane may not have heard of.
         self._expected: frozenset[str] = frozenset()
-        #: When the data plane may be made to ask for them again.
-        self._ask_again_at = float("-inf")
         self._home = home
         self._settings = settings
         self._events = events
@@ -199,12 +195,8 @@ class Engine:
         """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""
         ends = self._home.now() + slice_s
         unheard = bool(self._expected) and not self.reader.assigned and slice_s > 0
-        if unheard and self._home.now() >= self._ask_again_at:
-            if await self.reader.plane.learn(self._expected, slice_s):
-                self._expected = frozenset()
-            else:
-                # The question is under way.  Fifty members that ask anew with each slice keep a slow broker from answering.
-                self._ask_again_at = self._home.now() + _ASK_AGAIN_S
+        if unheard and await self.reader.plane.learn(self._expected, slice_s):
+            self._expected = frozenset()
         left_s = ends - self._home.now()
         if left_s > 0 or slice_s == 0:
             await self._home.ring(max(0.0, left_s))

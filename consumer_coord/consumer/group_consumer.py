@@ -38,6 +38,7 @@ from consumer_coord.consumer.librdkafka.exceptions import (
     raise_cause,
     to_kafka_exception,
 )
+from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, partition_of, rows
 from consumer_coord.consumer.librdkafka.rows import (
     Rows,
@@ -103,6 +104,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._settings = self._coordinator.config
         self._raises = self._settings.poll_raises_errors
         self._core = self._coordinator.core
+        self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._home = BlockingHome(self._coordinator)
         self._engine = Engine(
             self._core,

@@ -26,6 +26,7 @@ from consumer_coord.consumer.oauth.settings import with_oauth_callback
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application import Application
+from consumer_coord.locks import Lock
 from consumer_coord.net import security
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
@@ -209,7 +210,7 @@ class Runtime:
     """The background thread and its loop."""
 
     _instance: Runtime | None = None
-    _instance_lock = threading.Lock()
+    _instance_lock = Lock()
 
     def __init__(self) -> None:
         self.pid = os.getpid()

@@ -14,11 +14,11 @@ This is pure state: no I/O, no time.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 
 import attrs
 
+from consumer_coord.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
@@ -61,7 +61,7 @@ class AssignmentState:
     """Target and holdings of one member; every method is atomic and may be called from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}

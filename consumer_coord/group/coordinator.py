@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor
@@ -56,7 +56,7 @@ class ConsumerCoordinator:
         self._metrics = Metrics(self._loop.time)
         self._metrics.gauge("assigned-partitions", lambda: float(len(self.assignment.held)))
         self._signal = Signal()
-        log = MemberLog(
+        log = self._log = MemberLog(
             get_logger(__name__), config.group_id, config.group_instance_id, lambda: self.protocol.generation_state
         )
         #: The application's polls, its failures, and how it is woken; thread-safe.
@@ -71,7 +71,7 @@ class ConsumerCoordinator:
         self._peers = peers_of(
             cluster, config.group_id, answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms)
         )
-        self._link = CoordinatorLink(cluster, self._peers.lookup, self._metrics, self._note_obstacle)
+        self._link = CoordinatorLink(cluster, self._peers.lookup, self._metrics, log, self._note_obstacle)
         self._watch = MetadataWatch(
             cluster, config.group_id, exclude_internal=config.exclude_internal_topics, on_change=self._on_metadata
         )
@@ -101,6 +101,10 @@ class ConsumerCoordinator:
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._peers.enter()
+
+    def show_steps(self, told: Callable[[str, str], None] | None) -> None:
+        """``told`` hears of every step of the membership (``debug=cgrp``): its name, in librdkafka's way, and a text."""
+        self._log.steps = told
 
     # -- what it is; thread-safe -------------------------------------------------------------------------------------------
 

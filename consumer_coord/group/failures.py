@@ -27,6 +27,8 @@ class Failures:
         self._tell = tell
         #: When something began to stand in the way of a join; None while nothing does.
         self._stuck_since: float | None = None
+        #: The failure that told of it.
+        self._stuck: CoordinatorError | None = None
 
     def set(self, error: CoordinatorError, *, final: bool = False) -> None:
         """Note a failure and call the application; a final one is never replaced."""
@@ -52,9 +54,12 @@ class Failures:
         return error
 
     def clear_obstacle(self) -> None:
-        """The member made progress: nothing stands in the way."""
+        """The member made progress: nothing stands in the way, and a poll that comes only now hears of nothing."""
         self.obstacle = ""
         self._stuck_since = None
+        if self.current is not None and self.current is self._stuck:
+            self.current = None
+        self._stuck = None
 
     def note_obstacle(self, what: str, *, wanted: bool) -> None:
         """Remember what stands in the way; if something does for ``default.api.timeout.ms``, the application hears of it.
@@ -70,11 +75,10 @@ class Failures:
         waited_s = now() - self._stuck_since
         if waited_s > self._patience_s and self.current is None:
             self._stuck_since = now()
-            self.set(
-                RetriableError(
-                    f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
-                )
+            self._stuck = RetriableError(
+                f"group {self._group_id!r} could not be joined for {waited_s:.0f} s, and goes on trying: {what}"
             )
+            self.set(self._stuck)
 
 
 def copy_of(error: CoordinatorError) -> CoordinatorError:

@@ -7,22 +7,33 @@ from typing import Any
 
 from consumer_coord.errors import RetriableError
 from consumer_coord.group.discovery import CoordinatorLookup
+from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
+from consumer_coord.wire import error_codes as codes
 
 
 class CoordinatorLink:
     """The link of one member; the look-up itself is shared by all members of the group in this process."""
 
     def __init__(
-        self, cluster: ClusterClient, lookup: CoordinatorLookup, metrics: Metrics, on_obstacle: Callable[[str], None]
+        self,
+        cluster: ClusterClient,
+        lookup: CoordinatorLookup,
+        metrics: Metrics,
+        log: MemberLog,
+        on_obstacle: Callable[[str], None],
     ) -> None:
         """``on_obstacle`` is told what delays finding the coordinator or its answers."""
         self._cluster = cluster
         self._lookup = lookup
         self._metrics = metrics
+        self._log = log
+        #: The coordinator that the log was told of.
+        self._shown: Broker | None = None
         #: Of :class:`~consumer_coord.group.discovery.Waiter`.
         self.note_obstacle = on_obstacle
 
@@ -36,7 +47,11 @@ class CoordinatorLink:
 
         Raises :class:`~consumer_coord.errors.CoordinatorNotAvailableError` at ``deadline``, authorisation errors at once.
         """
-        return await self._lookup.find(deadline, self)
+        found = await self._lookup.find(deadline, self)
+        if found != self._shown:
+            self._shown = found
+            self._log.step("CGRPCOORD", "coordinator is %s id %s", found.address, found.id)
+        return found
 
     async def ask(self, broker: Broker, message: Any, *, timeout_ms: float, patience_ms: float | None = None) -> Any:
         """One request to the coordinator.
@@ -46,15 +61,34 @@ class CoordinatorLink:
         """
         patience = None if patience_ms is None else Deadline.after(patience_ms)
         try:
-            return await self._cluster.request(broker, message, timeout_ms=timeout_ms, patience_ms=patience_ms)
+            answer = await self._cluster.request(broker, message, timeout_ms=timeout_ms, patience_ms=patience_ms)
         except RetriableError as error:
             if patience is None or not patience.passed:
                 self.forget(broker, str(error))
             raise
+        self.show_answer(message, answer)
+        return answer
+
+    def show_answer(self, message: Any, answer: Any) -> None:
+        """With ``debug=cgrp``: one line for what the coordinator answered."""
+        if self._log.steps is None:
+            return
+        kind = message.request_class if isinstance(message, Versioned) else type(message)
+        name = kind.__name__.removesuffix("Request")
+        code = getattr(answer, "error_code", 0)
+        numbers = [
+            f", {told.replace('_', ' ')} {getattr(answer, told)}"
+            for told in ("generation_id", "member_epoch", "protocol_name", "member_id")
+            if getattr(answer, told, None)
+        ]
+        self._log.step(name.upper(), "%s response: %s%s", name, codes.error_name(code), "".join(numbers))
 
     def forget(self, broker: Broker, why: str) -> None:
         """``broker`` is not the coordinator any more: look it up before the next request."""
         self.note_obstacle(why)
+        if self._shown is not None:
+            self._shown = None
+            self._log.step("COORDCLEAR", "broker %s is no longer coordinator: %s", broker.address, why)
         self._lookup.gone(broker, why)
 
     def looked_up(self) -> None:

@@ -20,12 +20,21 @@ class MemberLog(logging.LoggerAdapter[logging.Logger]):
         self._group_id = group_id
         self._group_instance_id = group_instance_id
         self._generation = generation
+        #: With ``debug=cgrp``: is told the name and the text of every step, and of every line here.
+        self.steps: Callable[[str, str], None] | None = None
+
+    def step(self, name: str, text: str, *args: object) -> None:
+        """What only ``debug=cgrp`` shows."""
+        if self.steps is not None:
+            self.steps(name, f'Group "{self._group_id}": {text % args if args else text}')
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """The line with its prefix, and with ``group``, ``member`` and ``generation`` as attributes of the record.
 
         The prefix's values are arguments: an id may hold a per cent sign, or what is not printable.
         """
+        if self.steps is not None:
+            self.step("CGRP", str(msg), *args)
         if not self.isEnabledFor(level):
             return
         generation = self._generation()

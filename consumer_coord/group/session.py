@@ -140,7 +140,7 @@ class ClassicSession:
             at_once = version is not None and version >= _MEMBER_ID_REQUIRED_VERSION
             again_ms = config.request_timeout_ms if at_once else None
         try:
-            return await self._waiting.ask(
+            answer = await self._waiting.ask(
                 broker,
                 lambda timeout_ms: cluster.request(broker, message, timeout_ms=timeout_ms, waits=True),
                 Deadline.after(limit_ms),
@@ -152,6 +152,8 @@ class ClassicSession:
         except RetriableError as error:
             self._context.link.forget(broker, str(error))
             raise
+        self._context.link.show_answer(message, answer)
+        return answer
 
     # -- heartbeats ------------------------------------------------------------------------------------------------------------
 

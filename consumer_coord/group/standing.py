@@ -31,13 +31,28 @@ class Standing:
     (:class:`~consumer_coord.group.committed_offsets.CommitMembership`)."""
 
     def __init__(self, context: MemberContext, lease: Lease, waiting: WaitingRequest) -> None:
-        #: Replaced at every event; any thread may read it.
-        self.membership = Membership()
+        self._membership = Membership()
         #: What the application gave up and the group has not been told of.
         self.released: set[TopicPartition] = set()
         self._context = context
         self._lease = lease
         self._waiting = waiting
+
+    @property
+    def membership(self) -> Membership:
+        """Replaced at every event; any thread may read it."""
+        return self._membership
+
+    @membership.setter
+    def membership(self, membership: Membership) -> None:
+        before, self._membership = self._membership, membership
+        if self._context.log.steps is None:
+            return
+        now = membership
+        if (before.state, before.intent) != (now.state, now.intent):
+            self._context.log.step(
+                "CGRPJOINSTATE", "changed join state %s -> %s (%s)", before.state.value, now.state.value, now.intent.value
+            )
 
     @property
     def generation_state(self) -> Generation:

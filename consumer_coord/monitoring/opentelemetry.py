@@ -13,13 +13,13 @@ with the attributes ``group`` and ``client-id``.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
+from consumer_coord.locks import Lock
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
 from consumer_coord.printable import get_logger
 
@@ -41,7 +41,7 @@ class CoordinatorInstruments:
 
     def __init__(self, meter: Meter) -> None:
         self._sources: dict[int, Source] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._figures: list[tuple[Source, Mapping[str, float]]] = []
         self._read_at = -math.inf
         for name in NAMES:

@@ -13,11 +13,11 @@ The figures are those of Java's ``consumer-coordinator-metrics``: ``join-rate`` 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
+from consumer_coord.locks import Lock
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter
 from consumer_coord.printable import get_logger
 
@@ -38,7 +38,7 @@ class CoordinatorCollector(Collector):
 
     def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
         """Report on a consumer from now on; :meth:`remove` it before it is closed."""

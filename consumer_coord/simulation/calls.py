@@ -117,11 +117,15 @@ class Calls:
     async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
         """Await a call, which must return within its limit; callbacks and standing still do not count."""
         began, spent = self._process.time(), self._callbacks_s + self._process.stood_still_s
+        killed = False
         try:
             return await call
+        except GeneratorExit:
+            killed = True
+            raise
         finally:
             took = self._process.time() - began - (self._callbacks_s + self._process.stood_still_s - spent)
-            if took > limit_s + MOMENT_S:
+            if took > limit_s + MOMENT_S and not killed:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s, and has {limit_s:.2f} s")
 
     async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:

@@ -233,7 +233,9 @@ class Checkers:
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
+            # It became one of the consumer protocol; when that one is empty, a classic group begins with generation 1 again.
             self._history.note("log", "the group was deleted")
+            self.group = GroupTruth()
             return
         stored = offsets_topic.decode_group_value(value)
         members = {member.member_id: member.assignment for member in stored.members}
@@ -376,12 +378,20 @@ class Checkers:
                 "skipped", f"{stint.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
             )
         for former in () if truth.went_back else truth.stints:
-            if former is not stint and former.clean and former.start is not None and former.position > offset:
+            if former is stint or self._usurped(stint, former):
+                continue
+            if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
                     "twice",
                     f"{stint.owner.name} starts {partition} at {offset}; {former.owner.name} gave it back in order at"
                     f" {former.position}",
                 )
+
+    @staticmethod
+    def _usurped(stint: Stint, later: Stint) -> bool:
+        """Another process took its instance id, and with it the partition: it reads on until it hears of that."""
+        instance_id = stint.owner.instance_id
+        return instance_id is not None and later.owner.instance_id == instance_id and stint.number < later.number
 
     def sought(self, stint: Stint, offset: int) -> None:
         """A member goes on elsewhere, by its own choice: what is left out is read by its order."""
@@ -472,7 +482,9 @@ class Checkers:
         self.step()
         stint.acknowledged = max(stint.acknowledged, offset)
         truth = self._truths.get(stint.partition)
-        if truth is not None and truth.highest < offset and stint in truth.stints:
+        # The application went back, and its next commit went in the same request: of two, the log has the later one.
+        replaced = stint.went_back and truth is not None and truth.committed_by is stint
+        if truth is not None and truth.highest < offset and stint in truth.stints and not replaced:
             raise Violation(
                 "durability", f"{stint.owner.name} was told that {offset} of {stint.partition} is committed; the log has not"
             )

@@ -22,6 +22,7 @@ import attrs
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupState
 from consumer_coord.config import CoordinatorConfig, load_assignors
+from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing, Partitions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -125,6 +126,28 @@ class DeploymentResult:
         }
 
 
+class _Application(HoldsNothing):
+    """What one member reads, as the record has it."""
+
+    def __init__(self, group: _Group, number: int, coordinator: ConsumerCoordinator) -> None:
+        self.handover = Handover(coordinator, self)
+        self.handover.callbacks = Callbacks(on_assign=self._assigned)
+        self._group = group
+        self._number = number
+
+    async def call(self, callback: Callback, partitions: Partitions) -> None:
+        callback(self, partitions)
+
+    async def stop(self, partitions: Partitions) -> None:
+        """It reads on while the application finishes what it has."""
+        if self._group.deployment.callback_ms:
+            await asyncio.sleep(self._group.deployment.callback_ms / 1000)
+        self._group.let_go(self._number, partitions)
+
+    def _assigned(self, _: object, partitions: Partitions) -> None:
+        self._group.take_up(self._number, partitions)
+
+
 class _Host:
     """One process with some members."""
 
@@ -201,30 +224,23 @@ class _Host:
 
     async def _attend(self, number: int) -> None:
         """What the application of one member does when a poll finds something."""
-        group, deployment = self._group, self._group.deployment
+        group = self._group
         coordinator = self.coordinators[number]
+        application = _Application(group, number, coordinator)
         while not self._ends(number):
             try:
                 coordinator.application.polled()
             except CoordinatorError as error:
                 group.fail(number, error)
                 return
-            change = coordinator.assignment.change()
-            if change:
-                gone = change.lost | change.revoked
-                if gone:
-                    if deployment.callback_ms:
-                        await asyncio.sleep(deployment.callback_ms / 1000)
-                    group.let_go(number, gone)
-                    coordinator.let_go(gone)
-                group.take_up(number, coordinator.assignment.take_up(change))
+            await application.handover.carry_out()
             if not self._ends(number):
                 self._waiting[number] = asyncio.get_running_loop().create_future()
                 await self._waiting[number]
-        held = coordinator.assignment.held
-        group.let_go(number, held)
-        if number not in self.gone:
-            coordinator.let_go(held)
+        if number in self.gone:
+            group.let_go(number, coordinator.assignment.held)
+        else:
+            await application.handover.carry_out(leaving=True)
         await coordinator.close(leave=number not in self.gone)
 
 

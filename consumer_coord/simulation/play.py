@@ -261,7 +261,9 @@ class _Course:
             end = self.world.cluster.end_offset(partition)
             committed = self.world.checkers.committed_now(partition)
             read = self.world.checkers.covered(partition) == end
-            late = read and committed != end and not self.world.checkers.went_back(partition)
+            # Where retention took all that was not committed, nothing is left to read, and no commit to make.
+            emptied = committed < self.world.cluster.log_start(partition) == end
+            late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)
             # Lost while the members closed: its next owner would have read the rest again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")

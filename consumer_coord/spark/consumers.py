@@ -184,6 +184,9 @@ class CachedConsumer:
             if came or len(pending) < left:
                 deadline = time.monotonic() + timeout_ms / 1000
                 look_at = time.monotonic() + _LOOK_AFTER_S
+            elif time.monotonic() > deadline:
+                # Errors alone.
+                raise _stalled(pending, self._positions, timeout_ms)
 
     # -- whose messages these are -----------------------------------------------------------------------------------
 
@@ -301,9 +304,18 @@ class CachedConsumer:
             logger.info("%s: %s", _named(wanted), error)
 
     def _on_gone(self, key: _Key, wanted: Range) -> None:
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
         position = self._positions[key]
         at = max(position.next, wanted.start)
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
+        except KafkaException as failed:
+            error = failed.args[0]
+            if error.code() in _FATAL or error.fatal():
+                raise
+            # A connection that ended, or a leader that moved: librdkafka fetches again, and is told the same again.
+            logger.info("%s: which offsets there are is not known: %s", _named(wanted), error)
+            self._assign(key, wanted.topic_id, at)
+            return
         if low <= at <= high:
             # The leader had only just moved, and the old one did not know this offset.
             self._assign(key, wanted.topic_id, at)

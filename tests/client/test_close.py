@@ -143,17 +143,28 @@ async def test_a_commit_that_cannot_finish_does_not_hold_close_up_beyond_its_tim
 
 
 @pytest.mark.behaviour(96)
-@pytest.mark.parametrize("reply", [SILENCE, DROP])
+@pytest.mark.parametrize(("reply", "sent"), [(SILENCE, 1), (DROP, 2)])
 @in_virtual_time
-async def test_a_leave_that_is_never_answered_does_not_hold_close_up_beyond_its_time_limit(reply: Reply) -> None:
+async def test_a_leave_that_is_never_answered_does_not_hold_close_up_beyond_its_time_limit(reply: Reply, sent: int) -> None:
     brokers = FakeBrokers()
-    brokers.answer(LeaveGroupRequest, reply)
+    brokers.always(LeaveGroupRequest, reply)
     one = new_member(brokers)
     await one.join()
     started = now_ms()
     await one.close(2_000)
     assert now_ms() - started <= 2_050
-    assert len(brokers.all(LeaveGroupRequest)) == 1
+    assert len(brokers.all(LeaveGroupRequest)) == sent, "a lost connection may have been another request's"
+
+
+@pytest.mark.behaviour(96)
+@in_virtual_time
+async def test_a_member_leaves_although_its_connection_ends_in_the_middle_of_it() -> None:
+    brokers = FakeBrokers()
+    brokers.answer(LeaveGroupRequest, DROP)
+    one = new_member(brokers)
+    await one.join()
+    await one.close(2_000)
+    assert [request.members[0].member_id for request in brokers.all(LeaveGroupRequest)] == ["member-1", "member-1"]
 
 
 @pytest.mark.behaviour(45)

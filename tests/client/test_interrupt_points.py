@@ -82,17 +82,16 @@ def reading(kafka: EmbeddedKafka) -> Iterator[Reading]:
 
 def test_poll(reading: Reading) -> None:
     def poll(at: int) -> str | None:
-        where = None
-        for _ in range(4):
-            # Whatever was fetched ahead: the way through poll is now the short one, now the long one.
+        # Whatever was fetched ahead: the way through poll is now the short one, now the long one.
+        for _ in range(12):
             with interrupted(at) as points:
                 message = reading.one.poll(0.05)
-            if points.raised_at is None:
-                reading.take([message] if message else [], where)
-            where = points.raised_at or where
-            message = reading.one.poll(0.05)
-            reading.take([message] if message else [], where)
-        return where
+            if points.raised_at is not None:
+                message = reading.one.poll(0.05)
+            reading.take([message] if message else [], points.raised_at)
+            if points.raised_at is not None:
+                return points.raised_at
+        return None
 
     _at_every_point(poll, least=30)
     reading.all_are_read("the end")

@@ -18,8 +18,6 @@ from tests.client.support.embedded import consumer as keeping_consumer
 
 COUNT = 3_000
 INTERRUPTS = 60
-#: How often a callback of librdkafka raises.
-RAISES = 40
 
 
 class Interrupt(BaseException):
@@ -102,18 +100,19 @@ def test_a_signal_handler_that_raises_again_and_again_skips_nothing(kafka: Embed
 
 @pytest.mark.parametrize("how", ["poll", "consume"])
 def test_callbacks_of_librdkafka_that_raise_skip_nothing(kafka: EmbeddedKafka, how: str) -> None:
-    """Each interrupted call begins again at a new assignment, so there is an end to them."""
     raised = 0
 
     def stats(text: str) -> None:
         assert json.loads(text)
-        if raised < RAISES:
+        # On a busy machine each poll comes later than the next statistics: without an end only they would be told.
+        if raised < 200:
             raise Interrupt
 
+    # Each millisecond would be more than a busy machine can serve: a backlog that grows.
     one = plain_consumer(kafka, stats_cb=stats, statistics_interval_ms=20)
     one.subscribe(["orders"])
     offsets: dict[int, list[int]] = {number: [] for number in range(3)}
-    while sum(map(len, offsets.values())) < COUNT or raised < RAISES:
+    while sum(map(len, offsets.values())) < COUNT or raised < 20:
         try:
             batch = one.consume(40, 0.02) if how == "consume" else [one.poll(0.02)]
         except Interrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,10 +66,18 @@ def test_a_question_whose_answer_takes_long_is_not_asked_again(plane: Librdkafka
     assert _handle(plane).asked[asked:] == ["f"]
 
 
-def test_a_question_that_could_not_be_sent_is_asked_again(plane: Librdkafka) -> None:
+def test_a_question_that_could_not_be_sent_is_asked_again_after_two_seconds(
+    plane: Librdkafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000.0]
+    monkeypatch.setattr("consumer_coord.consumer.librdkafka.plane.time", SimpleNamespace(monotonic=lambda: clock[0]))
     _handle(plane).error = KafkaError._TRANSPORT
     assert not plane.learn(["a"])
     _handle(plane).error = None
+    clock[0] += 1.9
+    assert not plane.learn(["a"])
+    assert _handle(plane).asked == ["a"], "each of many members would ask with each poll"
+    clock[0] += 0.2
     assert plane.learn(["a"])
     assert _handle(plane).asked == ["a", "a"]
 

@@ -5,7 +5,7 @@ Without its bug each history keeps every rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -26,45 +26,13 @@ from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollWatch
 from consumer_coord.group.consumer_protocol.reconciliation import TargetAssignment, owned_by_id
 from consumer_coord.group.lease import Lease
-from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import HeartbeatRequest, HeartbeatResponse
+from tests.simulation.small_history import history
 
 Patch = pytest.MonkeyPatch
-
-PLAIN = MemberSpec(name="", commit="sync", commit_every_ms=400, protocol="consumer", batch=50)
-
-
-def history(
-    *faults: Fault,
-    members: int = 2,
-    later: str | None = None,
-    topics: Sequence[int] = (4,),
-    brokers: int = 1,
-    **spec: Any,
-) -> Scenario:
-    """Members of one kind, topics of so many partitions, and what goes wrong."""
-    named = {f"topic-{number}": partitions for number, partitions in enumerate(topics)}
-    model = attrs.evolve(PLAIN, topics=tuple(named), **spec)
-    static = model.instance_id is not None
-    names = [f"member-{number + 1}" for number in range(members)]
-    return Scenario(
-        seed=1,
-        members=tuple(
-            attrs.evolve(model, name=name, instance_id=f"instance-of-{name}" if static else None) for name in names
-        ),
-        later_assignors=model.assignors,
-        topics=named,
-        brokers=brokers,
-        faults=faults,
-        faults_end_ms=max(8_000, *(fault.at_ms + fault.for_ms + 1_000 for fault in faults)),
-        initial_rebalance_delay_ms=0,
-        latency_ms=0.5,
-        later_protocol=later,
-    )
-
 
 # -- the client
 

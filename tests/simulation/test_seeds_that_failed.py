@@ -25,6 +25,7 @@ from consumer_coord.errors import AssignorError
 from consumer_coord.group import leader
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.failures import Failures
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.simulation.play import play
@@ -56,6 +57,11 @@ WHAT_IT_WAS = {
     710000269: "a member's beginning in a recreated topic, by auto.offset.reset, was taken for a foreign commit",
     731000240: "generations that the coordinator could not write were not believed of its members: partitions moved at once",
     731000076: "records of a former topic were counted as processed of the one that bears its name now",
+    5000214: "a join went well at last; the poll after it still raised that the group could not be joined",
+    5000056: "a static member whose instance id another process took read on: the checkers took that for records read twice",
+    5000253: "of two commits in one request the log had the later one, of lower offset; the checkers missed the other",
+    100000055: "retention took all that was left of a partition; the simulation missed a commit of what nobody could read",
+    200000043: "a classic group began after an empty one of the consumer protocol; the checkers missed its former generation",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
@@ -158,6 +164,13 @@ def _believe_no_later_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "_MOST_AHEAD", 0)
 
 
+def _keep_what_was_not_told(patch: pytest.MonkeyPatch) -> None:
+    def clear_obstacle(self: Failures) -> None:
+        self.obstacle, self._stuck_since = "", None
+
+    patch.setattr(Failures, "clear_obstacle", clear_obstacle)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -168,6 +181,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     710001038: (_look_only_at_what_is_ahead, "fencing"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     710001203: (_go_on_looking_up, "skipped"),
+    5000214: (_keep_what_was_not_told, "raised"),
     731000240: (_believe_no_later_generation, "handover"),
 }
 

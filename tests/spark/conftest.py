@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from consumer_coord.spark.launcher import fast_python
 from tests.spark.drivers import QUICK_JVM
+from tests.spark.queries import Queries
 from tests.support.kafka_cluster import KafkaCluster
 
 
@@ -56,12 +57,12 @@ def install_assignor(site: Path) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for all tests, on two cores; its processes run in this very environment."""
-    os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     site = tmp_path_factory.mktemp("site")
     install_assignor(site)
     # For the processes of Spark only.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYSPARK_PYTHON"] = fast_python(tmp_path_factory.mktemp("python"), fork_server=True)
     from pyspark.sql import SparkSession
 
     from consumer_coord.spark import KafkaGroupSource
@@ -85,3 +86,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture
+def queries(spark: Any, kafka: KafkaCluster, group: str, tmp_path: Path) -> Iterator[Queries]:
+    """Queries of a group of the test's own; they end with it."""
+    found = Queries(spark, kafka.bootstrap_servers, group, tmp_path, kafka.admin)
+    try:
+        yield found
+    finally:
+        found.stop()

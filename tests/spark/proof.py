@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.spark.deliveries import Verdict
-from tests.spark.scene import SESSION_TIMEOUT_MS, Flow, Scene
+from tests.spark.scene import DEADLINE_S, SESSION_TIMEOUT_MS, Flow, Scene
 from tests.support import kafka_jars
 from tests.support.members import Members
 from tests.support.proxy import Proxy
@@ -186,8 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--master", default="local[2]", help="local[2], local-cluster[2,1,1024], standalone, or a URL")
     parser.add_argument("--static", action="store_true", help="static membership")
     parser.add_argument(
-        "--tolerate", type=int, default=0, help="failures of queries by themselves (a machine too slow for Spark's timeouts)"
+        "--tolerate", type=int, default=0, help="failures of queries by themselves, beside those of Spark's 10 s to connect"
     )
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S, help="seconds for each step, more on a busy machine")
     parser.add_argument("--proxy", action="store_true", help="queries behind a proxy that cuts and swallows")
     parser.add_argument("--recreate", action="store_true", help="a play in which the topic is deleted and made again")
     parser.add_argument("--steps", nargs="+", help="what:who instead of the whole play, such as jvm:a planner:b stop:a")
@@ -223,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             conf=conf,
             say=say,
             tolerated_failures=given.tolerate,
+            deadline_s=given.deadline,
             proxy=proxy,
         )
         try:
@@ -238,6 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "topics": scene.topics + 1,
         "ghosts": scene.ghosts,
         "failures": scene.failures,
+        "ended by Spark's 10 s": len(scene.late),
         "kills": {what: scene.kills.count(what) for what in sorted(set(scene.kills))},
         "master": given.master,
         "static": given.static,

@@ -29,6 +29,8 @@ SESSION_TIMEOUT_MS = 10_000
 SURVIVAL_S = 20.0
 #: A member that the group still has so long after its query's stop is a ghost.
 GHOST_S = 1.5
+#: Spark ends a query whose Python process took more than 10 s to connect, a time that no setting changes.
+SPARKS_LIMIT = "Python worker failed to connect back"
 
 
 @attrs.define
@@ -114,6 +116,9 @@ class Scene:
     kills: list[str] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
     tolerated_failures: int = 0
+    deadline_s: float = DEADLINE_S
+    #: Those that Spark ended by :data:`SPARKS_LIMIT`: one more kind of crash, from which a query starts again.
+    late: list[str] = attrs.field(factory=list)
     written: int = 0
     #: Where the queries connect, if that is not the broker itself.
     proxy: Proxy | None = None
@@ -199,18 +204,11 @@ class Scene:
         """Wait until the group is whole; a query that ended by itself is started again, if that is tolerated."""
 
         def whole() -> bool:
-            for name, driver in list(self.drivers.items()):
-                if driver.process.poll() is not None:
-                    why = f"{name} ended by itself: {driver.named('failed')}"
-                    self.failures.append(why)
-                    assert len(self.failures) <= self.tolerated_failures, f"{why}\n{driver.log_tail()}"
-                    driver.killed = "failure"
-                    self.say(why[:200])
-                    self.start(name)
+            self.start_ended()
             return self.whole()
 
         try:
-            wait_until(whole, DEADLINE_S, "a group that shares everything", interval_s=0.2)
+            wait_until(whole, self.deadline_s, "a group that shares everything", interval_s=0.2)
         except TimeoutError as error:
             story = "\n".join(
                 f"{name}: {sorted(driver.owned)} {driver.events[-4:]}\n{driver.log_tail(15)}"
@@ -218,18 +216,37 @@ class Scene:
             )
             raise AssertionError(f"{error}\n{story}") from error
 
+    def start_ended(self) -> bool:
+        """Start queries again that ended by themselves, if that is tolerated; True if there were any."""
+        ended = {name: driver for name, driver in self.drivers.items() if driver.process.poll() is not None}
+        for name, driver in ended.items():
+            driver.wait()
+            why = f"{name} ended by itself: {driver.named('failed')}"
+            self.say(why[:200])
+            if SPARKS_LIMIT in why or SPARKS_LIMIT in driver.log_tail():
+                driver.killed = "late worker"
+                self.late.append(name)
+            else:
+                self.failures.append(why)
+                assert len(self.failures) <= self.tolerated_failures, f"{why}\n{driver.log_tail()}"
+                driver.killed = "failure"
+            self.start(name)
+        return bool(ended)
+
     def kill(self, name: str, what: str) -> None:
         """SIGKILL, and wait until the query is over; its driver's other processes must end by themselves.
 
         A query may survive the loss of its executors' workers: between two tasks, or where tasks are tried again.
         """
+        if self.start_ended():
+            self.await_whole()
         driver = self.drivers[name]
         self.families |= driver.processes().keys()
         self.say(f"killing the {what} of {name}")
         self.kills.append(what)
         driver.kill(what)
         try:
-            driver.wait(SURVIVAL_S if what == "executor" else DEADLINE_S)
+            driver.wait(SURVIVAL_S if what == "executor" else self.deadline_s)
         except subprocess.TimeoutExpired as error:
             if what == "executor":
                 return
@@ -259,6 +276,8 @@ class Scene:
 
     def restart(self, name: str) -> None:
         """Stop a query in good order and start it again at once, in its driver; then it has its share soon."""
+        if self.start_ended():
+            self.await_whole()
         driver = self.drivers[name]
         self.say(f"restarting {name}")
         told = driver.named("progress")
@@ -301,7 +320,7 @@ class Scene:
     def await_no_lag(self) -> None:
         """Wait until everything is committed."""
         try:
-            wait_until(lambda: self.lag() == 0, DEADLINE_S, "a lag of zero", interval_s=0.5)
+            wait_until(lambda: not self.start_ended() and self.lag() == 0, self.deadline_s, "a lag of zero", interval_s=0.5)
         except TimeoutError as error:
             raise AssertionError(f"{error}: {self.lag()} records; {[d.events[-3:] for d in self.all_drivers]}") from error
 

@@ -29,6 +29,7 @@ import attrs
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from consumer_coord.spark.fork_server import SOURCE_WITHIN_S
 from consumer_coord.spark.launcher import fast_python
 from tests.spark.drivers import PLANNER, QUICK_JVM, Driver, descendants
 from tests.support.processes import wait_until
@@ -79,6 +80,7 @@ class Stops:
         self.admin.create_topics([NewTopic(self.name, PARTITIONS, 1)])[self.name].result(60)
         self._spark = spark
         self._own_session = spark is None
+        self._launcher = ""
         self._writing = threading.Event()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -121,8 +123,8 @@ class Stops:
             if self.shares():
                 empty_since = seen_at = time.monotonic()
             left = len(alive(planners))
-            # A planner that has not joined yet may do so.
-            if now - began > SESSION_S + 15 or (now > seen_at and (not left or now - began > 10)):
+            # A planner that has not joined yet may do so.  One that Spark forgot while it started it ends by itself later.
+            if now - began > SESSION_S + 15 or (now > seen_at and (not left or now - began > SOURCE_WITHIN_S + 10)):
                 return empty_since - began, left
             time.sleep(0.02)
 
@@ -135,7 +137,9 @@ class Stops:
 
             from consumer_coord.spark import KafkaGroupSource
 
-            os.environ["PYSPARK_PYTHON"] = fast_python(self.directory)
+            if not self._launcher:
+                self._launcher = fast_python(self.directory, fork_server=True)
+            os.environ["PYSPARK_PYTHON"] = self._launcher
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             builder = SparkSession.builder.master("local[2]").appName("stops")
             conf = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,6 @@ from tests.support.processes import wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.fixture
-def queries(spark: Any, kafka: KafkaCluster, group: str, tmp_path: Path) -> Iterator[Queries]:
-    found = Queries(spark, kafka.bootstrap_servers, group, tmp_path, kafka.admin)
-    try:
-        yield found
-    finally:
-        found.stop()
-
-
 def test_available_now_reads_everything_commits_it_and_leaves(
     queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
 ) -> None:
@@ -52,9 +43,7 @@ def test_available_now_reads_everything_commits_it_and_leaves(
     until(lambda: queries.member_count() == 0, "the end of the membership")
 
 
-def test_a_restarted_query_goes_on_where_it_stood(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
-) -> None:
+def test_a_restarted_query_goes_on_where_it_stood(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     name = topic(partitions=2)
     fill(name, 0, 10)
     first, rows = queries.start(name, checkpoint="same", now=True)
@@ -183,9 +172,7 @@ class Told(GroupListener):
         return [(what, event) for what, told_of, event in self.events if told_of == str(query.id)]
 
 
-def test_a_listener_is_told_of_each_change(
-    queries: Queries, topic: NewTopicFactory, members: Members, spark: Any
-) -> None:
+def test_a_listener_is_told_of_each_change(queries: Queries, topic: NewTopicFactory, members: Members, spark: Any) -> None:
     name = topic(partitions=2)
     told = Told()
     spark.streams.addListener(told)
@@ -286,9 +273,7 @@ def test_an_assignor_of_an_installed_package(queries: Queries, topic: NewTopicFa
     assert described.partition_assignor == "of-a-package"
 
 
-def test_a_packer_of_the_users_makes_the_tasks(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
-) -> None:
+def test_a_packer_of_the_users_makes_the_tasks(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     name = topic(partitions=3)
     for number in range(3):
         fill(name, number, 5)
@@ -437,9 +422,7 @@ def test_unread_records_that_retention_deleted(
         assert queries.committed(name, 1) == {0: 100}
 
 
-def test_one_source_used_twice_in_a_query(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
-) -> None:
+def test_one_source_used_twice_in_a_query(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     name = topic(partitions=2)
     fill(name, 0, 10)
     frame = queries.frame(name)
@@ -488,9 +471,7 @@ def test_a_broker_that_is_away_fails_the_query_with_its_address(queries: Queries
         query.awaitTermination(DEADLINE_S)
 
 
-def test_a_checkpoint_of_another_group_is_refused(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
-) -> None:
+def test_a_checkpoint_of_another_group_is_refused(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     name = topic()
     fill(name, 0, 1)
     first, _ = queries.start(name, checkpoint="c", now=True)
@@ -517,9 +498,7 @@ def test_a_checkpoint_of_sparks_own_source_is_refused(
         second.awaitTermination(DEADLINE_S)
 
 
-def test_a_checkpoint_of_other_topics_is_refused(
-    queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]
-) -> None:
+def test_a_checkpoint_of_other_topics_is_refused(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     one, other = topic(), topic()
     fill(one, 0, 1)
     first, _ = queries.start(one, checkpoint="c", now=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
@@ -236,6 +236,40 @@ def test_deleted_records_fail_or_warn(
     assert f"topic '{name}', partition 0, offsets 10 to 60" in caplog.text
     assert read([Range(name, 0, 10, 30)], failOnDataLoss="false") == []
     assert offsets(read([Range(name, 0, 40, 60)])) == list(range(40, 60))
+
+
+class CutOff(Consumer):  # type: ignore[misc]  # confluent-kafka's class is typed Any here
+    """Its connections end whenever it asks which offsets there are; ``failures`` times, of all of them together."""
+
+    failures = 0
+
+    def get_watermark_offsets(self, *arguments: Any, **options: Any) -> Any:
+        if CutOff.failures:
+            CutOff.failures -= 1
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the connection ended"))
+        return super().get_watermark_offsets(*arguments, **options)
+
+
+def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
+    kafka: KafkaCluster,
+    topic: NewTopicFactory,
+    fill: Callable[..., None],
+    read: Read,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumers, "Consumer", CutOff)
+    consumers.close_all()
+    name = topic()
+    fill(name, 0, 100)
+    admin: AdminClient = kafka.admin
+    admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
+    monkeypatch.setattr(CutOff, "failures", 3)
+    assert offsets(read([Range(name, 0, 10, 60)], failOnDataLoss="false")) == list(range(40, 60))
+    assert CutOff.failures == 0
+    monkeypatch.setattr(CutOff, "failures", 1_000_000)
+    with pytest.raises(ReadStalledError, match=rf"topic '{name}', partition 0, offsets 10 to 30"):
+        read([Range(name, 0, 10, 30)], failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "500"})
+    assert CutOff.failures > 900_000
 
 
 def topic_id(kafka: KafkaCluster, name: str) -> uuid.UUID:

@@ -17,6 +17,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 TOGETHER: Mapping[str, Sequence[str]] = {
     "built": ("tests/test_packaging.py",),
     "spark": (
+        "tests/spark/test_compaction.py",
         "tests/spark/test_embedded.py",
         "tests/spark/test_pages.py",
         "tests/spark/test_query.py",

@@ -42,8 +42,8 @@ T = TypeVar("T")
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 #: How long assigning may wait for librdkafka to hear of a topic.
 _LEARN_S = 0.25
-#: How long it is not made to ask again when the answer takes longer than that.
-_ASKED_S = 5.0
+#: How long it is not made to ask again when the answer takes longer than that, and when it could not ask.
+_ASKED_S, _NOT_ASKED_S = 5.0, 2.0
 #: librdkafka's default.
 _FETCH_WAIT_MS = 500
 #: More unknown topics than these are asked for in one request, for all topics of the cluster.
@@ -82,7 +82,7 @@ class Librdkafka:
         self.dry = False
         #: Topics that librdkafka has heard of.
         self._known: set[str] = set()
-        #: Topics that it has asked about without an answer in time, and until when it is not made to ask again.
+        #: Topics that it was to ask about, without an answer in time, and until when it is not made to ask again.
         self._asked_until: dict[str, float] = {}
         made = with_tokens(settings)
         for name in _CALLBACKS:
@@ -147,10 +147,10 @@ class Librdkafka:
         except KafkaException as error:
             # It will hear of them by itself; what is wrong with the brokers it says through error_cb.
             logger.debug("data plane: topics could not be looked up: %s", error)
-            if error.args[0].code() == KafkaError._TIMED_OUT:
-                # The question is on its way, and its answer will reach librdkafka.  Asked again and again, a broker far away
-                # would have a row of questions to answer before the first Fetch.
-                self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
+            # A question that timed out is on its way, and its answer will reach librdkafka.  Asked again and again, by each of
+            # fifty members, a broker far away would have a row of questions to answer before the first Fetch.
+            pause_s = _ASKED_S if error.args[0].code() == KafkaError._TIMED_OUT else _NOT_ASKED_S
+            self._asked_until.update(dict.fromkeys(topics, time.monotonic() + pause_s))
             return False
         return True
 

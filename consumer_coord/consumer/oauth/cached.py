@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.locks import Lock
 from consumer_coord.net.sasl import REFRESH_AFTER
 
 #: What ``oauth_cb`` returns: token, expiry in seconds since 1970, principal, extensions.
@@ -43,7 +43,7 @@ class CachedTokens:
         self._fetch = fetch
         #: Which settings to check when it fails or is refused, for messages.
         self.told_as = told_as
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._held: Issued | None = None
         self._renew_at_s = 0.0
 
@@ -69,7 +69,7 @@ class CachedTokens:
 
 
 _of_settings: weakref.WeakValueDictionary[tuple[tuple[str, Any], ...], CachedTokens] = weakref.WeakValueDictionary()
-_registering = threading.Lock()
+_registering = Lock()
 
 
 def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedTokens]) -> CachedTokens:
@@ -84,7 +84,7 @@ def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedToken
 def _after_fork() -> None:
     # Another thread of the parent may have held a lock at this moment; it does not exist here and will not let go.
     global _registering
-    _registering = threading.Lock()
+    _registering = Lock()
     _of_settings.clear()
 
 

@@ -575,7 +575,9 @@ class ConsumerMember:
             self._former_driver = None
 
     def _go(self, event: Event) -> None:
-        self._state = after(self._state, event)
+        before, self._state = self._state, after(self._state, event)
+        if self._state is not before:
+            self._with.log.step("CGRPJOINSTATE", "changed join state %s -> %s", before.value, self._state.value)
 
     def _note_obstacle(self, what: str) -> None:
         wanted = self.subscribed and not self._state.in_group

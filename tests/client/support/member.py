@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import attrs
 
@@ -14,6 +14,7 @@ from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor, Member, Plan, RebalanceProtocol
 from assignors.base import Cluster as ClusterView
 from consumer_coord.config import CoordinatorConfig
+from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
@@ -68,6 +69,13 @@ def everything_to_first(cluster: ClusterView, members: Mapping[str, Member]) -> 
     return {member: everything if member == first else {} for member in members}
 
 
+class _AwaitsCallbacks(HoldsNothing):
+    """An application that reads nothing, and whose callbacks are coroutine functions."""
+
+    async def call(self, callback: Callback, partitions: frozenset[TopicPartition]) -> None:
+        await cast(Awaitable[None], callback(self, partitions))
+
+
 @attrs.define(eq=False)
 class TestMember:
     """A coordinator, its cluster client, and what its application was told."""
@@ -82,6 +90,23 @@ class TestMember:
     application: asyncio.Task[None] | None = None
     #: Awaited between the notice of a revocation and the report that it is done.
     on_revoke: Callable[[frozenset[TopicPartition]], Coroutine[Any, Any, None]] | None = None
+    handover: Handover = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.handover = Handover(self.coordinator, _AwaitsCallbacks())
+        self.handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
+
+    async def _assigned(self, _: object, partitions: frozenset[TopicPartition]) -> None:
+        if partitions:
+            self.told.append(("assigned", partitions))
+
+    async def _revoked(self, _: object, partitions: frozenset[TopicPartition]) -> None:
+        self.told.append(("revoked", partitions))
+        if self.on_revoke is not None:
+            await self.on_revoke(partitions)
+
+    async def _lost(self, _: object, partitions: frozenset[TopicPartition]) -> None:
+        self.told.append(("lost", partitions))
 
     @property
     def held(self) -> frozenset[TopicPartition]:
@@ -97,18 +122,11 @@ class TestMember:
     async def poll(self) -> None:
         """One poll of the application: raises what the background noted, carries out what the group wants."""
         self.coordinator.application.polled()
-        change = self.coordinator.assignment.change()
-        if change.lost:
-            self.told.append(("lost", change.lost))
-            self.coordinator.let_go(change.lost)
-        if change.revoked:
-            self.told.append(("revoked", change.revoked))
-            if self.on_revoke is not None:
-                await self.on_revoke(change.revoked)
-            self.coordinator.let_go(change.revoked)
-        taken = self.coordinator.assignment.take_up(change)
-        if taken:
-            self.told.append(("assigned", taken))
+        await self.handover.carry_out()
+        failure = self.handover.take_failure()
+        if failure is not None:
+            # Also the end of a task that is stopped in its callback.
+            raise failure.__cause__ or failure
 
     async def poll_for_ever(self, every_ms: float = 10) -> None:
         """An application: errors are kept, and it goes on."""

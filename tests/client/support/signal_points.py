@@ -19,6 +19,13 @@ import consumer_coord
 _PACKAGE = str(Path(consumer_coord.__file__).parent)
 #: Not behind BEFORE_WITH: ``with lock`` begins without such a point.
 _AFTER = ("CALL", "RESUME")
+
+
+def _is_point(instruction: str) -> bool:
+    """Whether CPython runs signal handlers behind this instruction: an intrinsic is no call."""
+    return instruction.startswith(_AFTER) and not instruction.startswith("CALL_INTRINSIC")
+
+
 _points: dict[Any, frozenset[int]] = {}
 
 
@@ -41,7 +48,7 @@ def _points_of(code: Any) -> frozenset[int]:
         for before, after in itertools.pairwise(instructions):
             if before.opname == "JUMP_BACKWARD":
                 targets.add(before.argval)
-            elif before.opname.startswith(_AFTER) and handler(before.offset) == handler(after.offset):
+            elif _is_point(before.opname) and handler(before.offset) == handler(after.offset):
                 targets.add(after.offset)
         found = _points[code] = frozenset(targets)
     return found

@@ -1,0 +1,42 @@
+"""``debug=cgrp``: the steps of the group, written where librdkafka writes its own lines, and in their form.
+
+librdkafka knows nothing of the group, which is not its own here, so the coordinator tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from consumer_coord.printable import get_logger, printable
+
+_WITH_GROUP = frozenset(("cgrp", "all"))
+_LEVEL = 7  # syslog's LOG_DEBUG
+logger = get_logger(__name__)
+
+
+def group_lines(settings: Mapping[str, Any], to: Any) -> Callable[[str, str], None] | None:
+    """What to do with a step's name and text; None unless ``debug`` asks for the group.
+
+    ``to``: the consumer's ``logger``, which is told as confluent-kafka tells it; without one, lines go to standard error.
+    """
+    contexts = {one.strip() for one in str(settings.get("debug", "")).split(",")}
+    if not contexts & _WITH_GROUP:
+        return None
+    name = f"{settings.get('client.id') or 'rdkafka'}#coordinator"
+
+    def to_stderr(step: str, text: str) -> None:
+        line = printable(f"%{_LEVEL}|{time.time():.3f}|{step}|{name}| {text}")
+        if sys.stderr is not None:
+            print(line, file=sys.stderr)
+
+    def to_logger(step: str, text: str) -> None:
+        try:
+            to.log(logging.DEBUG, "%s [%s] %s", step, name, printable(text))
+        except Exception:  # it is the application's, and runs on the coordinator's loop: no step may fail for it
+            logger.exception("the consumer's logger raised")
+
+    return to_stderr if to is None else to_logger

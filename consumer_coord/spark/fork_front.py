@@ -1,0 +1,100 @@
+"""The process that Spark starts in place of a planner, when a fork server is there: ``python -I -S fork_front.py SOCKET -m …``.
+
+It asks the server for a planner (see ``fork_server.py``), passes signals on to it, and ends as it ends.  On any doubt it
+becomes the plain start that Spark asked for.  It imports no more than it needs: its own start has to take no time.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from types import FrameType
+
+READY = b"R"
+GO = b"G"
+ENDED = b"E"
+#: Before a request: how long it is.
+LENGTH = struct.Struct("!I")
+#: How a planner ended, as ``os.waitpid`` tells it.
+STATUS = struct.Struct("!i")
+
+#: The server is idle as a rule; one that does not answer so soon is not waited for.
+ANSWER_S = 1.0
+_LOOK_EVERY_S = 0.5
+
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def ask(path: str, arguments: list[str]) -> socket.socket | None:
+    """A connection whose other side is about to fork; None when Python is to be started plainly."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(ANSWER_S)
+        connection.connect(path)
+        environment = [name + b"=" + value for name, value in os.environb.items()]
+        fields = [os.getcwdb(), b"%d" % len(arguments), *map(os.fsencode, arguments), *environment]
+        request = b"\0".join(fields)
+        head = LENGTH.pack(len(request))
+        sent = socket.send_fds(connection, [head + request], [0, 1, 2])
+        connection.sendall((head + request)[sent:])
+        if connection.recv(1) == READY:
+            connection.sendall(GO)
+            connection.settimeout(None)
+            return connection
+    except OSError:
+        pass  # no server, or one that is busy
+    connection.close()
+    return None
+
+
+def follow(connection: socket.socket) -> int:
+    """Pass signals on until the planner has ended; its wait status.  The server's end counts as status 1."""
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        try:
+            connection.sendall(bytes((number,)))
+        except OSError:
+            os._exit(128 + number)  # there is no server, and so no planner
+
+    for number in PASSED_ON:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    parent = os.getppid()
+    told = b""
+    while len(told) < 1 + STATUS.size:
+        ready, _, _ = select.select([connection], [], [], _LOOK_EVERY_S)
+        if os.getppid() != parent:
+            return 1 << 8  # Spark is gone: the server ends the planner when this process ends
+        if ready:
+            try:
+                more = connection.recv(64)
+            except OSError:
+                more = b""
+            if not more:
+                return 1 << 8
+            told += more
+    status: int = STATUS.unpack(told[1:])[0]
+    return status
+
+
+def main() -> None:
+    """Be the planner, as far as Spark can see."""
+    _, path, *arguments = sys.argv
+    connection = ask(path, arguments)
+    if connection is None:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    status = follow(connection)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""A process that has imported what a planner needs, and becomes one by fork: a planner starts in 50 ms, not in a second.
+
+``python -m consumer_coord.spark.fork_server SOCKET``, started by :func:`~consumer_coord.spark.launcher.fast_python`, which
+holds its standard input: it ends with the driver.  Its clients are the processes that Spark starts (``fork_front.py``).
+One connection is one planner:
+
+1. the client sends its directory, arguments and environment, and its standard streams as descriptors;
+2. the server answers ``READY``, or hangs up when the environment asks for another start than its own had;
+3. the client answers ``GO``, or has hung up by then and starts Python itself.  So no planner is started twice;
+4. the server forks.  It passes on the signals that the client names, and tells how the planner ended.  A client that is gone
+   ends its planner.
+
+Only processes of the same user are served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import re
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import attrs
+
+from consumer_coord.printable import get_logger
+from consumer_coord.spark.fork_front import ENDED, GO, LENGTH, PASSED_ON, READY, STATUS
+
+logger = get_logger(__name__)
+
+#: A request has to be there so soon after its connection: others wait meanwhile.
+REQUEST_S = 1.0
+#: A planner that was told to end and does not is killed then; by itself it ends after five seconds.
+KILL_AFTER_S = 10.0
+#: Spark sends a planner its source at once.  One that is still without it after this time never gets it: a query that is
+#: stopped in that moment leaves the process behind, for as long as its JVM lives.
+SOURCE_WITHIN_S = 30
+#: What Spark's runner calls until it has the source.
+_UNTIL_SOURCE = {"check_python_version", "setup_spark_files", "read_command"}
+#: How often the server looks whether its driver is there: a process that the driver forked holds the pipe open, too.
+_LOOK_EVERY_S = 1.0
+_MAX_REQUEST = 4 << 20
+
+#: What Python and the libraries that are loaded already read when they start.  PYTHON_… with an underscore are Spark's own.
+_READ_AT_START = re.compile(
+    r"(PYTHON(?!_)|LD_|LC_|LANG|ARROW_|OPENBLAS_|OMP_|MKL_|MALLOC_|OPENSSL_|SSL_|SPARK_TESTING|PYSPARK_ENABLE_)"
+)
+
+_LOADED = (
+    "pyspark.sql.worker.plan_data_source_read",
+    "consumer_coord.spark.source",
+    "consumer_coord.spark.lifeline",
+    "consumer_coord.spark.planner",
+    "consumer_coord.spark.member",
+)
+
+
+@attrs.frozen
+class Request:
+    """What a planner is started with.  ``descriptors`` become its standard input, output and error."""
+
+    directory: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    descriptors: Sequence[int]
+
+
+def read_at_start(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The part of an environment that cannot be given to a running Python; a path without its repetitions."""
+    found = {name: value for name, value in environment.items() if _READ_AT_START.match(name) and value}
+    if "PYTHONPATH" in found:
+        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, found["PYTHONPATH"].split(os.pathsep))))
+        if not found["PYTHONPATH"]:
+            del found["PYTHONPATH"]
+    return found
+
+
+@attrs.define
+class _Client:
+    """One connection, its request until the fork, its planner from then on."""
+
+    connection: socket.socket
+    request: Request
+    pid: int = 0
+    kill_at_s: float = 0.0
+
+
+@attrs.define
+class ForkServer:
+    """Serves until standard input ends."""
+
+    listener: socket.socket
+    environment: Mapping[str, str]
+    _selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
+    _clients: dict[int, _Client] = attrs.field(factory=dict)
+    _parent: int = attrs.field(factory=os.getppid)
+    _ending: bool = False
+
+    def serve(self) -> Request | None:
+        """In the server None, at its end; in a forked process the request that it is to carry out."""
+        reading, writing = socket.socketpair()
+        for one in (reading, writing):
+            one.setblocking(False)
+        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._selector.register(self.listener, selectors.EVENT_READ)
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        self._selector.register(reading, selectors.EVENT_READ)
+        while not self._ending or self._planners():
+            for key, _ in self._selector.select(_LOOK_EVERY_S):
+                if key.fileobj is self.listener:
+                    self._accept()
+                elif key.fileobj is reading:
+                    reading.recv(4096)
+                elif key.fileobj == sys.stdin.fileno():
+                    # Nothing is ever written to it.
+                    self._end()
+                elif isinstance(client := key.data, _Client) and self._clients.get(key.fd) is client:
+                    request = self._hear(client)
+                    if request is not None:
+                        self._be_child(request, (reading, writing))
+                        return request
+            self._reap()
+            self._kill_overdue()
+            if os.getppid() != self._parent:
+                self._end()
+        return None
+
+    # -- the server -------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        connection, _ = self.listener.accept()
+        request = None
+        try:
+            connection.settimeout(REQUEST_S)
+            _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            request = _receive(connection) if user == os.getuid() else None
+            if request is not None and not self._ending and read_at_start(request.environment) == self.environment:
+                connection.sendall(READY)
+                client = _Client(connection, request)
+                self._clients[connection.fileno()] = client
+                self._selector.register(connection, selectors.EVENT_READ, client)
+                return
+        except (OSError, ValueError) as error:
+            # It hung up, or took too long: it starts Python itself.
+            logger.debug("a request was not served: %s", error)
+        _close(request)
+        connection.close()
+
+    def _hear(self, client: _Client) -> Request | None:
+        """What a client says; the request in a forked process, else None."""
+        try:
+            said = client.connection.recv(64)
+        except OSError:
+            said = b""
+        if client.pid:
+            for number in said:
+                if number in PASSED_ON:
+                    os.kill(client.pid, number)
+            if not said:
+                self._tell_to_end(client)
+        elif said == GO:
+            client.pid = os.fork()
+            if not client.pid:
+                return client.request
+            _close(client.request)
+        else:
+            self._forget(client)
+            _close(client.request)
+        return None
+
+    def _tell_to_end(self, client: _Client) -> None:
+        if not client.kill_at_s:
+            client.kill_at_s = time.monotonic() + KILL_AFTER_S
+            os.kill(client.pid, signal.SIGTERM)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(client.connection)
+
+    def _kill_overdue(self) -> None:
+        for client in self._planners():
+            if client.kill_at_s and time.monotonic() > client.kill_at_s:
+                os.kill(client.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        by_pid = {client.pid: client for client in self._planners()}
+        for pid, client in by_pid.items():
+            # Only these, and each is signalled before it is waited for: a process id is never another process's.
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with contextlib.suppress(OSError):
+                    client.connection.sendall(ENDED + STATUS.pack(status))
+                self._forget(client)
+
+    def _planners(self) -> Sequence[_Client]:
+        return [client for client in self._clients.values() if client.pid]
+
+    def _forget(self, client: _Client) -> None:
+        del self._clients[client.connection.fileno()]
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(client.connection)
+        client.connection.close()
+
+    def _end(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._selector.unregister(sys.stdin.fileno())
+            for client in self._planners():
+                self._tell_to_end(client)
+
+    # -- the forked process -----------------------------------------------------------------------------------------
+
+    def _be_child(self, request: Request, wakeups: Sequence[socket.socket]) -> None:
+        """Nothing of the server is left."""
+        for client in self._clients.values():
+            if not client.pid and client.request is not request:
+                _close(client.request)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for one in (self.listener, *wakeups, *(client.connection for client in self._clients.values())):
+            one.close()
+
+
+def _receive(connection: socket.socket) -> Request:
+    """The request; raises OSError or ValueError when it is none."""
+    received, descriptors, _, _ = socket.recv_fds(connection, 65536, 3)
+    request = Request("", (), {}, descriptors)
+    try:
+        while len(received) < LENGTH.size or len(received) < LENGTH.size + LENGTH.unpack_from(received)[0]:
+            more = connection.recv(65536)
+            if not more or len(received) > _MAX_REQUEST:
+                raise ValueError("no whole request")
+            received += more
+        directory, count, *fields = map(os.fsdecode, received[LENGTH.size :].split(b"\0"))
+        arguments, variables = fields[: int(count)], fields[int(count) :]
+        if len(descriptors) != 3 or arguments[:1] != ["-m"] or len(arguments) < 2:
+            raise ValueError("not the start of a module")
+    except (OSError, ValueError):
+        _close(request)
+        raise
+    return Request(directory, arguments, dict(_pairs(variables)), descriptors)
+
+
+def _pairs(variables: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for variable in variables:
+        name, separator, value = variable.partition("=")
+        if separator:
+            yield name, value
+
+
+def _close(request: Request | None) -> None:
+    if request is not None:
+        for descriptor in request.descriptors:
+            os.close(descriptor)
+
+
+def become(request: Request) -> str:
+    """Take over streams, environment, directory and arguments; returns the module to run."""
+    for target, descriptor in enumerate(request.descriptors):
+        os.dup2(descriptor, target)
+    _close(request)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    time.tzset()
+    os.chdir(request.directory)
+    if not getattr(sys.flags, "safe_path", False):
+        # As python -m does.
+        sys.path[0] = request.directory
+    module = request.arguments[1]
+    sys.argv[:] = ["-m", *request.arguments[2:]]
+    return module
+
+
+def end_without_source(number: int, frame: FrameType | None) -> None:
+    """The handler of SIGALRM: end a planner that still waits for its source."""
+    while frame is not None:
+        if frame.f_code.co_name in _UNTIL_SOURCE:
+            os._exit(1)
+        frame = frame.f_back
+
+
+def load() -> None:
+    """What planners need, without the module that Spark runs: that one has to be ``__main__``."""
+    for module in _LOADED:
+        importlib.import_module(module)
+
+
+def main() -> None:
+    """Serve; in a forked process be what was asked for."""
+    path = Path(sys.argv[1])
+    environment = read_at_start(os.environ)
+    load()
+    gc.collect()
+    gc.freeze()
+    waiting = path.with_suffix(".new")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(waiting))
+        listener.listen()
+        # Clients that see it are answered at once.
+        waiting.rename(path)
+        request = None
+        try:
+            request = ForkServer(listener, environment).serve()
+        finally:
+            if request is None:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.parent.rmdir()
+    if request is not None:
+        signal.signal(signal.SIGALRM, end_without_source)
+        signal.alarm(SOURCE_WITHIN_S)
+        runpy.run_module(become(request), run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

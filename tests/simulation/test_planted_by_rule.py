@@ -1,0 +1,76 @@
+"""Bugs that one rule alone finds, each by a small history; without its bug each history keeps every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from consumer_coord.broker.group_offsets import Commit, OffsetCoordinator
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.simulation.play import play
+from consumer_coord.simulation.scenario import Fault, Scenario
+from consumer_coord.wire import error_codes
+from tests.simulation.small_history import history
+
+Patch = pytest.MonkeyPatch
+
+
+def _confirm_what_is_not_written(patch: Patch) -> None:
+    """The broker answers a commit well, and writes nothing."""
+
+    async def append(self: OffsetCoordinator, shard: Any, committer: Any, commits: Sequence[Commit], *producer: int) -> Any:
+        return [(commit, error_codes.NONE) for commit in commits]
+
+    patch.setattr(OffsetCoordinator, "_append", append)
+
+
+def _begin_although_the_lease_has_passed(patch: Patch) -> None:
+    """A member stands still before its first record, and hands it out on waking; the next owner has come and gone."""
+    patch.setattr(Engine, "suspended", property(lambda self: False))
+
+
+def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
+    """A partition that comes back is committed where it stood when it was given up."""
+    patch.setattr(Engine, "_forget_positions", lambda self, partitions: None)
+
+
+def _keep_what_was_held_when_the_membership_is_gone(patch: Patch) -> None:
+    """A member that was taken out of the group joins again, and holds what it held beside what it is assigned."""
+    patch.setattr(AssignmentState, "lose", lambda self: False)
+
+
+PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
+    "durability": (_confirm_what_is_not_written, history(members=1, protocol="classic")),
+    "twice": (
+        _begin_although_the_lease_has_passed,
+        # The first member has taken its partitions up, and reads nothing before the 25 s; the other one closes meanwhile.
+        history(
+            Fault(6_000, "hang", 0, 0, 25_000),
+            Fault(24_000, "stop", 1, 0),
+            protocol="classic",
+            poll_every_ms=2_000,
+            session_timeout_ms=6_000,
+        ),
+    ),
+    "rewind": (
+        _remember_what_was_stored_before_a_revoke,
+        history(Fault(3_000, "start", 0, 0), Fault(7_000, "stop", 1, 0), members=1, protocol="classic", commit="store"),
+    ),
+    "exclusive": (
+        _keep_what_was_held_when_the_membership_is_gone,
+        history(Fault(4_000, "hang", 0, 0, 13_000), protocol="classic"),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_a_rule_finds_a_bug_of_its_own(rule: str, monkeypatch: Patch) -> None:
+    plant, scenario = PLANTED[rule]
+    assert play(scenario).violation is None, "the same history keeps every rule without the bug"
+    plant(monkeypatch)
+    found = play(scenario)
+    assert found.violation is not None, f"unnoticed\n{found.history.tail(60)}"
+    assert found.violation.rule == rule, f"{found.violation}\n{found.history.tail(40)}"

@@ -1,0 +1,173 @@
+"""``python -m tools.mutation``: plant, judge, and tell; the exit code says only whether that could be done."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tools.mutation
+from tools.mutation import judges, warm
+from tools.mutation.drawing import FILES, ROOT, Mutant, mutants
+
+#: Watching takes longer than playing, and the unit tests mostly wait.
+_WATCHING_S = 1_800.0
+_NOBODY = "nobody"
+
+
+def _copy_of_the_tree() -> Path:
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    tree = Path(tempfile.mkdtemp(prefix="mutant-"))
+    for name in names:
+        target = tree / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    return tree
+
+
+def _executed(tree: Path, files: Sequence[str], cache: Path) -> dict[str, Any]:
+    """What histories and tests execute, measured once for a file of results."""
+    named = frozenset(str(tree / file) for file in files)
+    found: dict[str, Any] = {}
+    for what, check in (("histories", judges.executed_by_histories), ("tests", judges.executed_by_tests)):
+        kept = cache.with_suffix(f".{what}.json")
+        if not kept.exists():
+            end = warm.in_child(tree, functools.partial(check, named), processor_s=_WATCHING_S, wall_s=_WATCHING_S)
+            if not end.value:
+                sys.exit(f"the {what} do not pass without a bug: {end.broke}")
+            lines = [
+                {**one, "lines": [f"{Path(file).relative_to(tree)}:{line}" for file, line in one["lines"]]}
+                for one in end.value
+            ]
+            kept.write_text(json.dumps(lines))
+        found[what] = json.loads(kept.read_text())
+    return found
+
+
+def _execute(mutant: Mutant, candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    wanted = {f"{mutant.file}:{line}" for line in range(mutant.first_line, mutant.last_line + 1)}
+    return [one for one in candidates if not wanted.isdisjoint(one["lines"])]
+
+
+def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of the tests to run: the quick ones first, as many as there is time for."""
+    chosen, left = [], judges.TESTS_S
+    for one in sorted(tests, key=lambda one: float(one["seconds"])):
+        left -= one["seconds"]
+        if left < 0:
+            break
+        chosen.append(str(one["test"]))
+    return chosen
+
+
+def _by_histories(tree: Path, seeds: Sequence[int], processor_s: float) -> tuple[str | None, int]:
+    """What the first history breaks that breaks a rule, and how many were played."""
+    if not seeds:
+        return None, 0
+    check = functools.partial(judges.histories, seeds, processor_s)
+    end = warm.in_child(tree, check, processor_s=4 * judges.MORE_HISTORIES_S, wall_s=40 * judges.MORE_HISTORIES_S)
+    return (end.broke, 0) if end.value is None else (end.value["broken"], end.value["played"])
+
+
+def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
+    """The first test that fails, and fails again by itself: one failure may be a busy machine's."""
+    while names:
+        check = functools.partial(judges.unit_tests, names)
+        end = warm.in_child(tree, check, processor_s=4 * judges.TESTS_S, wall_s=6 * judges.TESTS_S)
+        if end.broke is not None or end.value is None:
+            return end.broke
+        if end.value not in names:
+            return str(end.value)
+        again = warm.in_child(tree, functools.partial(judges.unit_tests, [end.value]), processor_s=120, wall_s=300)
+        if again.broke is not None or again.value is not None:
+            return str(end.value)
+        names = names[names.index(end.value) + 1 :]
+    return None
+
+
+def judge(tree: Path, mutant: Mutant, executed: Mapping[str, Any]) -> dict[str, Any]:
+    """Who notices the mutant, and how."""
+    original = tree / mutant.file
+    shutil.copy2(original, tree / "original")
+    try:
+        original.write_text(mutant.text)
+        seeds = [one["seed"] for one in _execute(mutant, executed["histories"])]
+        tests = _quickest(_execute(mutant, executed["tests"]))
+        found = {"histories": len(seeds), "tests": len(tests)}
+        broken, played = _by_histories(tree, seeds, judges.HISTORIES_S)
+        if broken is not None:
+            return {**found, "by": "simulation", "how": broken}
+        failed = _by_unit_tests(tree, tests)
+        if failed is not None:
+            return {**found, "by": "unit tests", "how": failed}
+        broken, _ = _by_histories(tree, seeds[played:], judges.MORE_HISTORIES_S)
+        return {**found, "by": _NOBODY if broken is None else "simulation", "how": broken or ""}
+    finally:
+        shutil.copy2(tree / "original", original)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The results as Markdown: figures, and each that nothing noticed."""
+    lines = ["| | simulation | unit tests | nobody | all |", "| --- | ---: | ---: | ---: | ---: |"]
+    for kind in [*sorted({row["kind"] for row in rows}), None]:
+        of_kind = [row for row in rows if kind in (None, row["kind"])]
+        counts = [sum(row["by"] == by for row in of_kind) for by in ("simulation", "unit tests", _NOBODY)]
+        lines.append(f"| {kind or 'all'} | {' | '.join(map(str, counts))} | {len(of_kind)} |")
+    return "\n".join([*lines, "", *(f"* {row['name']}" for row in rows if row["by"] == _NOBODY)])
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=tools.mutation.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="mutants (default: 100)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="draws them (default: 1)")
+    parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), metavar="FILE", help="append what is found here")
+    parser.add_argument("--table", action="store_true", help="print the table of the results in the end")
+    parser.add_argument("--list", action="store_true", help="print the mutants, and plant none")
+    parser.add_argument("--watch", action="store_true", help="only see what histories and tests execute, for later runs")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="judge those alone whose name has this in it")
+    parser.add_argument("files", nargs="*", default=FILES, help=f"patterns of files (default: {' '.join(FILES)})")
+    arguments = parser.parse_args()
+    drawn = mutants(arguments.count, arguments.seed, arguments.files)
+    if arguments.only:
+        drawn = [mutant for mutant in drawn if any(text in mutant.name for text in arguments.only)]
+    if arguments.list:
+        print("\n".join(mutant.name for mutant in drawn))
+        return 0
+    done = {}
+    if arguments.results.exists():
+        done = {row["name"]: row for row in map(json.loads, arguments.results.read_text().splitlines())}
+    missing = [mutant for mutant in drawn if mutant.name not in done]
+    if missing:
+        tree = _copy_of_the_tree()
+        try:
+            warm.import_ahead()
+            executed = _executed(tree, sorted({mutant.file for mutant in mutants(10**6, 0)}), arguments.results)
+            for mutant in [] if arguments.watch else missing:
+                began = time.monotonic()
+                row = {**mutant._asdict(), "text": "", "name": mutant.name, **judge(tree, mutant, executed)}
+                row["seconds"] = round(time.monotonic() - began, 1)
+                done[mutant.name] = row
+                with arguments.results.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(
+                    f"{len(done):4d} {row['seconds']:6.0f} s  {row['by']:10s}  {mutant.name}\n       {row['how'][-300:]}",
+                    flush=True,
+                )
+        finally:
+            shutil.rmtree(tree)
+    if arguments.table and not arguments.watch:
+        print(table([done[mutant.name] for mutant in drawn]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Random mutants of some files."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: The engine, and the core of the group with both protocols.
+FILES = ("consumer_coord/consumer/*.py", "consumer_coord/consumer/librdkafka/*.py", "consumer_coord/group/**/*.py")
+#: Settings of the data plane and tokens: neither engine nor group.
+_APART = ("security.py", "aiokafka_methods.py")
+
+#: Calls of these only log or count: without them nothing goes wrong.
+_TELLING = ("log", "logger", "metrics", "record", "debug", "info", "warning", "error", "exception", "gauge", "note")
+_FLIPPED = {
+    ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+
+type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Mutant(NamedTuple):
+    """One planted bug."""
+
+    file: str
+    #: The first and the last line that must be executed for it to matter.
+    first_line: int
+    last_line: int
+    kind: str
+    before: str
+    after: str
+    #: The whole file with the bug in it.
+    text: str
+
+    @property
+    def name(self) -> str:
+        """What tells it apart from the others of a run."""
+        return f"{self.file}:{self.first_line} {self.kind}: {self.before[:90]} -> {self.after[:90]}"
+
+
+class _Place(NamedTuple):
+    node: ast.expr | ast.stmt
+    statement: ast.stmt
+    kind: str
+    after: str
+
+
+def _matters(value: ast.expr) -> bool:
+    call = value.value if isinstance(value, ast.Await) else value
+    return isinstance(call, ast.Call) and not any(word in ast.unparse(call.func).split(".") for word in _TELLING)
+
+
+def _changes(node: ast.AST, statement: ast.stmt) -> Iterator[_Place]:
+    if isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, ast.Constant):
+        yield _Place(node.test, statement, "negate a condition", f"not ({ast.unparse(node.test)})")
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        right = ast.unparse(node.comparators[0])
+        yield _Place(node, statement, "flip a comparison", f"({ast.unparse(node.left)} {_FLIPPED[type(node.ops[0])]} {right})")
+    elif isinstance(node, ast.BoolOp):
+        joined = " and " if isinstance(node.op, ast.Or) else " or "
+        swapped = "(" + joined.join(f"({ast.unparse(value)})" for value in node.values) + ")"
+        yield _Place(node, statement, "swap and, or", swapped)
+    elif isinstance(node, ast.Expr) and _matters(node.value):
+        yield _Place(node, statement, "drop a call", "pass")
+    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+        yield _Place(node, statement, "drop an assignment", "pass")
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        # One more or less of a thousand changes nothing that matters.
+        change = "+ 1" if abs(node.value) < 100 else "* 10"
+        yield _Place(node, statement, "move a number", f"({node.value!r} {change})")
+
+
+def _below(node: ast.AST, statement: ast.stmt | None, in_init: bool) -> Iterator[_Place]:
+    """What can be changed in the functions below a node."""
+    for name, value in ast.iter_fields(node):
+        if isinstance(node, type_of_function) and name != "body":
+            # Defaults and decorators are executed on import, annotations never.
+            continue
+        if isinstance(node, ast.AnnAssign) and name == "annotation":
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST):
+                continue
+            inside = statement
+            initialises = in_init
+            if isinstance(child, type_of_function):
+                inside, initialises = child, child.name == "__init__"
+            elif isinstance(child, ast.ClassDef):
+                inside = None
+            elif isinstance(child, ast.stmt) and statement is not None:
+                inside = child
+            if inside is not None and not isinstance(child, type_of_function):
+                for place in _changes(child, inside):
+                    if not (initialises and place.kind == "drop an assignment"):
+                        yield place
+            yield from _below(child, inside, initialises)
+
+
+def mutants(count: int, seed: int, patterns: Sequence[str] = FILES) -> list[Mutant]:
+    """Draw them, all places alike; with one seed more of them begin with the same ones."""
+    places = []
+    for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern) if file.name not in _APART}):
+        places += [(file, place) for place in _below(ast.parse(file.read_text()), None, False)]
+    random.Random(seed).shuffle(places)
+    return [_mutant(file, place) for file, place in places[:count]]
+
+
+def _mutant(file: Path, place: _Place) -> Mutant:
+    raw = file.read_bytes()
+    lines = raw.splitlines(keepends=True)
+    node = place.node
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+    compound = isinstance(
+        place.statement, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try, ast.Match)
+    )
+    last = node.end_lineno if compound else max(node.end_lineno, place.statement.end_lineno or 0)
+    return Mutant(
+        str(file.relative_to(ROOT)),
+        min(node.lineno, place.statement.lineno) if not isinstance(place.statement, (ast.Try, ast.Match)) else node.lineno,
+        last,
+        place.kind,
+        " ".join(raw[start:end].decode().split()),
+        place.after,
+        (raw[:start] + place.after.encode() + raw[end:]).decode(),
+    )

@@ -1,0 +1,51 @@
+"""Which lines of some files a history or a test executes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Set
+from types import CodeType, FrameType
+from typing import Any
+
+
+class ExecutedLines:
+    """Watches the lines of some files, in all threads that begin while it does.
+
+    A line costs a call only when it is executed for the first time since the last :meth:`take`, or its function has others that
+    were not.
+    """
+
+    def __init__(self, files: Set[str]) -> None:
+        self._files = files
+        self._lines: dict[CodeType, frozenset[int]] = {}
+        self._left: dict[CodeType, set[int]] = {}
+
+    def watch(self) -> None:
+        """Begin, or begin again after something else traced this thread."""
+        sys.settrace(self._call)
+        threading.settrace(self._call)
+
+    def take(self) -> set[tuple[str, int]]:
+        """File and line of what was executed since the last time."""
+        left, self._left = self._left, {}
+        return {(code.co_filename, line) for code, rest in left.items() for line in self._lines[code] - rest}
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        code = frame.f_code
+        left = self._left.get(code)
+        if left is None:
+            if code.co_filename not in self._files:
+                return None
+            lines = self._lines.get(code)
+            if lines is None:
+                lines = self._lines[code] = frozenset(line for _, _, line in code.co_lines() if line)
+            left = self._left[code] = set(lines)
+        if not left:
+            return None
+
+        def line(frame: FrameType, event: str, arg: object, left: set[int] = left) -> Any:
+            left.discard(frame.f_lineno)
+            return line if left else None
+
+        return line

@@ -1,0 +1,121 @@
+"""The checks: simulated histories, and the unit tests that need no JVM and are not slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from tools.mutation.executed import ExecutedLines
+
+#: Histories of a check at most, in processor seconds: at first, and when the unit tests notice nothing either.
+HISTORIES_S, MORE_HISTORIES_S = 20.0, 60.0
+#: Unit tests of a check at most, in the seconds that they take without a bug.
+TESTS_S = 120.0
+#: The seeds that are played, and with which protocol each: half of them classic, the others as the seed says.
+SEEDS = range(1, 101)
+TESTS = ("tests/client", "tests/aio", "tests/consumer_protocol")
+_QUICK = "not kafka and not spark and not slow"
+
+
+def play_one(seed: int) -> str | None:
+    """The rule that the history of a seed breaks, None if it keeps all."""
+    from consumer_coord.simulation.drawing import draw_scenario, with_protocol
+    from consumer_coord.simulation.play import play
+
+    outcome = play(with_protocol(draw_scenario(seed), "any" if seed % 2 else "classic"))
+    return None if outcome.violation is None else str(outcome.violation)
+
+
+def executed_by_histories(files: Set[str]) -> list[dict[str, Any]]:
+    """For each seed its processor seconds (watched) and the lines that it executes."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    watcher = ExecutedLines(files)
+    found = []
+    for seed in SEEDS:
+        began = time.process_time()
+        watcher.watch()
+        broken = play_one(seed)
+        assert broken is None, f"seed {seed} fails without a bug: {broken}"
+        found.append({"seed": seed, "seconds": time.process_time() - began, "lines": sorted(watcher.take())})
+    return found
+
+
+def histories(seeds: Sequence[int], processor_s: float) -> dict[str, Any]:
+    """What the first of these histories that breaks a rule breaks, and how many were played; ends after so long."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    began = time.process_time()
+    for number, seed in enumerate(seeds):
+        if time.process_time() - began > processor_s:
+            return {"played": number, "broken": None}
+        broken = play_one(seed)
+        if broken is not None:
+            return {"played": number, "broken": f"seed {seed}: {broken}"}
+    return {"played": len(seeds), "broken": None}
+
+
+class _Watching:
+    """A plugin of pytest: the lines of each test, its set-up and what it cleans up included."""
+
+    def __init__(self, watcher: ExecutedLines) -> None:
+        self._watcher = watcher
+        self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
+        self.found: list[dict[str, Any]] = []
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._watcher.take()
+        self._watcher.watch()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        if not report.passed:
+            self._failed.add(report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        if nodeid not in self._failed:
+            lines = sorted(self._watcher.take())
+            self.found.append({"test": nodeid, "seconds": self._seconds[nodeid], "lines": lines})
+
+
+def executed_by_tests(files: Set[str]) -> list[dict[str, Any]]:
+    """For each unit test that passes while it is watched its seconds and its lines."""
+    import pytest
+
+    plugin = _Watching(ExecutedLines(files))
+    pytest.main(["-q", "-p", "no:cacheprovider", "-m", _QUICK, *TESTS], plugins=[plugin])
+    return plugin.found
+
+
+class _FirstFailure:
+    """A plugin of pytest: the test that failed."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and self.name is None:
+            self.name = report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and self.name is None:
+            self.name = report.nodeid
+
+
+def unit_tests(names: Sequence[str]) -> str | None:
+    """The first of these tests that fails."""
+    import pytest
+
+    plugin = _FirstFailure()
+    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--timeout", "90", *names], plugins=[plugin])
+    return None if code == 0 else plugin.name or f"pytest ended with {code}"
+
+
+def in_tree(tree: Path, files: Sequence[str]) -> frozenset[str]:
+    """The files as the interpreter names them."""
+    return frozenset(str(tree / file) for file in files)
