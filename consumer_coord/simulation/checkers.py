@@ -98,6 +98,8 @@ class Stint:
     rightful: bool
     #: What the log said was committed when it was taken up.
     committed_before: int = -1
+    #: When its application chose a position last.
+    sought_at: float = -math.inf
     #: Its application went back to records that it had read.
     went_back: bool = False
     start: int | None = None
@@ -204,7 +206,12 @@ class Checkers:
             # Of a topic that was made again: where it begins, before anything of it was handed out.
             beginning = (one for one in self._holders.get(partition, ()) if one.owner.name == client and one.may_begin)
             stint = next(beginning, None)
-            if stint is not None and offset > truth.covered and (stint.start is not None or stint.owner.reset == "earliest"):
+            if stint is not None and stint.sought_at > self._recreated_at[partition]:
+                # The application began there itself, in what bears the name now.
+                truth.covered = max(truth.covered, offset)
+            elif stint is not None and offset > truth.covered and (
+                stint.start is not None or stint.owner.reset == "earliest"
+            ):
                 stint = None
             if stint is not None:
                 truth.stints.append(stint)
@@ -399,6 +406,7 @@ class Checkers:
         self._history.note(stint.owner.name, f"seeks {stint.partition} to {offset}")
         if stint.start is None:
             stint.start = offset
+        stint.sought_at = self._clock()
         stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
         stint.position = offset
         truth.covered = max(truth.covered, offset)

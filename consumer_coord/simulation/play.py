@@ -156,6 +156,9 @@ class _Course:
             return "the group has no coordinator"
         live = [member for member in self.world.members.values() if member.alive]
         live += [member for member in self.world.lives if member.alive and member not in live]
+        if not live and group.state in (GroupState.EMPTY, GroupState.DEAD):
+            # All were stopped, killed or fenced.
+            return None
         if group.state is not GroupState.STABLE:
             return f"the group is {group.state.value}"
         ids = {member.member_id for member in live}
@@ -213,9 +216,11 @@ class _Course:
                 return f"{partition} has {len(holders)} owners"
             end = self.world.cluster.end_offset(partition)
             assert end is not None
-            if self._begins_at_the_end(holders[0]):
-                continue
             stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
+            emptied = stands < self.world.cluster.log_start(partition) == end
+            if emptied or self._begins_at_the_end(holders[0]):
+                # Retention took the rest, or no record has come yet: nothing to read and nothing to commit.
+                continue
             if checkers.covered(partition) != end or (end and stands != end):
                 return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
             member = holders[0].owner

@@ -62,6 +62,9 @@ WHAT_IT_WAS = {
     5000253: "of two commits in one request the log had the later one, of lower offset; the checkers missed the other",
     100000055: "retention took all that was left of a partition; the simulation missed a commit of what nobody could read",
     200000043: "a classic group began after an empty one of the consumer protocol; the checkers missed its former generation",
+    110000095: "a broker that had stood still carried out an old JoinGroup, which fenced its own, last member: none is left",
+    110000121: "retention took all that a member had not read; the simulation waited for it to be read",
+    110000130: "an application sought in a topic that had been made again; the checkers took its commit for a former owner's",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
