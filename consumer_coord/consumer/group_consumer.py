@@ -67,8 +67,21 @@ _SLICE_S = 0.1
 _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
-#: What a consumer has that was made: one whose subclass forgot ``super().__init__()`` is closed.
-_MADE_OF = frozenset(("_coordinator", "_core", "_engine", "_reader", "_librdkafka", "_settings", "_home", "_lease_clock"))
+#: What a consumer has that was made; see :class:`_NotMade`.
+_MADE_OF = ("_coordinator", "_core", "_engine", "_reader", "_librdkafka", "_settings", "_home", "_lease_clock")
+
+
+class _NotMade:
+    """Stands for the parts of a consumer until they are made: one whose subclass forgot ``super().__init__()`` is closed.
+
+    A ``__getattr__`` of the consumer would say so, too, and make each attribute that ``poll`` reads four times as slow.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        raise to_kafka_exception(ClosedError("Consumer closed"))
+
+    def __call__(self) -> Any:
+        raise to_kafka_exception(ClosedError("Consumer closed"))
 
 
 class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
@@ -81,6 +94,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     It is an instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Nothing is made yet."""
+        consumer: Self = super().__new__(cls)
+        # By its dictionary: with one, CPython 3.11 reads attributes of what derives from a C class three times as fast.
+        consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
+        return consumer
 
     def __init__(
         self,
@@ -148,11 +168,6 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         #: What a callback asked for: done when the call that runs the callback ends.
         self._then: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._closed = False
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _MADE_OF:
-            raise to_kafka_exception(ClosedError("Consumer closed"))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from consumer_coord.consumer.data_plane import EARLIEST
+from consumer_coord.consumer.leader_epochs import epoch_ends
 from consumer_coord.errors import CoordinatorError, NoOffsetError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.leader_epochs import epoch_ends
 from consumer_coord.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
 from consumer_coord.list_offsets import list_offsets

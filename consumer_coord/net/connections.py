@@ -11,6 +11,7 @@ the most that nothing was sent on for some seconds.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,13 +47,24 @@ class _Endpoint:
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
-    #: Those that carried a JoinGroup or SyncGroup a moment ago, and may carry the next one.
-    waiting: list[Connection] = attrs.field(factory=list)
+    #: Those that carried a JoinGroup or SyncGroup a moment ago, and may carry the next one; the one heard last is the last.
+    waiting: deque[Connection] = attrs.field(factory=deque)
     closing: asyncio.TimerHandle | None = None
     failures: int = 0
     not_before: float = 0.0
     #: A connection that took over the versions of the shared one failed: the next one asks for itself.
     ask_versions: bool = False
+
+
+def _kept(endpoint: _Endpoint) -> Connection | None:
+    """A connection that carried a waiting request, and on which something was heard not long ago."""
+    # Only the last ones are looked at: a thousand members of a process keep a thousand of them.
+    while endpoint.waiting:
+        connection = endpoint.waiting.pop()
+        if not connection.closed and connection.heard_at + _KEPT_S > now():
+            return connection
+        connection.close()
+    return None
 
 
 class Connections:
@@ -104,10 +116,8 @@ class Connections:
     async def request_waiting(self, broker: Broker, message: Any, deadline: Deadline, client_id: str) -> Any:
         """Ask a broker what it answers late, on a connection that carries nothing else meanwhile."""
         endpoint = self._endpoint(broker)
-        self._close_kept(endpoint)
-        if endpoint.waiting:
-            connection = endpoint.waiting.pop()
-        else:
+        connection = _kept(endpoint)
+        if connection is None:
             connection = await self._connect(broker, endpoint, deadline, self._known_versions(endpoint))
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
@@ -126,15 +136,12 @@ class Connections:
 
     def _close_kept(self, endpoint: _Endpoint) -> None:
         """Close the connections for waiting requests on which nothing was heard for long."""
-        for connection in endpoint.waiting:
-            if connection.heard_at + _KEPT_S <= now():
-                connection.close()
-        endpoint.waiting = [connection for connection in endpoint.waiting if not connection.closed]
-        if endpoint.closing is not None:
-            endpoint.closing.cancel()
-            endpoint.closing = None
-        if endpoint.waiting:
-            due = min(connection.heard_at for connection in endpoint.waiting) + _KEPT_S
+        waiting, moment = endpoint.waiting, now()
+        while waiting and (waiting[0].closed or waiting[0].heard_at + _KEPT_S <= moment):
+            waiting.popleft().close()
+        endpoint.closing = None
+        if waiting:
+            due = waiting[0].heard_at + _KEPT_S
             endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
 
     async def shared(self, broker: Broker, deadline: Deadline) -> Connection:

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from consumer_coord.admin.groups import describe_group, list_groups
 from consumer_coord.admin.offset_access import committed_offsets, end_offsets, topics_metadata
 from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.looks import GroupLook, OffsetsLook, look_at
 from consumer_coord.watch.model import Message, Tracker
@@ -39,6 +42,9 @@ class Collector:
         self._offsets_at: float | None = None
         self._pause_s = interval_s
         self._in_trouble = False
+        #: Groups that were asked for by name and have been there; of the others, what the page says.
+        self._seen: set[str] = set()
+        self._absent: dict[str, str] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def first(self) -> Message:
@@ -64,10 +70,13 @@ class Collector:
     async def _look(self) -> Message:
         began = now()
         deadline = Deadline.after(self._timeout_ms)
-        if not self._named and (self._listed_at is None or began - self._listed_at >= GROUPS_EVERY_S):
+        list_again = self._listed_at is None or began - self._listed_at >= GROUPS_EVERY_S
+        if not self._named and list_again:
             self._groups = tuple(listing.group_id for listing in await list_groups(self._cluster, deadline))
             self._listed_at = began
         looks = await asyncio.gather(*(self._describe(group_id, deadline) for group_id in self._groups))
+        if self._named:
+            looks = await self._name_absent(looks, deadline, list_again=list_again)
         offsets: Mapping[str, OffsetsLook] = {}
         if self._offsets_at is None or began - self._offsets_at >= OFFSETS_EVERY_S:
             offsets = await self._offsets(looks, deadline)
@@ -76,6 +85,22 @@ class Collector:
         took_s = now() - began
         self._pause_s = max(self._interval_s - took_s, took_s * (1 / _DUTY - 1), 0.0)
         return message
+
+    async def _name_absent(self, looks: Sequence[GroupLook], deadline: Deadline, *, list_again: bool) -> list[GroupLook]:
+        """The looks; one at a group that was asked for and never was there says so, and which group is probably meant."""
+        self._seen |= {look.group_id for look in looks if look.state != "Dead"}
+        absent = [look.group_id for look in looks if look.group_id not in self._seen]
+        if absent and (list_again or not self._absent.keys() >= set(absent)):
+            known = [listing.group_id for listing in await list_groups(self._cluster, deadline)]
+            self._listed_at = now()
+            self._absent = {
+                group_id: f"The cluster has no group {group_id!r}{did_you_mean(group_id, known)}."
+                " If it comes, it is shown from then on."
+                for group_id in absent
+            }
+        return [
+            attrs.evolve(look, error=self._absent[look.group_id]) if look.group_id not in self._seen else look for look in looks
+        ]
 
     async def _describe(self, group_id: str, deadline: Deadline) -> GroupLook:
         async with self._gate:

@@ -109,7 +109,7 @@ class GroupTracker:
     def take(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
         """What changed; empty when nothing did."""
         if look.error is not None:
-            return self._changed_info({"error": look.error})
+            return self._changed_info({"error": look.error, **({"state": look.state} if look.state else {})})
         change: dict[str, Any] = {}
         before, owners_before = self._look, self._owners
         self._count(before, at)

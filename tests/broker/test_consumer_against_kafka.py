@@ -63,7 +63,7 @@ PROPERTIES = {
 @pytest.fixture(scope="module")
 def modern_kafka(kafka_libs: Path) -> Iterator[RealKafka]:
     """A real broker with short sessions for members of the consumer protocol."""
-    with RealKafka(kafka_libs, properties=PROPERTIES) as kafka:
+    with RealKafka(kafka_libs, properties=PROPERTIES, outlives_test=True) as kafka:
         yield kafka
 
 
@@ -251,47 +251,47 @@ def load(log: PartitionLog, recording: ConsumerRecording) -> tuple[ConsumerGroup
 
 
 @pytest.mark.slow
-def test_a_real_coordinator_goes_on_with_a_group_that_we_wrote(kafka_libs: Path) -> None:
-    with RealKafka(kafka_libs, properties=PROPERTIES) as kafka:
-        kafka.create_topic("orders", 4)
+def test_a_real_coordinator_goes_on_with_a_group_that_we_wrote(modern_kafka: RealKafka) -> None:
+    kafka = modern_kafka
+    kafka.create_topic("orders", 4)
 
-        async def metadata(broker: RealBroker) -> uuid.UUID:
-            found = await broker.call("lookup", MetadataRequest(topics=(MetadataRequestTopic(name="orders"),)), 12)
-            assert isinstance(found, MetadataResponse)
-            return found.topics[0].topic_id
+    async def metadata(broker: RealBroker) -> uuid.UUID:
+        found = await broker.call("lookup", MetadataRequest(topics=(MetadataRequestTopic(name="orders"),)), 12)
+        assert isinstance(found, MetadataResponse)
+        return found.topics[0].topic_id
 
-        topic_id = on_broker(kafka, metadata)
-        ours = virtual.run(our_group(topic_id))
-        on_broker(kafka, lambda broker: write_internal(broker, [ours], "__admin_client"))
-        kafka.restart()
+    topic_id = on_broker(kafka, metadata)
+    ours = virtual.run(our_group(topic_id))
+    on_broker(kafka, lambda broker: write_internal(broker, [ours], "__admin_client"))
+    kafka.restart()
 
-        async def check(broker: RealBroker) -> None:
-            described = None
-            for _ in range(300):
-                answer = await broker.call("probe", ConsumerGroupDescribeRequest(group_ids=(ours.group_id,)), 1)
-                assert isinstance(answer, ConsumerGroupDescribeResponse)
-                described = answer.groups[0]
-                if described.error_code == 0:
-                    break
-                await asyncio.sleep(0.1)
-            assert described is not None
-            assert (described.error_code, described.group_state) == (0, "Stable")
-            for member in described.members:
-                # A member goes on in its epoch: the coordinator knows it, and what it has.
-                beat = ConsumerGroupHeartbeatRequest(
-                    group_id=ours.group_id, member_id=member.member_id, member_epoch=member.member_epoch
-                )
-                response = await broker.call("probe", beat, 1)
-                assert isinstance(response, ConsumerGroupHeartbeatResponse)
-                assert (response.error_code, response.member_epoch) == (0, described.group_epoch)
-            assigned = {
-                member.member_id: {one.topic_id: tuple(one.partitions) for one in member.assignment.topic_partitions}
-                for member in described.members
-            }
-            assert assigned == ours.assigned
-            assert described.group_epoch == ours.epoch, "the hash of the topics is Kafka's, or the epoch had risen"
+    async def check(broker: RealBroker) -> None:
+        described = None
+        for _ in range(900):
+            answer = await broker.call("probe", ConsumerGroupDescribeRequest(group_ids=(ours.group_id,)), 1)
+            assert isinstance(answer, ConsumerGroupDescribeResponse)
+            described = answer.groups[0]
+            if described.error_code == 0:
+                break
+            await asyncio.sleep(0.1)
+        assert described is not None
+        assert (described.error_code, described.group_state) == (0, "Stable")
+        for member in described.members:
+            # A member goes on in its epoch: the coordinator knows it, and what it has.
+            beat = ConsumerGroupHeartbeatRequest(
+                group_id=ours.group_id, member_id=member.member_id, member_epoch=member.member_epoch
+            )
+            response = await broker.call("probe", beat, 1)
+            assert isinstance(response, ConsumerGroupHeartbeatResponse)
+            assert (response.error_code, response.member_epoch) == (0, described.group_epoch)
+        assigned = {
+            member.member_id: {one.topic_id: tuple(one.partitions) for one in member.assignment.topic_partitions}
+            for member in described.members
+        }
+        assert assigned == ours.assigned
+        assert described.group_epoch == ours.epoch, "the hash of the topics is Kafka's, or the epoch had risen"
 
-        on_broker(kafka, check)
+    on_broker(kafka, check)
 
 
 @attrs.frozen

@@ -130,6 +130,23 @@ def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: Emb
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.behaviour(55)
+def test_without_a_policy_an_offset_out_of_range_in_mid_stream_is_told_of_until_the_application_chooses(
+    kafka: EmbeddedKafka,
+) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
+        one.commit(offsets=[row(0, 0), row(1, 0)], asynchronous=False)
+        one.subscribe(["orders"])
+        assert len(take(one, 5)) == 5
+        one.seek(row(0, 1_000))
+        for _ in range(2):
+            with pytest.raises(NoOffsetError, match="orders-0"):
+                take(one, 1)
+        one.seek(row(0, 2))
+        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
+
+
 def test_a_seek_repairs_what_an_interrupt_left_of_a_partition_whose_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(5)})
     with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:

@@ -45,6 +45,25 @@ def test_close_ends_at_its_time_limit_while_the_broker_is_away(kafka: EmbeddedKa
     assert _seconds(lambda: one.close(1)) < 1 + MOMENT_S
 
 
+@pytest.mark.behaviour(95)
+def test_close_tells_of_each_asynchronous_commit_although_none_was_answered(kafka: EmbeddedKafka) -> None:
+    told: list[tuple[object, int]] = []
+    one = consumer(
+        kafka,
+        enable_auto_commit=False,
+        on_commit=lambda error, rows: told.extend((error, each.offset) for each in rows),
+    )
+    one.subscribe(["orders"])
+    assert len(take(one, 20)) == 20
+    kafka.add_fault("OffsetCommit", Fault(delay_ms=120_000), times=50)
+    for offset in (3, 5, 8):
+        one.commit(offsets=[row(0, offset)])
+    assert _seconds(lambda: one.close(1)) < 1 + MOMENT_S
+    assert [offset for _, offset in told] == [3, 5, 8]
+    assert all(error is not None for error, _ in told)
+    kafka.clear_faults()
+
+
 def test_consume_that_waits_for_more_messages_is_polling(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, max_poll_interval_ms=1_000) as one:
         one.subscribe(["orders"])

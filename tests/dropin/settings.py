@@ -84,7 +84,7 @@ FATES: dict[str, Fate] = {
         " enable.partition.eof check.crcs client.dns.lookup enable.metrics.push"
         " builtin.features enabled_events",
     ),
-    "debug": Fate(PASSED, "librdkafka's own log; the group's is the logger `consumer_coord.group`"),
+    "debug": Fate(PASSED, "librdkafka's own log; with `cgrp` or `all` the group's steps are told there too, in the same form"),
     **_all(
         NONE,
         "offset.store.method offset.store.path offset.store.sync.interval.ms consume.callback.max.messages group.protocol.type"

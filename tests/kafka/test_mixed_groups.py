@@ -33,9 +33,7 @@ def check_agreement(kafka: KafkaCluster, group: str, members: list[Member], assi
     ("peer", "assignor"),
     [*((peer, assignor) for peer in PEERS for assignor in ASSIGNORS), ("aiokafka", "range"), ("aiokafka", "roundrobin")],
 )
-@pytest.mark.parametrize("ours_first", [True, False], ids=["as_leader", "as_follower"])
-def test_shares_with_a_peer(
-    ours_first: bool,
+def test_shares_with_a_peer_as_leader_and_as_follower(
     peer: Client,
     assignor: str,
     kafka: KafkaCluster,
@@ -43,25 +41,36 @@ def test_shares_with_a_peer(
     group: str,
     members: Members,
 ) -> None:
-    """The member that founded the group is its leader, and remains it."""
+    """The member that founded the group is its leader, and remains it; when it has left, the other one is."""
     name = topic(6)
-    clients: tuple[Client, Client] = ("ours", peer) if ours_first else (peer, "ours")
-    founder, joiner = clients
-    first = members.start(founder, group, [name], assignors=[assignor])
+    first = members.start("ours", group, [name], assignors=[assignor])
     await_shared([first], {name: 6})
-    second = members.start(joiner, group, [name], assignors=[assignor])
-    await_shared([first, second], {name: 6}, at_least=3)
-    check_agreement(kafka, group, [first, second], assignor)
-
-    produce(kafka, name, 6, 50)
-    for one in (first, second):
-        one.wait_for_total(150)
-        assert one.command("commit")["offsets"] == {name: {str(number): 50 for number in one.owned[name]}}
+    second = members.start(peer, group, [name], assignors=[assignor])
+    read_share_and_commit(kafka, group, name, [first, second], assignor, rounds=1)
     first.leave()
     await_shared([second], {name: 6})
     assert second.total == 150, "a committed record came twice"
-    assert not first.named("error")
-    assert not second.named("error")
+    third = members.start("ours", group, [name], assignors=[assignor])
+    read_share_and_commit(kafka, group, name, [second, third], assignor, rounds=2)
+    second.leave()
+    await_shared([third], {name: 6})
+    assert third.total == 150, "a committed record came twice"
+    for one in (first, second, third):
+        assert not one.named("error")
+
+
+def read_share_and_commit(
+    kafka: KafkaCluster, group: str, topic: str, both: list[Member], assignor: str, *, rounds: int
+) -> None:
+    """Two members share the partitions; each reads fifty more records of each of its own, and commits."""
+    await_shared(both, {topic: 6}, at_least=3)
+    check_agreement(kafka, group, both, assignor)
+    before = [one.total for one in both]
+    produce(kafka, topic, 6, 50)
+    for one, total in zip(both, before, strict=True):
+        one.wait_for_total(total + 150)
+        offsets = one.command("commit")["offsets"]
+        assert offsets == {topic: {str(number): 50 * rounds for number in one.owned[topic]}}
 
 
 @pytest.mark.parametrize("peer", PEERS)

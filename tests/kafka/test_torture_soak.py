@@ -20,7 +20,7 @@ def test_nothing_grows_and_no_record_is_missing(kafka3: RealKafka, group: str) -
     topic = kafka3.new_topic(12, replication_factor=3)
     soak = Soak(kafka3, 3, group, topic, seed=2)
     try:
-        report = soak.run(25.0)
+        report = soak.run(12.0)
     finally:
         soak.close()
     assert not report.problems, f"{report.problems}\n{report.samples}"

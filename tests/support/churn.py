@@ -27,6 +27,7 @@ FREEZES_S = (2.0, 9.0)
 SESSION_MS = 6_000
 HEARTBEAT_MS = 500
 _LAG_DEADLINE_S = 60.0
+_SHARED_S = 60.0
 
 
 class Worker(Protocol):
@@ -166,6 +167,19 @@ class Group:
         self.living.remove(member)
         member.process.terminate()
 
+    def is_shared(self) -> bool:
+        """Whether the living members hold all partitions that this group was ever given, as many each (but for one)."""
+        known: set[int] = set()
+        held: dict[str, set[int]] = {one.name: set() for one in self.living}
+        for moved in self.moved:
+            known |= moved.partitions
+            if moved.member in held and moved.what == "assigned":
+                held[moved.member] |= moved.partitions
+            elif moved.member in held:
+                held[moved.member] -= moved.partitions
+        sizes = [len(numbers) for numbers in held.values()]
+        return sum(sizes) == len(known) > 0 and max(sizes) - min(sizes) <= 1
+
     def freeze(self, member: ChurnMember, seconds: float) -> None:
         """SIGSTOP, until :meth:`thaw` finds its time is over."""
         member.pause()
@@ -238,7 +252,11 @@ def trouble(group: Group, seconds: float, seed: int, *, most: int = 7, least: in
 
 
 def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> Mapping[str, int]:
-    """Replace all members by members of the other protocol, one by one, and back; again until ``seconds`` are over."""
+    """Replace all members by members of the other protocol, one by one, and back; again until ``seconds`` are over.
+
+    Without ``kills`` each goes when its successor has its share.  A group that Kafka turns back into a classic one in the
+    middle of a rebalance begins in a generation that no member has yet: a commit is refused, and its records come again.
+    """
     chance = random.Random(seed)
     counts: dict[str, int] = {}
     ends = time.monotonic() + seconds
@@ -248,6 +266,8 @@ def migrate(group: Group, seconds: float, seed: int, *, kills: bool = True) -> M
         rounds += 1
         for former in tuple(group.living):
             group.start(protocol).await_ready()
+            if not kills:
+                wait_until(group.is_shared, _SHARED_S, "the newcomer's share")
             time.sleep(chance.uniform(0.2, 1.0))
             kind = chance.choice(["kill", "stop"]) if kills else "stop"
             (group.kill if kind == "kill" else group.stop)(former)
@@ -313,9 +333,10 @@ def churn(
     seed: int,
     per_s: int = 4_000,
     disturb: Callable[[Group, float, int], Mapping[str, int]] = trouble,
+    size: int = 5,
 ) -> Outcome:
-    """Five members, a steady producer, and trouble for ``seconds``; then all members catch up, and all is checked."""
-    first = [group.start() for _ in range(5)]
+    """``size`` members, a steady producer, and trouble for ``seconds``; then all members catch up, and all is checked."""
+    first = [group.start() for _ in range(size)]
     for member in first:
         member.await_ready()
     producer = SteadyProducer(kafka, topic, partitions, per_s)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,33 @@ def test_a_group_rebalances_and_the_events_follow(client: str, place: Place, tmp
         replayed.apply(message)
         seen.append(place.shares(replayed))
     assert {"ann": 3, "bob": 3} in seen
+
+
+def test_a_misspelled_group_is_said_to_be_absent_until_it_comes(kafka_here: EmbeddedKafka) -> None:
+    place = Place(kafka_here.bootstrap_servers, "orders-billing")
+    consumers = [place.join("classic", "ann")]
+    poll_until_shared(consumers, 6)
+    watch = Watch("order-billing", "--bootstrap-server", place.servers, "--interval", "0.1")
+    try:
+        state, events = State(), watch.events()
+
+        def until(told: Callable[[dict[str, Any]], bool]) -> None:
+            while not (state.at and told(state.as_message()["groups"]["order-billing"])):
+                kind, value = next(events)
+                for message in value["messages"] if kind == "start" else [value]:
+                    state.apply(message)
+
+        until(lambda group: bool(group["info"].get("error")))
+        told = state.as_message()["groups"]["order-billing"]["info"]["error"]
+        assert told.startswith("The cluster has no group 'order-billing'; did you mean 'orders-billing'?")
+        consumers.append(Place(place.servers, "order-billing").join("classic", "bob"))
+        poll_until_shared(consumers, 6)
+        until(lambda group: not group["info"].get("error") and len(group["members"]) == 1)
+    finally:
+        for one in consumers:
+            one.close()
+        _, err = watch.end()
+    assert watch.process.returncode == 0, err
 
 
 def test_a_replay_is_served_until_it_is_stopped(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 
 import tools.mutation
 from tools.mutation import judges, warm
-from tools.mutation.drawing import FILES, ROOT, Mutant, mutants
+from tools.mutation.drawing import FILES, PROBE, ROOT, Mutant, mutants
 
 #: Watching takes longer than playing, and the unit tests mostly wait.
 _WATCHING_S = 1_800.0
 _NOBODY = "nobody"
+_NOT_YET = "not the simulation"
 
 
 def _copy_of_the_tree() -> Path:
@@ -30,26 +31,33 @@ def _copy_of_the_tree() -> Path:
         target = tree / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
+    # For processes that tests start.
+    (tree / "sitecustomize.py").write_text(f"import builtins\nbuiltins.{PROBE} = lambda: None\n")
     return tree
 
 
-def _executed(tree: Path, files: Sequence[str], cache: Path) -> dict[str, Any]:
-    """What histories and tests execute, measured once for a file of results."""
-    named = frozenset(str(tree / file) for file in files)
-    found: dict[str, Any] = {}
-    for what, check in (("histories", judges.executed_by_histories), ("tests", judges.executed_by_tests)):
-        kept = cache.with_suffix(f".{what}.json")
-        if not kept.exists():
-            end = warm.in_child(tree, functools.partial(check, named), processor_s=_WATCHING_S, wall_s=_WATCHING_S)
-            if not end.value:
-                sys.exit(f"the {what} do not pass without a bug: {end.broke}")
-            lines = [
+def _executed(tree: Path, cache: Path) -> list[dict[str, Any]]:
+    """What each unit test executes: measured once, and kept by file."""
+    kept: dict[str, list[dict[str, Any]]] = {}
+    if cache.exists():
+        kept = {row["file"]: row["tests"] for row in map(json.loads, cache.read_text().splitlines())}
+    files = frozenset(str(tree / mutant.file) for mutant in mutants(10**6, 0))
+    for folder in judges.TESTS:
+        for test_file in sorted(str(path.relative_to(tree)) for path in (tree / folder).glob("test_*.py")):
+            if test_file in kept:
+                continue
+            check = functools.partial(judges.executed_by_tests, test_file, files)
+            end = warm.in_child(tree, check, processor_s=_WATCHING_S, wall_s=_WATCHING_S)
+            tests = [
                 {**one, "lines": [f"{Path(file).relative_to(tree)}:{line}" for file, line in one["lines"]]}
-                for one in end.value
+                for one in end.value or ()
             ]
-            kept.write_text(json.dumps(lines))
-        found[what] = json.loads(kept.read_text())
-    return found
+            kept[test_file] = tests
+            with cache.open("a") as file:
+                file.write(json.dumps({"file": test_file, "tests": tests}) + "\n")
+            seconds = sum(one["seconds"] for one in tests)
+            print(f"watched {test_file}: {len(tests)} tests, {seconds:.0f} s {end.broke or ''}", flush=True)
+    return [one for tests in kept.values() for one in tests]
 
 
 def _execute(mutant: Mutant, candidates: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -68,13 +76,12 @@ def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
     return chosen
 
 
-def _by_histories(tree: Path, seeds: Sequence[int], processor_s: float) -> tuple[str | None, int]:
+def _by_histories(tree: Path, first: int, processor_s: float) -> dict[str, Any]:
     """What the first history breaks that breaks a rule, and how many were played."""
-    if not seeds:
-        return None, 0
-    check = functools.partial(judges.histories, seeds, processor_s)
+    check = functools.partial(judges.histories, first, processor_s)
     end = warm.in_child(tree, check, processor_s=4 * judges.MORE_HISTORIES_S, wall_s=40 * judges.MORE_HISTORIES_S)
-    return (end.broke, 0) if end.value is None else (end.value["broken"], end.value["played"])
+    found: dict[str, Any] = end.value or {"played": first, "broken": end.broke, "executed": True}
+    return found
 
 
 def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
@@ -93,23 +100,26 @@ def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
     return None
 
 
-def judge(tree: Path, mutant: Mutant, executed: Mapping[str, Any]) -> dict[str, Any]:
-    """Who notices the mutant, and how."""
+def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Who notices the mutant, and how; without ``tests`` the simulation alone is asked."""
     original = tree / mutant.file
     shutil.copy2(original, tree / "original")
     try:
         original.write_text(mutant.text)
-        seeds = [one["seed"] for one in _execute(mutant, executed["histories"])]
-        tests = _quickest(_execute(mutant, executed["tests"]))
-        found = {"histories": len(seeds), "tests": len(tests)}
-        broken, played = _by_histories(tree, seeds, judges.HISTORIES_S)
-        if broken is not None:
-            return {**found, "by": "simulation", "how": broken}
-        failed = _by_unit_tests(tree, tests)
+        played = _by_histories(tree, 0, judges.HISTORIES_S)
+        found = {"histories": played["played"], "executed": played["executed"]}
+        if played["broken"] is not None:
+            return {**found, "by": "simulation", "how": played["broken"]}
+        if tests is None:
+            return {**found, "by": _NOT_YET, "how": ""}
+        names = _quickest(_execute(mutant, tests))
+        failed = _by_unit_tests(tree, names)
         if failed is not None:
             return {**found, "by": "unit tests", "how": failed}
-        broken, _ = _by_histories(tree, seeds[played:], judges.MORE_HISTORIES_S)
-        return {**found, "by": _NOBODY if broken is None else "simulation", "how": broken or ""}
+        if played["executed"]:
+            played = _by_histories(tree, played["played"], judges.MORE_HISTORIES_S)
+        by = _NOBODY if played["broken"] is None else "simulation"
+        return {**found, "tests": len(names), "by": by, "how": played["broken"] or ""}
     finally:
         shutil.copy2(tree / "original", original)
 
@@ -132,7 +142,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), metavar="FILE", help="append what is found here")
     parser.add_argument("--table", action="store_true", help="print the table of the results in the end")
     parser.add_argument("--list", action="store_true", help="print the mutants, and plant none")
-    parser.add_argument("--watch", action="store_true", help="only see what histories and tests execute, for later runs")
+    parser.add_argument("--simulation", action="store_true", help="ask the simulation alone; a later run asks the unit tests")
+    parser.add_argument("--watch", action="store_true", help="only see what the unit tests execute, for later runs")
     parser.add_argument("--only", action="append", metavar="TEXT", help="judge those alone whose name has this in it")
     parser.add_argument("files", nargs="*", default=FILES, help=f"patterns of files (default: {' '.join(FILES)})")
     arguments = parser.parse_args()
@@ -142,18 +153,20 @@ def main() -> int:
     if arguments.list:
         print("\n".join(mutant.name for mutant in drawn))
         return 0
-    done = {}
+    done: dict[str, dict[str, Any]] = {}
     if arguments.results.exists():
         done = {row["name"]: row for row in map(json.loads, arguments.results.read_text().splitlines())}
+    if not arguments.simulation:
+        done = {name: row for name, row in done.items() if row["by"] != _NOT_YET}
     missing = [mutant for mutant in drawn if mutant.name not in done]
     if missing:
         tree = _copy_of_the_tree()
         try:
             warm.import_ahead()
-            executed = _executed(tree, sorted({mutant.file for mutant in mutants(10**6, 0)}), arguments.results)
+            tests = None if arguments.simulation else _executed(tree, arguments.results.with_suffix(".tests.jsonl"))
             for mutant in [] if arguments.watch else missing:
                 began = time.monotonic()
-                row = {**mutant._asdict(), "text": "", "name": mutant.name, **judge(tree, mutant, executed)}
+                row = {**mutant._asdict(), "text": "", "name": mutant.name, **judge(tree, mutant, tests)}
                 row["seconds"] = round(time.monotonic() - began, 1)
                 done[mutant.name] = row
                 with arguments.results.open("a") as file:

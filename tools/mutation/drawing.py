@@ -22,6 +22,9 @@ _FLIPPED = {
     ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
 }  # fmt: skip
 
+#: What a mutant calls when it is executed.
+PROBE = "mutant_executed"
+
 type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -35,7 +38,7 @@ class Mutant(NamedTuple):
     kind: str
     before: str
     after: str
-    #: The whole file with the bug in it.
+    #: The whole file with the bug in it.  It calls ``mutant_executed()``, which the judges put among the built-ins.
     text: str
 
     @property
@@ -123,6 +126,7 @@ def _mutant(file: Path, place: _Place) -> Mutant:
         place.statement, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try, ast.Match)
     )
     last = node.end_lineno if compound else max(node.end_lineno, place.statement.end_lineno or 0)
+    planted = f"{PROBE}()" if isinstance(node, ast.stmt) else f"({PROBE}(), {place.after})[1]"
     return Mutant(
         str(file.relative_to(ROOT)),
         min(node.lineno, place.statement.lineno) if not isinstance(place.statement, (ast.Try, ast.Match)) else node.lineno,
@@ -130,5 +134,5 @@ def _mutant(file: Path, place: _Place) -> Mutant:
         place.kind,
         " ".join(raw[start:end].decode().split()),
         place.after,
-        (raw[:start] + place.after.encode() + raw[end:]).decode(),
+        (raw[:start] + planted.encode() + raw[end:]).decode(),
     )

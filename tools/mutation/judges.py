@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
+from tools.mutation.drawing import PROBE
 from tools.mutation.executed import ExecutedLines
 
 #: Histories of a check at most, in processor seconds: at first, and when the unit tests notice nothing either.
@@ -14,7 +16,9 @@ HISTORIES_S, MORE_HISTORIES_S = 20.0, 60.0
 #: Unit tests of a check at most, in the seconds that they take without a bug.
 TESTS_S = 120.0
 #: The seeds that are played, and with which protocol each: half of them classic, the others as the seed says.
-SEEDS = range(1, 101)
+SEEDS = range(1, 201)
+#: When the first of them do not execute a mutant the others are not played.
+_UNTIL_EXECUTED = 12
 TESTS = ("tests/client", "tests/aio", "tests/consumer_protocol")
 _QUICK = "not kafka and not spark and not slow"
 
@@ -28,35 +32,32 @@ def play_one(seed: int) -> str | None:
     return None if outcome.violation is None else str(outcome.violation)
 
 
-def executed_by_histories(files: Set[str]) -> list[dict[str, Any]]:
-    """For each seed its processor seconds (watched) and the lines that it executes."""
+def histories(first: int, processor_s: float) -> dict[str, Any]:
+    """What the first history that breaks a rule breaks, and how many were played; ends after so long.
+
+    Ends early when no history executes the mutant.
+    """
     import logging
 
     logging.disable(logging.CRITICAL)
-    watcher = ExecutedLines(files)
-    found = []
-    for seed in SEEDS:
-        began = time.process_time()
-        watcher.watch()
-        broken = play_one(seed)
-        assert broken is None, f"seed {seed} fails without a bug: {broken}"
-        found.append({"seed": seed, "seconds": time.process_time() - began, "lines": sorted(watcher.take())})
-    return found
-
-
-def histories(seeds: Sequence[int], processor_s: float) -> dict[str, Any]:
-    """What the first of these histories that breaks a rule breaks, and how many were played; ends after so long."""
-    import logging
-
-    logging.disable(logging.CRITICAL)
+    executed = watch_mutant()
     began = time.process_time()
-    for number, seed in enumerate(seeds):
-        if time.process_time() - began > processor_s:
-            return {"played": number, "broken": None}
-        broken = play_one(seed)
+    number = first
+    for number in range(first, len(SEEDS)):
+        long = time.process_time() - began > processor_s
+        if long or (number >= _UNTIL_EXECUTED and not executed):
+            break
+        broken = play_one(SEEDS[number])
         if broken is not None:
-            return {"played": number, "broken": f"seed {seed}: {broken}"}
-    return {"played": len(seeds), "broken": None}
+            return {"played": number, "broken": f"seed {SEEDS[number]}: {broken}", "executed": True}
+    return {"played": number, "broken": None, "executed": bool(executed)}
+
+
+def watch_mutant() -> list[bool]:
+    """Let the mutant call a built-in; not empty when it did."""
+    executed: list[bool] = []
+    setattr(builtins, PROBE, lambda: executed.__setitem__(slice(None), [True]))
+    return executed
 
 
 class _Watching:
@@ -83,12 +84,12 @@ class _Watching:
             self.found.append({"test": nodeid, "seconds": self._seconds[nodeid], "lines": lines})
 
 
-def executed_by_tests(files: Set[str]) -> list[dict[str, Any]]:
-    """For each unit test that passes while it is watched its seconds and its lines."""
+def executed_by_tests(test_file: str, files: Set[str]) -> list[dict[str, Any]]:
+    """For each unit test of a file that passes while it is watched its seconds and its lines."""
     import pytest
 
     plugin = _Watching(ExecutedLines(files))
-    pytest.main(["-q", "-p", "no:cacheprovider", "-m", _QUICK, *TESTS], plugins=[plugin])
+    pytest.main(["-q", "-p", "no:cacheprovider", "-m", _QUICK, test_file], plugins=[plugin])
     return plugin.found
 
 
@@ -111,6 +112,7 @@ def unit_tests(names: Sequence[str]) -> str | None:
     """The first of these tests that fails."""
     import pytest
 
+    watch_mutant()
     plugin = _FirstFailure()
     code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--timeout", "90", *names], plugins=[plugin])
     return None if code == 0 else plugin.name or f"pytest ended with {code}"

@@ -17,6 +17,9 @@ function seconds(value) {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
+/* A style that is set anew makes a browser lay out anew, also when it is the same. */
+function resize(element, height) { const text = height + "px"; if (element.style.height !== text) element.style.height = text; }
+
 class Picture {
   constructor(root) {
     this.root = root;
@@ -29,7 +32,9 @@ class Picture {
     this.from = 0; this.to = 1;
     this.list = []; this.listKey = "";
     this.colours = new Map();
+    this.shades = new Map();
     this.theme();
+    this.measure();
   }
 
   theme() {
@@ -37,6 +42,7 @@ class Picture {
     this.ink = Object.fromEntries(["text", "muted", "line", "faint", "surface", "plot", "unowned", "unowned-line", "band", "mark",
       "blind", "read", "written", "bad", "owner-light", "owner-chroma"].map(name => [name, style.getPropertyValue("--" + name).trim()]));
     this.colours.clear();
+    this.shades.clear();
   }
 
   colour(owner) {
@@ -50,17 +56,21 @@ class Picture {
     return found;
   }
 
-  get narrow() { return this.root.clientWidth < 640; }
-  get left() { return this.narrow ? 46 : 112; }
-  get right() { return this.narrow ? 6 : 124; }
-  get width() { return Math.max(40, this.root.clientWidth - this.left - this.right); }
+  /* Once for a frame: the browser lays the page out anew to answer this after a canvas has changed. */
+  measure() {
+    this.whole = this.root.clientWidth;
+    this.narrow = this.whole < 640;
+    this.left = this.narrow ? 46 : 112;
+    this.right = this.narrow ? 6 : 124;
+    this.width = Math.max(40, this.whole - this.left - this.right);
+  }
   x(at) { return this.left + (at - this.from) / (this.to - this.from) * this.width; }
   time(x) { return this.from + (x - this.left) / this.width * (this.to - this.from); }
 
   prepare(name, height) {
-    const element = this.canvas[name], scale = window.devicePixelRatio || 1, width = this.root.clientWidth;
+    const element = this.canvas[name], scale = window.devicePixelRatio || 1, width = this.whole;
     const pixels = [Math.round(width * scale), Math.round(height * scale)];
-    if (element.width !== pixels[0] || element.height !== pixels[1]) { [element.width, element.height] = pixels; element.style.height = height + "px"; }
+    if (element.width !== pixels[0] || element.height !== pixels[1]) { [element.width, element.height] = pixels; resize(element, height); }
     const pen = element.getContext("2d");
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, width, height);
@@ -85,13 +95,15 @@ class Picture {
 
   draw() {
     if (!this.group || !(this.to > this.from)) return;
+    this.measure();
     const rows = this.rows(), most = this.narrow ? 300 : 400;
     this.rowHeight = this.rowMode === "tall" ? TALL_ROW : Math.min(22, most / Math.max(1, rows.length));
     const whole = rows.length * this.rowHeight;
     this.plotHeight = Math.max(this.rowMode === "tall" ? Math.min(whole, most) : whole, 24);
-    this.scroller.style.height = this.plotHeight + STRIP + "px";
-    this.spacer.style.height = Math.max(whole, this.plotHeight) + STRIP + "px";
-    this.scroller.style.overflowY = whole > this.plotHeight + 1 ? "auto" : "hidden";
+    resize(this.scroller, this.plotHeight + STRIP);
+    resize(this.spacer, Math.max(whole, this.plotHeight) + STRIP);
+    const overflow = whole > this.plotHeight + 1 ? "auto" : "hidden";
+    if (this.scroller.style.overflowY !== overflow) this.scroller.style.overflowY = overflow;
     this.offset = this.scroller.scrollTop;
     this.drawOwners(rows);
     this.drawAxis();
@@ -117,9 +129,7 @@ class Picture {
         this.drawRow(pen, rows[index][2], STRIP + index * rowHeight - offset, rowHeight - gap);
     } else {
       /* Rows thinner than a pixel of the screen: one of those that fall on each pixel. */
-      const lines = Math.round(plotHeight * scale);
-      for (let line = 0; line < lines; line++)
-        this.drawRow(pen, rows[Math.floor(line * rows.length / lines)][2], STRIP + line / scale, 1 / scale);
+      this.drawPixels(pen, rows, Math.round(plotHeight * scale), scale);
     }
     pen.globalAlpha = 1;
     this.drawBands(pen, STRIP, plotHeight);
@@ -144,6 +154,41 @@ class Picture {
       /* What was short is still seen. */
       pen.fillRect(x, y, Math.max(this.x(until) - x, owner === UNOWNED ? 1.5 : .5), height);
     }
+  }
+
+  /* The same as drawRow for one row on each line of pixels.  Thousands of small rectangles take a canvas longer than a frame has. */
+  drawPixels(pen, rows, lines, scale) {
+    const first = Math.round(this.left * scale), across = Math.round((this.left + this.width) * scale) - first;
+    if (across < 1 || lines < 1) return;
+    const ground = new Uint32Array(across).fill(this.pixel(this.ink.plot)), faint = this.pixel(this.ink.faint);
+    for (const at of this.ticks()) { const x = Math.round(this.x(at)); ground.fill(faint, Math.max(0, Math.round(x * scale) - first), Math.max(0, Math.round((x + 1) * scale) - first)); }
+    const whole = pen.createImageData(across, lines), pixels = new Uint32Array(whole.data.buffer);
+    const end = Math.min(this.to, this.model.now), rate = across / (this.to - this.from);
+    for (let line = 0; line < lines; line++) {
+      const row = rows[Math.floor(line * rows.length / lines)][2], begin = line * across;
+      pixels.set(ground, begin);
+      for (let index = Math.max(0, row.index(this.from)); index < row.at.length && row.at[index] < this.to; index++) {
+        const owner = row.values[index];
+        const since = Math.max(row.at[index], this.from), until = index + 1 < row.at.length ? Math.min(row.at[index + 1], end) : end;
+        if (owner === null || until <= since) continue;
+        const x = Math.min(across - 1, Math.round((since - this.from) * rate)), least = owner === UNOWNED ? Math.ceil(1.5 * scale) : 1;
+        pixels.fill(this.pixel(owner === UNOWNED ? this.ink.unowned : this.colour(owner), this.highlight === null || this.highlight === owner ? 1 : .16), begin + x, begin + Math.min(across, Math.max(x + least, Math.round((until - this.from) * rate))));
+      }
+    }
+    pen.putImageData(whole, first, Math.round(STRIP * scale));
+  }
+
+  /* A colour over the plot's own, as a pixel has it: what a canvas of one pixel makes of it. */
+  pixel(colour, alpha = 1) {
+    const key = colour + alpha;
+    let found = this.shades.get(key);
+    if (found === undefined) {
+      const drop = this.drop ??= Object.assign(document.createElement("canvas"), {width: 1, height: 1}).getContext("2d", {willReadFrequently: true});
+      for (const [style, strength] of [[this.ink.plot, 1], [colour, alpha]]) { drop.globalAlpha = strength; drop.fillStyle = style; drop.fillRect(0, 0, 1, 1); }
+      found = new Uint32Array(drop.getImageData(0, 0, 1, 1).data.buffer)[0];
+      this.shades.set(key, found);
+    }
+    return found;
   }
 
   drawGrid(pen, top, height) {

@@ -91,7 +91,7 @@
       }
       button.children[0].dataset.kind = one.kind;
       const lag = one.lag.at.length ? ` · lag ${brief(one.lag.last)}` : "";
-      write(button.children[3], one.gone ? "gone" : one.info.error ? "not readable" : (one.kind === "good" ? "" : shown(one.info.state) + " · ") + `${figure(one.present.length)} ${one.present.length === 1 ? "member" : "members"}${lag}`);
+      write(button.children[3], one.gone ? "gone" : one.info.error ? (one.info.state === "Dead" ? "no such group" : "not readable") : (one.kind === "good" ? "" : shown(one.info.state) + " · ") + `${figure(one.present.length)} ${one.present.length === 1 ? "member" : "members"}${lag}`);
       button.setAttribute("aria-current", String(one === group));
       if (box.children[index] !== button) box.insertBefore(button, box.children[index] ?? null);
     });
@@ -224,7 +224,7 @@
     const found = pointer && picture.at(pointer.x, pointer.y);
     cross.style.display = found ? "block" : "none";
     if (!found) { tip.hidden = true; return; }
-    cross.style.left = pointer.x + "px";
+    cross.style.transform = `translateX(${pointer.x}px)`;
     const lines = [];
     if (found.row) {
       const [topic, number] = found.row, member = group.members.get(found.owner);

@@ -24,12 +24,14 @@ class Table {
         element = make("tr");
         for (const [, className] of cells) element.append(make("td", className));
         element.dataset.key = key;
+        element.told = [];
         this.rows.set(key, element);
       }
       cells.forEach(([text, , title], index) => {
-        const cell = element.cells[index];
-        write(cell, text);
-        if (title !== undefined && cell.title !== title) cell.title = title;
+        /* What was written is kept here: asking the page for it takes longer than a frame has. */
+        const told = element.told[index] ??= {text: "", title: ""};
+        if (told.text !== text) element.cells[index].textContent = told.text = text;
+        if (title !== undefined && told.title !== title) element.cells[index].title = told.title = title;
       });
       const place = before ? before.nextElementSibling : this.body.firstElementChild;
       if (place !== element) this.body.insertBefore(element, place);
@@ -79,14 +81,14 @@ class GroupView {
     this.figures = new Figures(document.getElementById("figures"));
     this.members = new Table(document.getElementById("members"));
     this.rebalances = new Table(document.getElementById("rebalances"));
-    this.shares = new Map(); this.sharesKey = "";
+    this.shares = new Map(); this.sharesKey = ""; this.texts = new Map();
     document.querySelector("#members tbody").addEventListener("click", event => choose.member(event.target.closest("tr")));
     document.querySelector("#rebalances tbody").addEventListener("click", event => choose.rebalance(event.target.closest("tr")));
   }
 
   show(group, model, filter) {
     const key = group.id + "\n" + group.version;
-    if (key !== this.sharesKey) { this.sharesKey = key; this.shares = group.shares(); }
+    if (key !== this.sharesKey) { this.sharesKey = key; this.shares = group.shares(); this.texts.clear(); }
     this.head(group, model);
     this.memberRows(group, filter);
     this.rebalanceRows(group);
@@ -97,7 +99,7 @@ class GroupView {
     /* A report is about its run; its one group has no name of interest. */
     const report = Boolean(model.meta.table);
     write(document.getElementById("group"), report ? shown(model.meta.title) : shown(group.id) || "(a group without a name)");
-    write(state, group.gone ? "Gone" : shown(info.state) || "Unknown");
+    write(state, group.gone ? "Gone" : info.error && info.state === "Dead" ? "No such group" : shown(info.state) || "Unknown");
     state.dataset.kind = group.kind;
     const facts = [
       info.type ? `${shown(info.type).toLowerCase()} protocol` : "",
@@ -135,7 +137,9 @@ class GroupView {
     found.sort((a, b) => a.number - b.number);
     write(document.getElementById("member-count"), found.length === all.length ? figure(all.length) : `${figure(found.length)} of ${figure(all.length)}`);
     this.members.fill(found.map(member => {
-      const share = this.shares.get(member.number), text = ranges(share, group.topics.size > 1);
+      const share = this.shares.get(member.number);
+      let text = this.texts.get(member.number);
+      if (text === undefined) this.texts.set(member.number, text = ranges(share, group.topics.size > 1));
       return [String(member.number), [
         ["", "colour"],
         [shown(member.instance ?? member.id), "cut mono", member.instance ? `static, member id ${shown(member.id)}` : shown(member.id)],
@@ -151,7 +155,8 @@ class GroupView {
       if (!swatch) element.cells[0].append(swatch = make("i", "swatch"));
       const colour = this.picture.colour(+key);
       if (swatch.dataset.colour !== colour) { swatch.dataset.colour = colour; swatch.style.background = colour; }
-      element.setAttribute("aria-selected", String(this.picture.highlight === +key));
+      const selected = String(this.picture.highlight === +key);
+      if (element.getAttribute("aria-selected") !== selected) element.setAttribute("aria-selected", selected);
     });
   }
 
