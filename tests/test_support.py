@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka_jars
+from tests.support.class_archive import ensure_class_archive
+from tests.support.jvm import class_archive, java_command
 from tests.support.leaks import left_behind
 from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.processes import children, end, spawn, wait_until
@@ -101,6 +104,41 @@ def test_without_java_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(kafka_jars.UnavailableError, match="Java >= 17 is needed"):
         kafka_jars.java_executable()
+
+
+@pytest.fixture
+def helpless_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Java that knows its version, and can do nothing."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("""#!/bin/sh\n[ "$1" = -version ] && echo 'openjdk version "17.0.1"' >&2 && exit\nexit 1\n""")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("helpless_java")
+def test_without_an_archive_of_classes_jvms_start_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    libs = tmp_path / "kafka" / "libs"
+    libs.mkdir(parents=True)
+    ensure_class_archive(libs)
+    assert "JVMs start slower" in capsys.readouterr().err
+    assert [one.suffix for one in libs.parent.iterdir() if one != libs] == [".lock"]
+    assert not [option for option in java_command(libs) if "SharedArchiveFile" in option]
+
+
+@pytest.mark.usefixtures("helpless_java")
+def test_an_archive_of_classes_is_used_for_the_jars_that_it_was_made_from(tmp_path: Path) -> None:
+    libs = tmp_path / "libs"
+    libs.mkdir()
+    (libs / "a.jar").write_bytes(b"a")
+    archive = class_archive(libs)
+    archive.touch()
+    assert f"-XX:SharedArchiveFile={archive}" in java_command(libs)
+    os.utime(libs / "a.jar", (1, 1))
+    assert class_archive(libs) != archive
+    assert not [option for option in java_command(libs) if "SharedArchiveFile" in option]
 
 
 class Served:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer_coord.errors import RetriableError, UnknownTopicError
+from consumer_coord.group.failures import Failures
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest
 from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply
@@ -74,3 +75,22 @@ async def test_a_topic_that_is_missing_for_a_moment_is_no_error() -> None:
         assert isinstance(one.errors[0], UnknownTopicError)
         await pause(5 * PATIENCE_MS)
         assert len(one.errors) == 1
+
+
+@pytest.mark.parametrize("progress", [True, False], ids=["progress", "nothing to join"])
+@in_virtual_time
+async def test_the_time_of_a_former_obstacle_does_not_count(progress: bool) -> None:
+    told: list[float] = []
+    failures = Failures("g", PATIENCE_MS, lambda: told.append(now_ms()))
+    failures.note_obstacle("the coordinator is away", wanted=True)
+    await pause(0.9 * PATIENCE_MS)
+    if progress:
+        failures.clear_obstacle()
+    else:
+        failures.note_obstacle("a heartbeat was lost", wanted=False)
+    await pause(PATIENCE_MS)
+    failures.note_obstacle("the coordinator is away again", wanted=True)
+    assert not told
+    await pause(1.1 * PATIENCE_MS)
+    failures.note_obstacle("the coordinator is away again", wanted=True)
+    assert len(told) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from consumer_coord.errors import CommitFailedError, CoordinatorError
 from consumer_coord.group.consumer_protocol import session
+from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.admin import (
@@ -363,3 +364,23 @@ async def test_waiting_commits_fail_when_the_member_closes() -> None:
     assert isinstance(outcome, CoordinatorError)
     release.set()
 
+
+@in_virtual_time
+async def test_until_a_broker_has_told_its_interval_a_session_is_three_of_kafkas_default() -> None:
+    one = modern_member(Broker({"t": 1}))
+    protocol = one.coordinator.protocol
+    assert isinstance(protocol, ConsumerMember)
+    assert protocol._session.timeout_ms == 15_000
+    await one.close(1_000)
+
+
+@in_virtual_time
+async def test_other_topics_are_told_at_once_and_not_with_the_next_regular_heartbeat() -> None:
+    broker = Broker({"t": 2, "u": 2})
+    one = await joined(broker)
+    await pause(3 * INTERVAL_MS)
+    before = len(broker.of(one))
+    one.coordinator.subscribe(["t", "u"])
+    await pause(100)
+    assert [request.subscribed_topic_names for request in broker.of(one)[before:]][:1] == [("t", "u")]
+    await one.close(1_000)

@@ -25,13 +25,19 @@ _DEADLINE_S = 300
 
 
 def ensure_class_archive(libs: Path) -> None:
-    """Make the archive for the jars in ``libs``, a whole Kafka 4 with its clients, unless it is there."""
+    """Make the archive for the jars in ``libs``, a whole Kafka 4 with its clients, unless it is there.
+
+    Where that fails (a Java without class data sharing, say) there is a line on standard error, and JVMs start without it.
+    """
     archive = class_archive(libs)
     if archive.exists():
         return
     with exclusive(archive.with_suffix(".lock")):
         if not archive.exists():  # a concurrent run may have made it while we waited for the lock
-            _make(libs, archive)
+            try:
+                _make(libs, archive)
+            except (subprocess.SubprocessError, OSError) as error:
+                print(f"without an archive of Kafka's classes JVMs start slower: {error}", file=sys.stderr, flush=True)
 
 
 def _make(libs: Path, archive: Path) -> None:
