@@ -173,7 +173,11 @@ class CachedConsumer:
                 messages = [first, *self._consumer.consume(TAKE - 1, 0)]
             left = len(pending)
             came = False
+            assigned = dict(self._positions)
             for key, run in self._runs(messages):
+                if self._positions.get(key) is not assigned.get(key):
+                    # Assigned anew after an error among these messages: what follows it comes once more.
+                    continue
                 if isinstance(run, KafkaError):
                     self._on_error(key, run)
                     continue

@@ -65,8 +65,9 @@ def fast_python(directory: str | Path, *, fork_server: bool = False) -> str:
 
 def start_server(path: Path) -> subprocess.Popen[bytes]:
     """Start a fork server that listens at ``path`` when it is ready; its directory is removed at its end."""
-    # As Spark's processes have it.
-    environment = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
+    # As Spark and the launcher set it for planners.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "YES"}
+    environment.setdefault("PYTHONHASHSEED", "0")
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
     # A session of its own: a terminal's signals are for the processes that Spark started, which pass them on.
     return subprocess.Popen(

@@ -81,6 +81,8 @@ class Stops:
         self._spark = spark
         self._own_session = spark is None
         self._launcher = ""
+        #: How many of the planners that were stopped here were forked.
+        self.forked = 0
         self._writing = threading.Event()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -202,7 +204,10 @@ class Stops:
             time.sleep(self.random.uniform(0, 1.5))
         else:
             time.sleep(max(0.0, began + after - time.monotonic()))
-        planners = [pid for pid, command in descendants(os.getpid()).items() if PLANNER in command]
+        family = descendants(os.getpid())
+        planners = [pid for pid, command in family.items() if PLANNER in command]
+        # Children of the fork server, which is one of ours.
+        self.forked += sum("spark.fork_server" in command for command in family.values()) > 1
         stopping = time.monotonic()
         if way == "task":
             failing.set()

@@ -39,7 +39,7 @@ class Server:
 
     def start(self, case: str, cwd: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         command = [sys.executable, "-I", "-S", str(FRONT), str(self.path), "-m", "tests.spark.forked", "of", case]
-        ours = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "COLOR": "blü"}
+        ours = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OPENBLAS_NUM_THREADS": "1", "COLOR": "blü"}
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

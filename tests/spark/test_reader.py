@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
@@ -270,6 +270,35 @@ def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     with pytest.raises(ReadStalledError, match=rf"topic '{name}', partition 0, offsets 10 to 30"):
         read([Range(name, 0, 10, 30)], failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "500"})
     assert CutOff.failures > 900_000
+
+
+class ErrorFirst(Consumer):  # type: ignore[misc]  # confluent-kafka's class is typed Any here
+    """Tells once that an offset is out of range, and hands over records with it."""
+
+    told = False
+
+    def consume(self, *arguments: Any, **options: Any) -> Any:
+        found = super().consume(*arguments, **options)
+        if found and found[0].error() is None and not ErrorFirst.told:
+            ErrorFirst.told = True
+            gone = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE, "the topic was made again")
+            first = found[0]
+            found.insert(0, Message(topic=first.topic(), partition=first.partition(), offset=first.offset(), error=gone))
+        return found
+
+
+def test_records_beside_an_error_that_begins_the_partition_anew_are_not_read_twice(
+    topic: NewTopicFactory, fill: Callable[..., None], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "Consumer", ErrorFirst)
+    monkeypatch.setattr(ErrorFirst, "told", False)
+    consumers.close_all()
+    name = topic(partitions=1)
+    # More than is taken from librdkafka at once.
+    monkeypatch.setattr(consumers, "TAKE", 50)
+    fill(name, 0, 500)
+    assert offsets(read([Range(name, 0, 0, 400)])) == list(range(400))
+    assert ErrorFirst.told
 
 
 def topic_id(kafka: KafkaCluster, name: str) -> uuid.UUID:
