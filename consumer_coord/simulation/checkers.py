@@ -250,8 +250,10 @@ class Checkers:
         self._history.note(
             "log", f"generation {stored.generation} of {len(members)} members, {stored.protocol}, led by {stored.leader}"
         )
-        if stored.generation < before.generation:
-            raise Violation("generations", f"generation {before.generation} is followed by {stored.generation}")
+        epochs = [self.consumer_group.last_epochs.get(member_id, 0) for member_id in members]
+        former = max([before.generation, *epochs])
+        if stored.generation < former:
+            raise Violation("generations", f"generation {former} is followed by {stored.generation}")
         if stored.generation > before.generation:
             self.rebalances += 1
         self.group = GroupTruth(stored.generation, members, stored.leader)
