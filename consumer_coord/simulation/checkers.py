@@ -492,8 +492,9 @@ class Checkers:
         self.step()
         stint.acknowledged = max(stint.acknowledged, offset)
         truth = self._truths.get(stint.partition)
-        # The application went back, and its next commit went in the same request: of two, the log has the later one.
-        replaced = stint.went_back and truth is not None and truth.committed_by is stint
+        # The application sought, and its next commit went in the same request: of two, the log has the later one.
+        sought = stint.sought_at > self._recreated_at.get(stint.partition, stint.began)
+        replaced = sought and truth is not None and truth.committed_by is stint
         if truth is not None and truth.highest < offset and stint in truth.stints and not replaced:
             raise Violation(
                 "durability", f"{stint.owner.name} was told that {offset} of {stint.partition} is committed; the log has not"
