@@ -238,7 +238,7 @@ def test_the_metadata_is_what_an_index_shows(wheel: Path) -> None:
     hosts = [urlsplit(one.split(", ", 1)[1]).hostname or "" for one in told.get_all("Project-URL") or ()]
     assert not [host for host in hosts if host.rpartition(".")[2] in RESERVED]
     pythons = {one.rpartition(" :: ")[2] for one in told.get_all("Classifier") or () if "Python :: 3." in one}
-    assert pythons == {"3.11", "3.12", "3.13"}
+    assert pythons == {"3.11", "3.12", "3.13", "3.14"}
     assert told["Requires-Python"] == ">=3.11"
 
 

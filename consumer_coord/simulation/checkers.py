@@ -250,8 +250,10 @@ class Checkers:
         self._history.note(
             "log", f"generation {stored.generation} of {len(members)} members, {stored.protocol}, led by {stored.leader}"
         )
-        if stored.generation < before.generation:
-            raise Violation("generations", f"generation {before.generation} is followed by {stored.generation}")
+        epochs = [self.consumer_group.last_epochs.get(member_id, 0) for member_id in members]
+        former = max([before.generation, *epochs])
+        if stored.generation < former:
+            raise Violation("generations", f"generation {former} is followed by {stored.generation}")
         if stored.generation > before.generation:
             self.rebalances += 1
         self.group = GroupTruth(stored.generation, members, stored.leader)
@@ -490,8 +492,9 @@ class Checkers:
         self.step()
         stint.acknowledged = max(stint.acknowledged, offset)
         truth = self._truths.get(stint.partition)
-        # The application went back, and its next commit went in the same request: of two, the log has the later one.
-        replaced = stint.went_back and truth is not None and truth.committed_by is stint
+        # The application sought, and its next commit went in the same request: of two, the log has the later one.
+        sought = stint.sought_at > self._recreated_at.get(stint.partition, stint.began)
+        replaced = sought and truth is not None and truth.committed_by is stint
         if truth is not None and truth.highest < offset and stint in truth.stints and not replaced:
             raise Violation(
                 "durability", f"{stint.owner.name} was told that {offset} of {stint.partition} is committed; the log has not"

@@ -15,6 +15,8 @@ class ConsumerGroupTruth:
         self.epoch: int | None = None
         #: member id -> its epoch, and the one before, which it knows until it hears of the other.
         self.members: dict[str, tuple[int, int]] = {}
+        #: member id -> the last epoch that it had, also after it left: a group that becomes classic goes on from there.
+        self.last_epochs: dict[str, int] = {}
 
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
         """A record; returns what is worth a line of the history.  Raises ValueError for an epoch that does not grow."""
@@ -31,6 +33,7 @@ class ConsumerGroupTruth:
             current = records.decode_value(decoded, value)
             assert isinstance(current, records.ConsumerGroupCurrentMemberAssignmentValue)
             self.members[decoded.member_id] = (current.member_epoch, current.previous_member_epoch)
+            self.last_epochs[decoded.member_id] = current.member_epoch
             return f"member {decoded.member_id} is in epoch {current.member_epoch}, state {current.state}"
         return None
 

@@ -125,3 +125,17 @@ async def test_classic_members_that_are_late_are_fenced(bench: Bench) -> None:
         await modern.beat()
         await bench.heartbeat(classic, 1)
     assert list(group_of(bench).members) == ["a"], "it was told to join again, and did not in its rebalance timeout"
+
+
+@on_bench(MODERN)
+async def test_a_member_that_does_not_offer_the_groups_protocol_any_more_stands_in_the_way(bench: Bench) -> None:
+    """As Kafka answers it: the heartbeat UNKNOWN_SERVER_ERROR, and the join that waits REBALANCE_IN_PROGRESS."""
+    bench.add_topic("orders", 4)
+    subscription = ORDERS["range"]
+    members = await bench.form(2, protocols={"sticky": subscription, "range": subscription})
+    assert bench.group().protocol_name == "sticky"
+    waiting = bench.start_join(members.ids[0], protocols=ORDERS)
+    await pause(1)
+    assert (await Client(bench, "a").join()).error_code == error_codes.UNKNOWN_SERVER_ERROR
+    assert (await waiting).error_code == error_codes.REBALANCE_IN_PROGRESS
+    assert set(bench.group().members) == set(members.ids)

@@ -35,7 +35,8 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
     """A classic group with members becomes one of the consumer protocol, its members stay in it as classic ones.
 
     Raises GROUP_ID_NOT_FOUND as :class:`~consumer_coord.broker.errors.GroupError` where the migration policy, the size of
-    the group or its members' protocols forbid it.
+    the group or its members' protocols forbid it, and UNKNOWN_SERVER_ERROR, as Kafka does, where a member does not offer
+    the protocol that the group had last.
     """
     config = coordination.config
     if config.group_consumer_migration_policy not in UPGRADE_POLICIES:
@@ -45,18 +46,14 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
         raise _not_converted(group.group_id, "its members are no consumers")
     if len(group.members) > config.group_consumer_max_size:
         raise _not_converted(group.group_id, f"it has more than {config.group_consumer_max_size} members")
+    # Members that wait join again, and find the new group; in Kafka also when it cannot be converted.
+    for member in group.members.values():
+        group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
+        group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
     converted = _converted(group, coordination.image)
     change.records.append((offsets_topic.GroupMetadataKey(group.group_id), None))
     change.add(records.whole_group(converted))
-
-    def end() -> None:
-        # Members that wait join again, and find the new group.
-        for member in group.members.values():
-            group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
-            group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
-        _end_classic(coordination, group)
-
-    change.before.append(end)
+    change.before.append(lambda: _end_classic(coordination, group))
     return converted
 
 
@@ -77,9 +74,14 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
     converted.set_assignment_epoch(group.generation_id, 0)
     for member in group.members.values():
         try:
+            metadata = member.metadata(group.protocol_name)
+        except KeyError as error:
+            why = f"member {member.member_id} of classic group {group.group_id} does not offer {group.protocol_name}"
+            raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, why) from error
+        try:
             assigned = _by_id(member.assignment, image)
-            subscription = membership.decode_subscription(member.metadata(group.protocol_name))
-        except (MalformedMessageError, KeyError) as error:
+            subscription = membership.decode_subscription(metadata)
+        except MalformedMessageError as error:
             raise _not_converted(group.group_id, f"member {member.member_id} is not to be understood: {error}") from error
         converted.target[member.member_id] = assigned
         converted.update_member(
