@@ -94,7 +94,7 @@ class Collector:
             known = [listing.group_id for listing in await list_groups(self._cluster, deadline)]
             self._listed_at = now()
             self._absent = {
-                group_id: f"The cluster has no group {group_id!r}{did_you_mean(group_id, known)}."
+                group_id: f"The cluster has no group {group_id!r}{did_you_mean(group_id, known) or '.'}"
                 " If it comes, it is shown from then on."
                 for group_id in absent
             }
