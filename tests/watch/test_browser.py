@@ -198,6 +198,11 @@ def test_five_hundred_members_and_ten_thousand_partitions(browser: Browser, show
     show(story(*map(look, range(6)), told={"shop": OffsetsLook(topics, told, ends)}))
     assert text(browser, "#figures").split()[:4] == ["Members", "500", "Partitions", "10,000"]
     assert browser.js("document.querySelectorAll('#members tbody tr').length") == 500
+    # The rows in view are written at once, the last one by and by, and it is seen where the table is scrolled to its end.
+    assert browser.js("document.querySelector('#members tbody tr').cells[1].textContent") == "c0-0123456789"
+    browser.until("document.querySelector('#members tbody tr:last-child').cells[1]?.textContent === 'c499-0123456789'")
+    browser.js("document.querySelector('#members tbody tr:last-child').scrollIntoView()")
+    browser.until("document.getElementById('members').innerText.includes('c499-0123456789')")
     browser.js("document.getElementById('rows').value = 'tall'")
     browser.js("document.getElementById('rows').dispatchEvent(new Event('change'))")
     browser.until("window.watched.picture.rowHeight === 16")

@@ -134,16 +134,20 @@ class Group {
   /* For each present member the number of its partitions, and them by topic as ranges. */
   shares() {
     const shares = new Map();
-    for (const [topic, number, row] of this.partitions()) {
-      const owner = topic.gone ? null : row.last;
-      if (owner === null || owner === UNOWNED) continue;
-      let share = shares.get(owner);
-      if (!share) shares.set(owner, share = {count: 0, topics: new Map()});
-      share.count++;
-      const ranges = share.topics.get(topic.name) ?? [];
-      if (ranges.length && ranges[ranges.length - 1][1] === number - 1) ranges[ranges.length - 1][1] = number;
-      else ranges.push([number, number]);
-      share.topics.set(topic.name, ranges);
+    for (const name of [...this.topics.keys()].sort()) {
+      const topic = this.topics.get(name), mine = new Map();
+      if (topic.gone) continue;
+      for (let number = 0; number < topic.rows.length; number++) {
+        const owner = topic.rows[number].last;
+        if (owner === null || owner === UNOWNED) continue;
+        let share = shares.get(owner);
+        if (!share) shares.set(owner, share = {count: 0, topics: new Map()});
+        share.count++;
+        const ranges = mine.get(owner);
+        if (!ranges) { const begun = [[number, number]]; mine.set(owner, begun); share.topics.set(name, begun); }
+        else if (ranges[ranges.length - 1][1] === number - 1) ranges[ranges.length - 1][1] = number;
+        else ranges.push([number, number]);
+      }
     }
     return shares;
   }

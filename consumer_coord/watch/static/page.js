@@ -38,14 +38,18 @@
     if (group === null) { write(by("waiting"), "There is no consumer group yet."); return status(); }
     if (!paused) follow();
     picture.draw();
-    if (tables) {
-      tables = false;
-      view.show(group, model, by("filter").value.trim());
-      navigation();
-      topics();
-    }
     status();
     values();
+    /* The tables have a frame of their own: both together may take longer than one has. */
+    if (tables) { tables = false; requestAnimationFrame(showTables); }
+    else document.body.dataset.drawn = String(model.received);
+  }
+
+  function showTables() {
+    if (group === null) return;
+    view.show(group, model, by("filter").value.trim());
+    navigation();
+    topics();
     document.body.dataset.drawn = String(model.received);
   }
 

@@ -10,35 +10,66 @@ function make(kind, className = "", text = "") {
   return element;
 }
 
-/* Rows by key, in order: [key, [[text, class, title], …]]. */
-class Table {
-  constructor(element) { this.body = element.tBodies[0]; this.empty = element.parentElement.querySelector(".empty"); this.rows = new Map(); }
+/* How many rows are filled in the frame that brings them, beginning with the first in view, and in each frame after it. */
+const AT_ONCE = 24, A_FRAME = 40;
 
-  fill(rows, each = null) {
+/* Rows by key, in order: [key, what makes its cells], each cell [text, class, title].  Cells of hundreds of rows take a browser longer to lay
+   out than a frame has: the rows in view get theirs at once, the others in the frames that follow. */
+class Table {
+  constructor(element, each = null) {
+    this.body = element.tBodies[0]; this.empty = element.parentElement.querySelector(".empty"); this.each = each;
+    this.rows = new Map(); this.order = []; this.next = 0; this.left = 0; this.waiting = false; this.part = 0;
+    const box = element.parentElement;
+    box.addEventListener("scroll", () => { this.part = box.scrollTop / box.scrollHeight; }, {passive: true});
+  }
+
+  fill(rows) {
     const kept = new Set(rows.map(row => row[0]));
-    for (const [key, element] of this.rows) if (!kept.has(key)) { element.remove(); this.rows.delete(key); }
+    for (const [key, row] of this.rows) if (!kept.has(key)) { row.element.remove(); this.rows.delete(key); }
     let before = null;
-    for (const [key, cells] of rows) {
-      let element = this.rows.get(key);
-      if (!element) {
-        element = make("tr");
-        for (const [, className] of cells) element.append(make("td", className));
-        element.dataset.key = key;
-        element.told = [];
-        this.rows.set(key, element);
+    this.order = rows.map(([key, cells]) => {
+      let row = this.rows.get(key);
+      if (!row) {
+        row = {key, element: make("tr"), cells: [], texts: [], titles: []};
+        row.element.dataset.key = key;
+        this.rows.set(key, row);
       }
-      cells.forEach(([text, , title], index) => {
-        /* What was written is kept here: asking the page for it takes longer than a frame has. */
-        const told = element.told[index] ??= {text: "", title: ""};
-        if (told.text !== text) element.cells[index].textContent = told.text = text;
-        if (title !== undefined && told.title !== title) element.cells[index].title = told.title = title;
-      });
+      row.make = cells;
       const place = before ? before.nextElementSibling : this.body.firstElementChild;
-      if (place !== element) this.body.insertBefore(element, place);
-      before = element;
-      if (each) each(element, key);
-    }
+      if (place !== row.element) this.body.insertBefore(row.element, place);
+      before = row.element;
+      return row;
+    });
     if (this.empty) this.empty.hidden = rows.length > 0;
+    const first = Math.floor(this.part * rows.length);
+    for (const row of this.order.slice(first, first + AT_ONCE)) this.cells(row);
+    if (rows.length <= AT_ONCE) { this.left = 0; return; }
+    /* On from where the last filling was when this one came: the last rows have their turn also where looks come fast. */
+    this.left = rows.length;
+    this.later();
+  }
+
+  later() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      for (let count = Math.min(A_FRAME, this.left); count > 0; count--, this.left--) {
+        this.next = this.next < this.order.length ? this.next : 0;
+        this.cells(this.order[this.next++]);
+      }
+      if (this.left > 0) this.later();
+    });
+  }
+
+  cells(row) {
+    row.make().forEach(([text, className, title], index) => {
+      let cell = row.cells[index];
+      if (!cell) row.element.append(cell = row.cells[index] = make("td", className));
+      if (row.texts[index] !== text) { row.texts[index] = text; if (text || cell.firstChild) cell.textContent = text; }
+      if (title !== undefined && row.titles[index] !== title) row.titles[index] = cell.title = title;
+    });
+    if (this.each) this.each(row.element, row.key);
   }
 }
 
@@ -79,7 +110,7 @@ class GroupView {
   constructor(picture, choose) {
     this.picture = picture;
     this.figures = new Figures(document.getElementById("figures"));
-    this.members = new Table(document.getElementById("members"));
+    this.members = new Table(document.getElementById("members"), (element, key) => this.swatch(element, +key));
     this.rebalances = new Table(document.getElementById("rebalances"));
     this.shares = new Map(); this.sharesKey = ""; this.texts = new Map();
     document.querySelector("#members tbody").addEventListener("click", event => choose.member(event.target.closest("tr")));
@@ -136,11 +167,12 @@ class GroupView {
     const found = all.filter(member => !wanted || [member.id, member.client, member.host, member.instance].some(text => String(text ?? "").toLowerCase().includes(wanted)));
     found.sort((a, b) => a.number - b.number);
     write(document.getElementById("member-count"), found.length === all.length ? figure(all.length) : `${figure(found.length)} of ${figure(all.length)}`);
-    this.members.fill(found.map(member => {
+    const several = group.topics.size > 1;
+    this.members.fill(found.map(member => [String(member.number), () => {
       const share = this.shares.get(member.number);
       let text = this.texts.get(member.number);
-      if (text === undefined) this.texts.set(member.number, text = ranges(share, group.topics.size > 1));
-      return [String(member.number), [
+      if (text === undefined) this.texts.set(member.number, text = ranges(share, several));
+      return [
         ["", "colour"],
         [shown(member.instance ?? member.id), "cut mono", member.instance ? `static, member id ${shown(member.id)}` : shown(member.id)],
         [shown(member.client), "cut", shown(member.client)],
@@ -149,29 +181,30 @@ class GroupView {
         [figure(share?.count ?? 0), "n"],
         [member.lag === null || member.lag === undefined ? "–" : brief(member.lag), "n"],
         [text.slice(0, 400), "cut mono", text.slice(0, 1500)],
-      ]];
-    }), (element, key) => {
-      let swatch = element.cells[0].firstElementChild;
-      if (!swatch) element.cells[0].append(swatch = make("i", "swatch"));
-      const colour = this.picture.colour(+key);
-      if (swatch.dataset.colour !== colour) { swatch.dataset.colour = colour; swatch.style.background = colour; }
-      const selected = String(this.picture.highlight === +key);
-      if (element.getAttribute("aria-selected") !== selected) element.setAttribute("aria-selected", selected);
-    });
+      ];
+    }]));
+  }
+
+  swatch(element, number) {
+    let swatch = element.cells[0].firstElementChild;
+    if (!swatch) element.cells[0].append(swatch = make("i", "swatch"));
+    const colour = this.picture.colour(number), selected = String(this.picture.highlight === number);
+    if (swatch.dataset.colour !== colour) { swatch.dataset.colour = colour; swatch.style.background = colour; }
+    if (element.getAttribute("aria-selected") !== selected) element.setAttribute("aria-selected", selected);
   }
 
   rebalanceRows(group) {
     const all = [...group.rebalances.values()].reverse();
     write(document.getElementById("rebalance-count"), all.length ? figure(all.length) : "");
-    this.rebalances.fill(all.slice(0, 200).map(one => {
+    this.rebalances.fill(all.slice(0, 200).map(one => [String(one.id), () => {
       const why = one.reasons.map(text => shown(text)).join("; ") || "not told";
-      return [String(one.id), [
+      return [
         [this.picture.clock(one.began, true), "time"],
         [one.ended === null ? "under way" : one.ended === one.began ? "–" : seconds(one.ended - one.began), "n"],
         [figure(one.moved), "n"],
         [why, "wrap", why],
-      ]];
-    }));
+      ];
+    }]));
   }
 
   /* A table that a report brings along. */
