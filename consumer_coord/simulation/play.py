@@ -236,8 +236,9 @@ class _Course:
         assert isinstance(owner, MemberProcess)
         log_start = self.world.cluster.log_start(stint.partition)
         stands = self.world.checkers.committed_now(stint.partition) if stint.start is None else stint.position
-        if owner.reset == "latest" and 0 <= stands < log_start:
-            # Retention overtook it, or the commit that it begins at; it goes on at the end, where no record has come yet.
+        if owner.reset not in ("earliest", "none") and 0 <= stands < log_start:
+            # Retention overtook it, or the commit that it begins at; it goes on at the end or with the youngest records, where
+            # none has come yet.
             return True
         return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 

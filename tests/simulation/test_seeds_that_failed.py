@@ -65,6 +65,7 @@ WHAT_IT_WAS = {
     110000095: "a broker that had stood still carried out an old JoinGroup, which fenced its own, last member: none is left",
     110000121: "retention took all that a member had not read; the simulation waited for it to be read",
     110000130: "an application sought in a topic that had been made again; the checkers took its commit for a former owner's",
+    120000079: "retention overtook a position, and by_duration went on at the end; the simulation waited for older records",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
