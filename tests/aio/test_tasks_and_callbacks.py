@@ -154,7 +154,7 @@ def test_statistics_go_to_a_coroutine_function(kafka: EmbeddedKafka) -> None:
         config = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": "billing",
-            "statistics.interval.ms": 50,
+            "statistics.interval.ms": 200,
             "stats_cb": stats_cb,
         }
         async with AsyncGroupConsumer(config) as member, asyncio.timeout(DEADLINE_S):
