@@ -387,7 +387,8 @@ class Checkers:
                 "skipped", f"{stint.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
             )
         for former in () if truth.went_back else truth.stints:
-            if former is stint or self._usurped(stint, former):
+            usurped = stint.number < former.number and self._same_instance(stint, former)
+            if former is stint or usurped:
                 continue
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
@@ -397,10 +398,10 @@ class Checkers:
                 )
 
     @staticmethod
-    def _usurped(stint: Stint, later: Stint) -> bool:
-        """Another process took its instance id, and with it the partition: it reads on until it hears of that."""
+    def _same_instance(stint: Stint, other: Stint) -> bool:
+        """Both owners have one instance id: the earlier one reads on until it hears that another process took it."""
         instance_id = stint.owner.instance_id
-        return instance_id is not None and later.owner.instance_id == instance_id and stint.number < later.number
+        return instance_id is not None and other.owner.instance_id == instance_id
 
     def sought(self, stint: Stint, offset: int) -> None:
         """A member goes on elsewhere, by its own choice: what is left out is read by its order."""
@@ -425,8 +426,7 @@ class Checkers:
             truth.handing = stint
             if leased and stint in truth.handed:
                 later = truth.handed[truth.handed.index(stint) + 1 :]
-                instance_id = stint.owner.instance_id
-                same = instance_id is not None and any(other.owner.instance_id == instance_id for other in later)
+                same = any(self._same_instance(stint, other) for other in later)
                 if not same and not self._replaced(stint.owner):
                     raise Violation(
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"

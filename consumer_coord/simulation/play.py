@@ -217,8 +217,7 @@ class _Course:
             end = self.world.cluster.end_offset(partition)
             assert end is not None
             stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
-            emptied = stands < self.world.cluster.log_start(partition) == end
-            if emptied or self._begins_at_the_end(holders[0]):
+            if self._emptied(partition, stands) or self._begins_at_the_end(holders[0]):
                 # Retention took the rest, or no record has come yet: nothing to read and nothing to commit.
                 continue
             if checkers.covered(partition) != end or (end and stands != end):
@@ -229,6 +228,10 @@ class _Course:
             if not late and end and checkers.committed_now(partition) != end:
                 return f"{partition} is committed up to {checkers.committed_now(partition)} of {end}"
         return None
+
+    def _emptied(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether retention took all records from ``offset`` on: nothing is left to read, and no commit to make."""
+        return offset < self.world.cluster.log_start(partition) == self.world.cluster.end_offset(partition)
 
     def _begins_at_the_end(self, stint: Stint) -> bool:
         """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
@@ -267,8 +270,7 @@ class _Course:
             end = self.world.cluster.end_offset(partition)
             committed = self.world.checkers.committed_now(partition)
             read = self.world.checkers.covered(partition) == end
-            # Where retention took all that was not committed, nothing is left to read, and no commit to make.
-            emptied = committed < self.world.cluster.log_start(partition) == end
+            emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)
             # Lost while the members closed: its next owner would have read the rest again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):

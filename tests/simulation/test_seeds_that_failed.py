@@ -60,7 +60,7 @@ WHAT_IT_WAS = {
     5000214: "a join went well at last; the poll after it still raised that the group could not be joined",
     5000056: "a static member whose instance id another process took read on: the checkers took that for records read twice",
     5000253: "of two commits in one request the log had the later one, of lower offset; the checkers missed the other",
-    100000055: "retention took all that was left of a partition; the simulation missed a commit of what nobody could read",
+    100000055: "retention took all that was left of a partition; the simulation missed a commit of records that were gone",
     200000043: "a classic group began after an empty one of the consumer protocol; the checkers missed its former generation",
     110000095: "a broker that had stood still carried out an old JoinGroup, which fenced its own, last member: none is left",
     110000121: "retention took all that a member had not read; the simulation waited for it to be read",
