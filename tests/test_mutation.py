@@ -73,7 +73,7 @@ def test_how_a_check_ends(tmp_path: Path) -> None:
 def test_the_table_counts_by_kind_and_lists_what_nothing_noticed() -> None:
     rows = [
         {"kind": "drop a call", "by": "simulation", "name": "a"},
-        {"kind": "drop a call", "by": "nobody", "name": "b"},
+        {"kind": "drop a call", "by": "unnoticed", "name": "b"},
         {"kind": "move a number", "by": "unit tests", "name": "c"},
     ]
     assert table(rows).splitlines()[2:] == [

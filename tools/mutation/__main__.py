@@ -20,7 +20,7 @@ from tools.mutation.drawing import FILES, PROBE, ROOT, Mutant, mutants
 
 #: Watching takes longer than playing, and the unit tests mostly wait.
 _WATCHING_S = 1_800.0
-_NOBODY = "nobody"
+_UNNOTICED = "unnoticed"
 _NOT_YET = "not the simulation"
 
 
@@ -118,7 +118,7 @@ def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None)
             return {**found, "by": "unit tests", "how": failed}
         if played["executed"]:
             played = _by_histories(tree, played["played"], judges.MORE_HISTORIES_S)
-        by = _NOBODY if played["broken"] is None else "simulation"
+        by = _UNNOTICED if played["broken"] is None else "simulation"
         return {**found, "tests": len(names), "by": by, "how": played["broken"] or ""}
     finally:
         shutil.copy2(tree / "original", original)
@@ -126,12 +126,12 @@ def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None)
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The results as Markdown: figures, and each that nothing noticed."""
-    lines = ["| | simulation | unit tests | nobody | all |", "| --- | ---: | ---: | ---: | ---: |"]
+    lines = ["| | simulation | unit tests | unnoticed | all |", "| --- | ---: | ---: | ---: | ---: |"]
     for kind in [*sorted({row["kind"] for row in rows}), None]:
         of_kind = [row for row in rows if kind in (None, row["kind"])]
-        counts = [sum(row["by"] == by for row in of_kind) for by in ("simulation", "unit tests", _NOBODY)]
+        counts = [sum(row["by"] == by for row in of_kind) for by in ("simulation", "unit tests", _UNNOTICED)]
         lines.append(f"| {kind or 'all'} | {' | '.join(map(str, counts))} | {len(of_kind)} |")
-    return "\n".join([*lines, "", *(f"* {row['name']}" for row in rows if row["by"] == _NOBODY)])
+    return "\n".join([*lines, "", *(f"* {row['name']}" for row in rows if row["by"] == _UNNOTICED)])
 
 
 def main() -> int:

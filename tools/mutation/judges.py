@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Sequence, Set
-from pathlib import Path
 from typing import Any
 
 from tools.mutation.drawing import PROBE
@@ -116,8 +115,3 @@ def unit_tests(names: Sequence[str]) -> str | None:
     plugin = _FirstFailure()
     code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--timeout", "90", *names], plugins=[plugin])
     return None if code == 0 else plugin.name or f"pytest ended with {code}"
-
-
-def in_tree(tree: Path, files: Sequence[str]) -> frozenset[str]:
-    """The files as the interpreter names them."""
-    return frozenset(str(tree / file) for file in files)
