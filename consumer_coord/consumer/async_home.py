@@ -56,6 +56,17 @@ class AsyncHome:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """At once: the loop is the coordinator's."""
+        try:
+            return start()
+        except Exception as error:
+            failed: asyncio.Future[T] = self._loop.create_future()
+            failed.set_exception(error)
+            # Seen: see start().
+            failed.exception()
+            return failed
+
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
         """By a timer of the loop."""
         self._loop.call_later(delay_s, function)
