@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from consumer_coord.consumer.home import Pending
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class AsyncHome:
         """At once: the loop is the coordinator's."""
         try:
             return start()
-        except Exception as error:
+        except CoordinatorError as error:
             failed: asyncio.Future[T] = self._loop.create_future()
             failed.set_exception(error)
             # Seen: see start().
