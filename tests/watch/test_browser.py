@@ -220,6 +220,10 @@ def test_the_page_fits_its_window(width: int, browser: Browser, show: Show) -> N
     show(story(half, half, told=offsets(4, {0: 1}, {0: 123_456_789})))
     assert browser.js("document.documentElement.scrollWidth") == width
     assert "123.5M" in text(browser, "#figures")
+    cut = "[...document.querySelectorAll('.caption')].filter(line => line.scrollWidth > line.clientWidth).map(line => line.innerText)"
+    assert browser.js(cut) == []
+    # A few members are laid out wherever the window stands: a picture of the whole page has them.
+    assert browser.js("getComputedStyle(document.querySelector('#members tbody tr')).contentVisibility") == "visible"
     browser.resize(width, 844, dark=True)
     browser.until("getComputedStyle(document.body).backgroundColor === 'rgb(18, 21, 24)'")
     assert browser.errors == []
