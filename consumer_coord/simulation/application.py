@@ -24,12 +24,13 @@ from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetada
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.calls import Calls, Planned
-from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.stage import Stage
+from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition, listed
 
 
@@ -85,6 +86,11 @@ class MemberProcess:
     def generation(self) -> int:
         """The generation it knows."""
         return -1 if self.coordinator is None else self.coordinator.generation
+
+    @property
+    def rebalancing(self) -> bool:
+        """A join is needed or under way."""
+        return self.coordinator is not None and self.coordinator.rebalancing
 
     def holds(self, partition: TopicPartition) -> bool:
         """Held, and not lost."""

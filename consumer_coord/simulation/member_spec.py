@@ -72,6 +72,9 @@ def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConf
     )
 
 
+#: The brokers' ``group.consumer.session.timeout.ms``.
+CONSUMER_SESSION_MS = 10_000
+
 #: ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0
 
