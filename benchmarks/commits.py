@@ -3,7 +3,8 @@
 ``python -m benchmarks.commits [--rounds 3] [--records 20000]``
 
 *asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` that is told of each; *synchronous*: with
-``asynchronous=False``, for a twentieth of the records.  Everything is in one process, the clients take turns within each round.
+``asynchronous=False``, for a twentieth of the records; *told*: how long after an asynchronous commit a ``poll`` that waits for
+messages of a quiet topic calls ``on_commit``.  Everything is in one process, the clients take turns within each round.
 Processor time is that of the whole process, of librdkafka's threads and of our loop.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
@@ -74,6 +75,37 @@ def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchr
     return Measured(records / took_s, cpu_s / records * 1e6)
 
 
+def measure_told(kafka: KafkaCluster, kind: Any, topic: str, times: int) -> float:
+    """Milliseconds from ``commit`` to ``on_commit``, the median of ``times``."""
+    told: list[float] = []
+
+    def on_commit(error: object, rows: object) -> None:
+        assert error is None, error
+        told.append(time.perf_counter())
+
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": unique_name("told"),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "on_commit": on_commit,
+    }
+    consumer = kind(settings)
+    consumer.subscribe([topic])
+    message = consumer.poll(_DEADLINE_S)
+    while consumer.poll(1.0) is not None:
+        pass
+    took_ms = []
+    for offset in range(1, times + 1):
+        began = time.perf_counter()
+        consumer.commit(offsets=[TopicPartition(topic, message.partition(), offset)])
+        while len(told) < offset:
+            assert consumer.poll(0.5) is None
+        took_ms.append((told[-1] - began) * 1000)
+    consumer.close()
+    return median(took_ms)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="benchmarks.commits", description=__doc__)
@@ -82,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     cases = {"asynchronous": chosen.records, "synchronous": max(1, chosen.records // 20)}
     found: dict[str, list[Measured]] = {}
+    told_ms: dict[str, list[float]] = {}
     with cluster.broker() as kafka:
         topic = unique_name("records")
         kafka.create_topic(topic, 4)
@@ -95,11 +128,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for name, kind in KINDS.items():
                     measured = measure(kafka, kind, topic, records, asynchronous=case == "asynchronous")
                     found.setdefault(f"{name}, {case}", []).append(measured)
+            for name, kind in KINDS.items():
+                told_ms.setdefault(name, []).append(measure_told(kafka, kind, topic, 20))
     rows = [
         [name, number(median([one.per_s for one in all_of])), number(median([one.cpu_us for one in all_of]))]
         for name, all_of in found.items()
     ]
     print(markdown(["client", "messages/s", "CPU us a message"], rows))
+    print()
+    print(markdown(["client", "told after, ms"], [[name, number(median(all_of))] for name, all_of in told_ms.items()]))
 
 
 if __name__ == "__main__":

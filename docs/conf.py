@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -132,6 +132,15 @@ def fill_in(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
 
 
+def breakable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Long names may break after a dot or an underscore, where a reader expects it, and not only in the middle of a word."""
+    if "body" in context:
+        context["body"] = re.sub(
+            r'(?<=<span class="pre">)[^<]+', lambda name: re.sub(r"([._](?=\w))", r"\1<wbr>", name[0]), context["body"]
+        )
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.connect("source-read", fill_in)
+    app.connect("html-page-context", breakable)

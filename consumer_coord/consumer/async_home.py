@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from consumer_coord.consumer.home import Pending
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
 T = TypeVar("T")
@@ -55,6 +56,17 @@ class AsyncHome:
         # Mark the outcome as seen: an automatic commit of a closed consumer has no reader.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
+
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """At once: the loop is the coordinator's."""
+        try:
+            return start()
+        except CoordinatorError as error:
+            failed: asyncio.Future[T] = self._loop.create_future()
+            failed.set_exception(error)
+            # Seen: see start().
+            failed.exception()
+            return failed
 
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
         """By a timer of the loop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine
@@ -25,6 +26,10 @@ class BlockingHome:
         """On the background loop."""
         return self._coordinator.submit(work)
 
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+        """On the background loop."""
+        return self._coordinator.begin(start)
+
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
         """By a timer of the background loop."""
         self._coordinator.call_later(delay_s, function)
@@ -32,7 +37,13 @@ class BlockingHome:
     async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
         """Blocks."""
         assert isinstance(pending, concurrent.futures.Future)
-        return bool(concurrent.futures.wait([pending], timeout_s).done)
+        try:
+            pending.exception(timeout_s)
+        except concurrent.futures.TimeoutError:
+            return False
+        except concurrent.futures.CancelledError:
+            return True
+        return True
 
     async def ring(self, timeout_s: float) -> None:
         """Blocks."""

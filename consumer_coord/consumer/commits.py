@@ -194,6 +194,11 @@ class AsynchronousCommits:
         recreated.earlier = self._take_up
 
     @property
+    def under_way(self) -> bool:
+        """True while the outcome of one is still to come."""
+        return bool(self._flying)
+
+    @property
     def full(self) -> bool:
         """True when the next one has to wait for the oldest."""
         return len(self._flying) >= MOST_ASYNCHRONOUS

@@ -53,6 +53,8 @@ logger = get_logger(__name__)
 
 #: How long the data plane may wait before the group is looked at again.
 _SLICE_S = 0.1
+#: While the coordinator is asked for something, and how long that makes a difference.
+_ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 #: While the group rebalances, how long messages may wait for the engine, which waits for the group.
 _REBALANCING_SLICE_S = 0.05
 
@@ -181,7 +183,7 @@ class Engine:
         for the group: then a hand-over waits for nothing, and messages for a moment.
         """
         core, reader = self.core, self.reader
-        slice_s = min(left_s, _SLICE_S)
+        slice_s = min(left_s, self._slice_s())
         if self.suspended:
             await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
             return
@@ -190,6 +192,15 @@ class Engine:
                 await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
             slice_s = 0.0
         await reader.fetch(most, slice_s)
+
+    def _slice_s(self) -> float:
+        """How long to wait for messages alone: short while an answer of the coordinator's is under way, or near."""
+        if self.commits.under_way:
+            return _ANSWER_SLICE_S
+        near_s = self.core.application.hears_at - self._home.now()
+        if near_s < -_LONGEST_ANSWER_S:
+            return _SLICE_S
+        return min(_SLICE_S, max(0.0, near_s) + _ANSWER_SLICE_S)
 
     async def _wait_for_group(self, slice_s: float) -> None:
         """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""

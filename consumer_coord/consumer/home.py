@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +28,9 @@ class Home(Protocol):
 
     def start(self, work: Callable[[], Coroutine[Any, Any, S]]) -> Pending[S]:
         """Start a coroutine of the coordinator's on its loop."""
+
+    def begin(self, start: Callable[[], asyncio.Future[S]]) -> Pending[S]:
+        """Call a function on the coordinator's loop; the future that it returns tells how what it began has ended."""
 
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
         """Call a function on the coordinator's loop after ``delay_s``; it must not keep the consumer alive."""

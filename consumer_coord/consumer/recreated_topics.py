@@ -8,6 +8,7 @@ begin again with the first record of the new topic.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
@@ -80,11 +81,11 @@ class RecreatedTopics:
         core = self._core
         ownerships, ids = core.assignment.ownerships(wanted), self.of(wanted)
 
-        async def send() -> CommitResult:
+        def send() -> asyncio.Future[CommitResult]:
             self.earlier()
-            return await core.commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
+            return core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
 
-        pending = self._home.start(send)
+        pending = self._home.begin(send)
         self.look_up_unknown(pending)
         return pending
 

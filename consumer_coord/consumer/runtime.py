@@ -276,9 +276,34 @@ class Runtime:
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the loop, from any thread."""
+        self._check_running()
+        return asyncio.run_coroutine_threadsafe(work(), self.loop)
+
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+        """Call a function on the loop, from any thread; what it returns tells how what it began has ended.
+
+        Two turns of the loop cheaper than :meth:`submit`: there is no task that waits in between.
+        """
+        self._check_running()
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        outcome.set_running_or_notify_cancel()
+
+        def begin() -> None:
+            try:
+                begun = start()
+            except BaseException as error:
+                outcome.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                begun.add_done_callback(functools.partial(_hand_on, outcome))
+
+        self.loop.call_soon_threadsafe(begin)
+        return outcome
+
+    def _check_running(self) -> None:
         if self.loop.is_closed():
             raise ClosedError("the background loop has ended with the interpreter")
-        return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
     def on_exit(self, leave: Leave) -> None:
         """Run ``leave`` at interpreter exit, unless taken back by :meth:`forget`."""
@@ -300,3 +325,11 @@ class Runtime:
             future.result(EXIT_TIMEOUT_S)
         except concurrent.futures.TimeoutError:
             logger.debug("not every member could leave within %.1f s of the exit", EXIT_TIMEOUT_S)
+
+
+def _hand_on(outcome: concurrent.futures.Future[T], ended: asyncio.Future[T]) -> None:
+    error = RequestTimedOutError("it was given up") if ended.cancelled() else ended.exception()
+    if error is None:
+        outcome.set_result(ended.result())
+    else:
+        outcome.set_exception(error)

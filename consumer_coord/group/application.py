@@ -8,6 +8,7 @@ counts its polls in :attr:`Application.polls` and reads one flag, :attr:`Applica
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 
@@ -47,6 +48,9 @@ class Application:
         #: What the next poll raises, and what delays a join.
         self.failures = Failures(group_id, patience_ms, self.call_attention)
         self._loop = asyncio.get_running_loop()
+        #: When the coordinator is asked next, of :attr:`clock`; in the past while it is being asked.  Its answer may be the
+        #: news of a rebalance, so an application that waits for messages looks then.
+        self.hears_at = math.inf
         #: The loop's clock, in seconds.
         self.clock = self._loop.time
         self._assignment = assignment

@@ -37,6 +37,7 @@ class Heart(Protocol):
     @property
     def polls(self) -> int: ...
 
+    def hears_at(self, moment: float) -> None: ...
     async def send_heartbeat(self) -> None: ...
     async def poll_interval_exceeded(self) -> None: ...
     def session_expired(self) -> None: ...
@@ -134,8 +135,10 @@ class Heartbeat:
 
     async def _pause(self) -> None:
         moment = now()
+        beat_at = min([self._next_at, *self._early[:1]])
+        self._heart.hears_at(beat_at)
         # Late notice of a missing poll is bounded by a tenth of the interval.
-        until = min([self._next_at, moment + max(0.02, self._max_poll_s / 10), *self._early[:1]])
+        until = min(beat_at, moment + max(0.02, self._max_poll_s / 10))
         if until <= moment:
             # Yield to the loop.
             await asyncio.sleep(0)

@@ -85,6 +85,10 @@ class _Sensor:
         return max(recent) if end.endswith("max") else sum(recent) / len(recent)
 
 
+def _later(one: float | None, other: float | None) -> float | None:
+    return max((at for at in (one, other) if at is not None), default=None)
+
+
 class Metrics:
     """What one coordinator counts; recorded and read on its loop, cheap enough to be always on."""
 
@@ -123,7 +127,8 @@ class Metrics:
             figures.update({f"{name}-{end}": sensor.figure(end, recent, window_s) for end in ends})
         for name, at in (
             ("last-heartbeat-seconds-ago", self.last_heartbeat_at),
-            ("last-poll-seconds-ago", self.last_poll_at),
+            # Heartbeats see all polls, but only when they are due; the other sees at once those that looked for messages.
+            ("last-poll-seconds-ago", _later(self.last_poll_at, self.polls.last_at)),
             ("last-rebalance-seconds-ago", self.last_rebalance_at),
         ):
             figures[name] = -1.0 if at is None else moment - at

@@ -62,6 +62,11 @@ class PollTimes:
         if between_s > bucket.longest_s * polls:
             bucket.longest_s = between_s / polls
 
+    @property
+    def last_at(self) -> float | None:
+        """When the last poll that looked for messages began; None before the first."""
+        return self._began
+
     def figures(self) -> Mapping[str, float]:
         """Java's figures, in milliseconds; NaN before the second poll."""
         oldest = self._clock() - _WINDOW_S

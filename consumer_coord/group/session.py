@@ -98,6 +98,10 @@ class ClassicSession:
         """True in a generation."""
         return self._standing.membership.heartbeats_wanted
 
+    def hears_at(self, moment: float) -> None:
+        """The coordinator is asked then."""
+        self._context.application.hears_at = moment
+
     @property
     def joining(self) -> bool:
         """True while JoinGroup waits."""

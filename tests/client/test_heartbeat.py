@@ -309,3 +309,18 @@ async def test_members_of_a_small_process_and_static_ones_beat_at_their_interval
     for beats in (await _beats_of_a_process(20), await _beats_of_a_process(48, static=True)):
         for times in beats.values():
             assert max(after - before for before, after in pairwise(times)) <= 1_100
+
+
+@in_virtual_time
+async def test_the_application_knows_when_the_coordinator_is_asked_next() -> None:
+    """It looks for news then: a wait for messages that began before would notice a rebalance up to 0.1 s late."""
+    brokers = FakeBrokers()
+    async with member(brokers, EAGER, heartbeat_interval_ms=3_000) as one:
+        await one.join()
+        expected_ms = []
+        for _ in range(3):
+            expected_ms.append(one.coordinator.application.hears_at * 1000)
+            await until(lambda: len(brokers.all(HeartbeatRequest)) == len(expected_ms))
+            await pause(500)
+        beats = brokers.times(HeartbeatRequest)
+        assert all(expected <= at <= expected + 20 for expected, at in zip(expected_ms, beats, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,8 +10,9 @@ from confluent_kafka import Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.errors import WakeupError
-from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
 
 COUNT = 60
 
@@ -145,3 +147,36 @@ def test_unsubscribing_drops_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
         one.subscribe(["orders"])
         messages += take(one, 2 * COUNT - len(messages))
         assert _next_offsets(messages) == {0: COUNT, 1: COUNT}
+
+
+def test_waits_for_messages_are_short_while_a_commit_is_under_way(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``on_commit`` is called between two waits: it would come up to 0.1 s late."""
+    told: list[object] = []
+    asked: list[int] = []
+    #: Whether the outcome of a commit was still to come, and for how long messages were waited for.
+    waits: list[tuple[bool, float]] = []
+    fetch = Librdkafka.fetch
+
+    def noting(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
+        waits.append((len(told) < len(asked), wait_s))
+        return fetch(self, most, wait_s)
+
+    def on_commit(error: object, _: object) -> None:
+        told.append(error)
+
+    with consumer(kafka, enable_auto_commit=False, heartbeat_interval_ms=3_000, on_commit=on_commit) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        monkeypatch.setattr(Librdkafka, "fetch", noting)
+        for offset in range(20):
+            asked.append(offset)
+            one.commit(offsets=[row(0, offset)])
+            poll_until([one], lambda: len(told) == len(asked))
+        ends = time.monotonic() + DEADLINE_S
+        while not any(wait_s > 0.005 for under_way, wait_s in waits if not under_way):
+            assert time.monotonic() < ends, "it goes on with short waits"
+            assert one.poll(0.1) is None
+    assert told == [None] * 20
+    assert max(wait_s for under_way, wait_s in waits if under_way) <= 0.005

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_times import NAMES, PollTimes
 from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, take
 
@@ -84,3 +85,14 @@ def test_a_consumer_tells_of_its_polls_and_its_callbacks() -> None:
             assert 0 < figures["poll-idle-ratio-avg"] <= 1
             assert figures["partition-assigned-latency-max"] >= 10
             assert math.isnan(figures["partition-revoked-latency-avg"]), "nothing was revoked, and no callback called"
+
+
+def test_the_last_poll_is_known_before_the_next_heartbeat() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    assert metrics.snapshot()["last-poll-seconds-ago"] == -1
+    _poll(metrics.polls, clock, waits_s=0.5, works_s=0.25)
+    assert metrics.snapshot()["last-poll-seconds-ago"] == pytest.approx(0.75)
+    # What a heartbeat saw later counts: polls that took messages which had been read ahead.
+    metrics.last_poll_at = clock()
+    assert metrics.snapshot()["last-poll-seconds-ago"] == 0

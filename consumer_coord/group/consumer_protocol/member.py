@@ -255,7 +255,7 @@ class ConsumerMember:
 
     def _next_look(self) -> tuple[Callable[[], bool], Deadline | None]:
         changes = self._schedule.changes
-        due = self._send_at()
+        due = self._with.application.hears_at = self._send_at()
         if self._state.heartbeats:
             due = min(due, now() + self._polls.look_s)
 
