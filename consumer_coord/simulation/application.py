@@ -105,7 +105,7 @@ class MemberProcess:
 
     def start(self) -> None:
         """Start the process."""
-        self._stage.history.note(self.name, f"starts, {self._describe()}")
+        self._stage.history.note(self.name, f"starts, {self.spec}")
         self.process.create_task(self._guarded(self._main()), name=self.name)
 
     def stop(self) -> None:
@@ -588,13 +588,6 @@ class MemberProcess:
         self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
         if isinstance(error, AssignorError):
             raise Violation("plans", f"{self.name}: {error}")
-
-    def _describe(self) -> str:
-        spec = self.spec
-        subscription = f"pattern {spec.pattern}" if spec.pattern else ", ".join(spec.topics)
-        static = f", instance {spec.instance_id}" if spec.instance_id else ""
-        protocol = "+".join(spec.assignors) if spec.protocol == "classic" else "consumer protocol"
-        return f"{protocol} on {subscription}{static}, commits {spec.commit}"
 
 
 #: librdkafka's _NO_OFFSET.

@@ -53,6 +53,13 @@ class MemberSpec:
     eof: bool = False
     close_ms: int = 5_000
 
+    def __str__(self) -> str:
+        """For the history."""
+        subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
+        static = f", instance {self.instance_id}" if self.instance_id else ""
+        protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
+        return f"{protocol} on {subscription}{static}, commits {self.commit}"
+
     @property
     def auto(self) -> bool:
         """Whether the consumer commits by itself."""
