@@ -25,7 +25,7 @@ from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.server import Hub, PageServer
-from tests.watch.browser import HOW, Browser, chromium
+from tests.support.browser import HOW, Browser, chromium
 
 _TOPICS = 10
 #: Seconds that the page has seen when the first case begins, and how many it will see.
