@@ -87,10 +87,12 @@ class MemberProcess:
         """The generation it knows."""
         return -1 if self.coordinator is None else self.coordinator.generation
 
-    @property
-    def rebalancing(self) -> bool:
-        """A join is needed or under way."""
-        return self.coordinator is not None and self.coordinator.rebalancing
+    def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
+        """It heard of this generation's assignment, and that has the partition."""
+        if self.coordinator is None or self.coordinator.rebalancing:
+            return False
+        target = self.coordinator.assignment.target
+        return target.generation == generation and partition in target.partitions
 
     def holds(self, partition: TopicPartition) -> bool:
         """Held, and not lost."""

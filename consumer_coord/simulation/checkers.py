@@ -232,7 +232,7 @@ class Checkers:
                 owner = stint.owner
                 if owner.member_id != member_id or partition in assigned or not owner.holds(partition):
                     continue
-                stint.forgotten = owner.rebalancing or owner.generation != epoch
+                stint.forgotten = not owner.was_assigned(partition, epoch)
                 if stint.forgotten:
                     self._history.note("log", f"forgets that {owner.name} holds {partition}")
 

@@ -26,11 +26,12 @@ class Owner(Protocol):
     def member_id(self) -> str: ...
     @property
     def generation(self) -> int: ...
-    @property
-    def rebalancing(self) -> bool: ...
 
     def holds(self, partition: TopicPartition) -> bool:
         """Held, and not lost."""
+
+    def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
+        """It heard of this generation's assignment, and that has the partition."""
 
 
 @attrs.define(eq=False)
@@ -60,8 +61,8 @@ class Stint:
     #: The topic was made again, and this member may not have noticed: so often it may begin with the first record, when its
     #: position is not in the new log, and when it notices.
     may_begin: int = 0
-    #: The group became one of the consumer protocol when this owner had not heard of its last assignment.  Kafka takes that
-    #: assignment for what it holds, so the partition goes to another member at once.
+    #: The group became one of the consumer protocol when its last assignment had taken this away already, and this owner had
+    #: still to hear of that or to give it up.  Kafka takes that assignment for what is held: another member gets it at once.
     forgotten: bool = False
 
     @property
