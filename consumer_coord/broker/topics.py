@@ -55,6 +55,8 @@ class Topic:
     configs: dict[str, str]
     internal: bool = False
     partitions: list[Partition] = attrs.field(factory=list)
+    #: The version of :class:`Topics` in which it, or one of its partitions, changed last.
+    changed_in: int = 0
 
     @property
     def replication_factor(self) -> int:
@@ -79,6 +81,8 @@ class Topics:
     version: int = 0
     #: The version in which a topic was last created.
     newest_topic_version: int = 0
+    #: Names of topics that are gone -> the version in which they were deleted.
+    deleted_in: dict[str, int] = attrs.field(factory=dict)
     _next_start: int = 0
 
     def create(
@@ -106,7 +110,8 @@ class Topics:
             self._add_partition(topic, index, replicas, is_up)
         self.by_name[name] = topic
         self.by_id[topic_id] = topic
-        self.version += 1
+        self.deleted_in.pop(name, None)
+        self._changed(topic)
         self.newest_topic_version = self.version
         return topic
 
@@ -128,7 +133,7 @@ class Topics:
                 else self._replicas(position + index, topic.replication_factor)
             )
             self._add_partition(topic, index, replicas, is_up)
-        self.version += 1
+        self._changed(topic)
         return topic.partitions[first:]
 
     def delete(self, name: str) -> Topic:
@@ -136,6 +141,7 @@ class Topics:
         topic = self.by_name.pop(name)
         del self.by_id[topic.topic_id]
         self.version += 1
+        self.deleted_in[name] = self.version
         return topic
 
     def partition(self, name: str, index: int) -> Partition | None:
@@ -152,7 +158,11 @@ class Topics:
         """Let another broker lead, in a new epoch."""
         partition.leader = leader
         partition.leader_epoch += 1
+        self._changed(self.by_name[partition.topic])
+
+    def _changed(self, topic: Topic) -> None:
         self.version += 1
+        topic.changed_in = self.version
 
     def _replicas(self, position: int, factor: int) -> tuple[int, ...]:
         count = len(self.brokers)

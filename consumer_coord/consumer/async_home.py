@@ -79,8 +79,10 @@ class AsyncHome:
         return bool(done)
 
     async def ring(self, timeout_s: float) -> None:
-        """Suspends."""
-        if not self._core.application.attention:
+        """Suspends, also with nothing to wait for: what the engine waits for may be a task of this loop."""
+        if self._core.application.attention:
+            await asyncio.sleep(0)
+        else:
             await self._bell.wait(timeout_s)
 
     async def through(self, work: Coroutine[Any, Any, None]) -> None:

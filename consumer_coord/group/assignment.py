@@ -95,6 +95,15 @@ class AssignmentState:
             self._revoke_all = False
             return had
 
+    def withdraw(self) -> None:
+        """The member leaves: what the application does not hold now it is not to take up, whatever comes meanwhile."""
+        with self._lock:
+            held = frozenset(partition for partition, holding in self._held.items() if not holding.lost)
+            self._target = attrs.evolve(
+                self._target, number=self._target.number + 1, partitions=self._target.partitions & held
+            )
+            self._seen = self._target.number
+
     def revoke_all(self) -> bool:
         """Eager: ask the application to let go of everything before the next join.  True when nothing is held."""
         with self._lock:

@@ -46,7 +46,7 @@ class Lease:
         self.clock = clock
         #: Records of held partitions may be handed out while ``clock()`` is below this, in seconds; any thread may read it.
         self.until = math.inf
-        self._enabled = enabled
+        self.enabled = enabled
         self._session_s = session_timeout_ms / 1000 * (1 - _DRIFT)
         self._rebalance_s = rebalance_timeout_ms / 1000 * (1 - _DRIFT)
         self._in_use = in_use
@@ -138,7 +138,7 @@ class Lease:
         self._set(until)
 
     def _renew(self) -> None:
-        if not self._enabled:
+        if not self.enabled:
             return
         before, moment = self.until, self.clock()
         self._set(self._proven_until)
@@ -150,7 +150,7 @@ class Lease:
             self._look_at(self.until - moment)
 
     def _set(self, until: float) -> None:
-        if self._enabled:
+        if self.enabled:
             self.until = until
 
     def _look_at(self, after_s: float) -> None:

@@ -20,8 +20,10 @@ from consumer_coord.group.membership import MemberState
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.standing import Standing
 from consumer_coord.group.waiting import AbandonedError, WaitingRequest
+from consumer_coord.net.group_requests import offset_fetch, offsets_in
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline
+from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
 #: A heartbeat's answer tells of a JoinGroup or SyncGroup that was sent a heartbeat interval before, and so much at the least.
@@ -29,6 +31,8 @@ _ARRIVED_MS = 1_000
 
 #: Java waits this much longer than the rebalance timeout for a JoinGroup's answer (``JOIN_GROUP_TIMEOUT_LAPSE``).
 _JOIN_LAPSE_MS = 5_000
+
+_NOT_LOADED = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
 #: From this version on a JoinGroup without a member id is answered at once, with an id (KIP-394).
 _MEMBER_ID_REQUIRED_VERSION = 4
@@ -167,6 +171,8 @@ class ClassicSession:
         used = standing.membership.generation
         try:
             broker = await context.link.find(Deadline.after(config.session_timeout_ms))
+            if self._lease.enabled and self._lease.passed:
+                await self._check_loaded(broker)
             sent = self._lease.clock()
             # What waits since then the coordinator has got before this heartbeat.
             after_wait = self._waiting.sent_before(max(_ARRIVED_MS, config.heartbeat_interval_ms))
@@ -207,6 +213,24 @@ class ClassicSession:
             except RetriableError:
                 if step in (Step.REDISCOVER, Step.BACK_OFF):
                     raise
+
+    async def _check_loaded(self, broker: Broker) -> None:
+        """Raise a retriable error while a coordinator loads its groups: then it tells no offsets.
+
+        But it answers any classic Heartbeat without an error, also that of a member whose generation is over.  While the lease
+        lasts that does no harm, because nothing can have dropped the member yet.  Once it has passed, only the answer of a
+        coordinator that is loaded counts.
+        """
+        owned = self.assignment.owned()
+        if not owned:
+            return
+        config, link = self._context.config, self._context.link
+        timeout_ms = answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms)
+        answer = await link.ask(broker, offset_fetch(config.group_id, [min(owned)]), timeout_ms=timeout_ms)
+        whole, offsets = offsets_in(answer)
+        for code in (whole, *(row.error_code for row in offsets)):
+            if code in _NOT_LOADED:
+                self._standing.take(step_for(HEARTBEAT, code), code, "OffsetFetch", broker)
 
     def _check_wait(self, step: Step, used: Generation, broker: Broker) -> None:
         """Abandon a JoinGroup or SyncGroup that the answer of a later heartbeat shows to wait for nothing."""

@@ -24,12 +24,13 @@ from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetada
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.calls import Calls, Planned
-from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.stage import Stage
+from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition, listed
 
 
@@ -86,6 +87,13 @@ class MemberProcess:
         """The generation it knows."""
         return -1 if self.coordinator is None else self.coordinator.generation
 
+    def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
+        """It heard of this generation's assignment, and that has the partition."""
+        if self.coordinator is None or self.coordinator.rebalancing:
+            return False
+        target = self.coordinator.assignment.target
+        return target.generation == generation and partition in target.partitions
+
     def holds(self, partition: TopicPartition) -> bool:
         """Held, and not lost."""
         return self.coordinator is not None and self.coordinator.assignment.ownership(partition) is not None
@@ -99,7 +107,7 @@ class MemberProcess:
 
     def start(self) -> None:
         """Start the process."""
-        self._stage.history.note(self.name, f"starts, {self._describe()}")
+        self._stage.history.note(self.name, f"starts, {self.spec}")
         self.process.create_task(self._guarded(self._main()), name=self.name)
 
     def stop(self) -> None:
@@ -582,13 +590,6 @@ class MemberProcess:
         self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
         if isinstance(error, AssignorError):
             raise Violation("plans", f"{self.name}: {error}")
-
-    def _describe(self) -> str:
-        spec = self.spec
-        subscription = f"pattern {spec.pattern}" if spec.pattern else ", ".join(spec.topics)
-        static = f", instance {spec.instance_id}" if spec.instance_id else ""
-        protocol = "+".join(spec.assignors) if spec.protocol == "classic" else "consumer protocol"
-        return f"{protocol} on {subscription}{static}, commits {spec.commit}"
 
 
 #: librdkafka's _NO_OFFSET.

@@ -21,9 +21,10 @@ from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.membership import MemberState
-from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.process import Process
+from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")

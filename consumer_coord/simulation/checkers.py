@@ -36,13 +36,12 @@ The rules, by the names under which they are reported:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Protocol
-
-import attrs
+import uuid
+from collections.abc import Callable, Container
 
 from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
 from consumer_coord.simulation.history import History
+from consumer_coord.simulation.stints import GroupTruth, Owner, PartitionTruth, Stint
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
@@ -62,95 +61,23 @@ class Violation(AssertionError):
         self.rule = rule
 
 
-class Owner(Protocol):
-    """A member of the application, as far as checkers look at it."""
+class Checkers:
+    """All rules over one history.  ``serving()`` names the client for whom a broker works just now.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def alive(self) -> bool: ...
-    @property
-    def reset(self) -> str: ...
-    @property
-    def instance_id(self) -> str | None: ...
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-
-    def holds(self, partition: TopicPartition) -> bool:
-        """Held, and not lost."""
-
-
-@attrs.define(eq=False)
-class Stint:
-    """One uninterrupted holding of a partition by one member.
-
-    ``start`` is None until the position was looked up; ``[start, position)`` was processed; ``acknowledged`` is the
-    highest offset that a commit was confirmed for; ``ended`` says how it ended, None while it lasts.
+    ``topic_name`` tells the name of a topic, None for one that is gone.
     """
 
-    owner: Owner
-    partition: TopicPartition
-    began: float
-    number: int
-    #: Whether its owner knew the group's present generation when it took the partition up: a zombie does not.
-    rightful: bool
-    #: What the log said was committed when it was taken up.
-    committed_before: int = -1
-    #: When its application chose a position last.
-    sought_at: float = -math.inf
-    #: Its application went back to records that it had read.
-    went_back: bool = False
-    start: int | None = None
-    position: int = 0
-    acknowledged: int = -1
-    ended: str | None = None
-    #: The topic was made again, and this member may not have noticed: so often it may begin with the first record, when its
-    #: position is not in the new log, and when it notices.
-    may_begin: int = 0
-
-    @property
-    def clean(self) -> bool:
-        """Ended in order, with everything it processed confirmed as committed."""
-        return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
-
-
-@attrs.define(eq=False)
-class _PartitionTruth:
-    committed: int = -1
-    highest: int = -1
-    #: The stint whose commit was the last one accepted.
-    committed_by: Stint | None = None
-    #: The last commit was an older one of the same owner, which a newer one had overtaken on another connection.  No
-    #: client can tell, so the next owner begins there.
-    went_back: bool = False
-    #: Everything below was processed at least once.
-    covered: int = 0
-    #: Processed beyond ``covered``: (start, end).
-    islands: list[tuple[int, int]] = attrs.field(factory=list)
-    stints: list[Stint] = attrs.field(factory=list)
-    #: The member that handed out the last record, and the one before it.
-    handing: Stint | None = None
-    handed: list[Stint] = attrs.field(factory=list)
-
-
-@attrs.frozen
-class GroupTruth:
-    """The last group record: generation and member id -> assignment."""
-
-    generation: int = 0
-    members: Mapping[str, bytes] = attrs.field(factory=dict)
-    leader: str | None = None
-
-
-class Checkers:
-    """All rules over one history.  ``serving()`` names the client for whom a broker works just now."""
-
-    def __init__(self, group_id: str, clock: Callable[[], float], history: History, serving: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        clock: Callable[[], float],
+        history: History,
+        serving: Callable[[], str],
+        topic_name: Callable[[uuid.UUID], str | None],
+    ) -> None:
         self.group_id = group_id
         self.group = GroupTruth()
-        self.consumer_group = ConsumerGroupTruth(group_id)
+        self.consumer_group = ConsumerGroupTruth(group_id, topic_name, self._on_member)
         #: generation -> ids of the members whose JoinGroup was answered with it.
         self.joined: dict[int, set[str]] = {}
         self.rebalances = 0
@@ -161,11 +88,16 @@ class Checkers:
         self._clock = clock
         self._history = history
         self._serving = serving
-        self._truths: dict[TopicPartition, _PartitionTruth] = {}
+        self._truths: dict[TopicPartition, PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
         #: When the group last became a classic one.
         self._became_classic_at = -math.inf
+        #: Its generation then.  No member was told that it leads it, because no JoinGroup made it.
+        self.unled_generation = -1
+        #: When a classic group with members was last deleted, and the epoch that it had as one of the consumer protocol.
+        self._deleted_at = -math.inf
+        self._converted_epoch: int | None = None
         self._holders: dict[TopicPartition, list[Stint]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._stints = 0
@@ -200,31 +132,18 @@ class Checkers:
         truth = self._truth(partition)
         client = self._serving()
         self.commits += 1
-        stint = next((stint for stint in reversed(truth.stints) if stint.owner.name == client), None)
         self._history.note("log", f"{partition} committed {offset} by {client}")
-        if stint is None:
-            # Of a topic that was made again: where it begins, before anything of it was handed out.
-            beginning = (one for one in self._holders.get(partition, ()) if one.owner.name == client and one.may_begin)
-            stint = next(beginning, None)
-            if stint is not None and stint.sought_at > self._recreated_at[partition]:
-                # The application began there itself, in what bears the name now.
-                truth.covered = max(truth.covered, offset)
-            elif stint is not None and offset > truth.covered and (
-                stint.start is not None or stint.owner.reset == "earliest"
-            ):
-                stint = None
-            if stint is not None:
-                truth.stints.append(stint)
+        stint = self._committer(partition, truth, client, offset)
         if stint is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        for other in truth.stints:
+        for other in () if stint.forgotten else truth.stints:
             if other is not stint and other.rightful and (other.number > stint.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
                     f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
                 )
         if offset < truth.committed:
-            if truth.committed_by is not stint and not stint.went_back:
+            if truth.committed_by is not stint and not stint.went_back and not stint.forgotten:
                 raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
             self.overtaken += 1
             truth.went_back = True
@@ -238,10 +157,31 @@ class Checkers:
         truth.committed_by = stint
         truth.highest = max(truth.highest, offset)
 
+    def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Stint | None:
+        """The holding that a commit is of: the client's last one, also one that goes over to a topic made again."""
+        for stint in reversed(truth.stints):
+            if stint.owner.name == client:
+                return stint
+        for stint in self._holders.get(partition, ()):
+            if stint.owner.name == client and stint.may_begin and self._begins_anew(stint, truth, offset):
+                truth.stints.append(stint)
+                return stint
+        return None
+
+    def _begins_anew(self, stint: Stint, truth: PartitionTruth, offset: int) -> bool:
+        """Whether a commit may be of where a topic that was made again begins, before anything of it was handed out."""
+        if stint.sought_at > self._recreated_at[stint.partition]:
+            # The application began there itself, in what bears the name now.
+            truth.covered = max(truth.covered, offset)
+            return True
+        return offset <= truth.covered or (stint.start is None and stint.owner.reset != "earliest")
+
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
             # It became one of the consumer protocol; when that one is empty, a classic group begins with generation 1 again.
             self._history.note("log", "the group was deleted")
+            if self.group.members:
+                self._deleted_at = self._clock()
             self.group = GroupTruth()
             return
         stored = offsets_topic.decode_group_value(value)
@@ -256,6 +196,8 @@ class Checkers:
             raise Violation("generations", f"generation {former} is followed by {stored.generation}")
         if stored.generation > before.generation:
             self.rebalances += 1
+        if self._became_classic_at == self._clock():
+            self.unled_generation = stored.generation
         self.group = GroupTruth(stored.generation, members, stored.leader)
 
     def _on_consumer_group(self, key: bytes, value: bytes | None) -> None:
@@ -268,8 +210,31 @@ class Checkers:
             self._history.note("log", said)
         if self.consumer_group.epoch is not None and self.consumer_group.epoch != before:
             self.rebalances += 1
+        if before is None and self.consumer_group.epoch is not None:
+            self._converted_epoch = self.consumer_group.epoch if self._deleted_at == self._clock() else None
         if self.consumer_group.epoch is None and before is not None:
             self._became_classic_at = self._clock()
+
+    @property
+    def unplanned(self) -> bool:
+        """Whether the group goes by its last assignment as a classic one, which may be of members that are gone.
+
+        A static member that comes back with the consumer protocol converts it, and as in Kafka no target is computed for that.
+        """
+        return self.consumer_group.epoch is not None and self.consumer_group.epoch == self._converted_epoch
+
+    def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
+        """A member's first record, perhaps because its classic group is converted at this moment."""
+        if self._deleted_at != self._clock():
+            return
+        for partition, stints in self._holders.items():
+            for stint in stints:
+                owner = stint.owner
+                if owner.member_id != member_id or partition in assigned or not owner.holds(partition):
+                    continue
+                stint.forgotten = not owner.was_assigned(partition, epoch)
+                if stint.forgotten:
+                    self._history.note("log", f"forgets that {owner.name} holds {partition}")
 
     def on_request(self, client: str) -> None:
         """A member sends a request."""
@@ -319,7 +284,9 @@ class Checkers:
         )
 
     def _is_current(self, stint: Stint) -> bool:
-        return stint.ended is None and stint.owner.alive and stint.owner.holds(stint.partition) and self._in_group(stint.owner)
+        if stint.ended is not None or stint.forgotten or not stint.owner.alive:
+            return False
+        return stint.owner.holds(stint.partition) and self._in_group(stint.owner)
 
     def taken_up(self, owner: Owner, partition: TopicPartition) -> Stint:
         """A member holds a partition from now on."""
@@ -328,7 +295,7 @@ class Checkers:
             raise Violation("callbacks", f"{owner.name} was assigned {partition}, which it holds")
         for stint in holders:
             other = stint.owner
-            if not other.alive or not other.holds(partition):
+            if not other.alive or not other.holds(partition) or stint.forgotten:
                 continue
             if self.consumer_group.epoch is not None:
                 if self._in_group(owner) and self._in_group(other):
@@ -388,7 +355,7 @@ class Checkers:
             )
         for former in () if truth.went_back else truth.stints:
             usurped = stint.number < former.number and self._same_instance(stint, former)
-            if former is stint or usurped:
+            if former is stint or former.forgotten or usurped:
                 continue
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
@@ -427,12 +394,12 @@ class Checkers:
             if leased and stint in truth.handed:
                 later = truth.handed[truth.handed.index(stint) + 1 :]
                 same = any(self._same_instance(stint, other) for other in later)
-                if not same and not self._replaced(stint.owner):
+                if not same and not stint.forgotten and not self._replaced(stint.owner):
                     raise Violation(
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
                     )
         if stint.may_begin:
-            self._notices(stint, start, log_start)
+            self._notices(stint, start)
         if stint.start is None:
             self.starts(stint, start, log_start=log_start)
         elif start != stint.position and partition not in self._deleted:
@@ -446,22 +413,25 @@ class Checkers:
             stint.position = start
         self._processes(stint, end - start)
 
-    def _notices(self, stint: Stint, start: int, log_start: int) -> None:
+    def _notices(self, stint: Stint, start: int) -> None:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
-        stints = self._truth(stint.partition).stints
-        if start == log_start:
+        truth = self._truth(stint.partition)
+        # It may have fetched it before retention took it.
+        is_first = start in truth.log_starts
+        if is_first:
             # Its first start is none of the beginnings that are left to it.
             stint.may_begin -= stint.start is not None and start != stint.position
             stint.went_back = True
-            if stint not in stints:
-                stints.append(stint)
-        if start == log_start or stint not in stints:
+            if stint not in truth.stints:
+                truth.stints.append(stint)
+        if is_first or stint not in truth.stints:
             stint.start = stint.position = start
 
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
         """Retention: records before this offset are gone."""
         truth = self._truth(partition)
         truth.covered = max(truth.covered, log_start)
+        truth.log_starts.add(log_start)
 
     def _processes(self, stint: Stint, count: int) -> None:
         truth = self._truth(stint.partition)
@@ -557,8 +527,8 @@ class Checkers:
         """The stints of the members that hold it."""
         return list(self._holders.get(partition, ()))
 
-    def _truth(self, partition: TopicPartition) -> _PartitionTruth:
+    def _truth(self, partition: TopicPartition) -> PartitionTruth:
         truth = self._truths.get(partition)
         if truth is None:
-            truth = self._truths[partition] = _PartitionTruth()
+            truth = self._truths[partition] = PartitionTruth()
         return truth

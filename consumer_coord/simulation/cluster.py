@@ -7,6 +7,7 @@ so what the log says is the truth that everything else is checked against.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
@@ -197,6 +198,11 @@ class SimulatedCluster:
         return [index for index, node in enumerate(self.kafka.nodes) if node.up]
 
     # -- for checkers -----------------------------------------------------------------------------------------------
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic; None for one that is gone."""
+        found = self.kafka.topics.by_id.get(topic_id)
+        return None if found is None else found.name
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
         """The broker that coordinates a group."""

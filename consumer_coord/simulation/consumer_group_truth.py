@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
+
 from consumer_coord.errors import MalformedMessageError
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import consumer_group_records as records
 
 
 class ConsumerGroupTruth:
     """The records of types 3 and 8 of one group, as they are written."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        topic_name: Callable[[uuid.UUID], str | None],
+        on_member: Callable[[str, int, frozenset[TopicPartition]], None],
+    ) -> None:
+        """``on_member`` gets a member's first record: its id, its epoch, and what it has by the names of ``topic_name``."""
         self._group_id = group_id
+        self._topic_name = topic_name
+        self._on_member = on_member
         #: The group epoch, None while the group is not one of the consumer protocol.
         self.epoch: int | None = None
         #: member id -> its epoch, and the one before, which it knows until it hears of the other.
@@ -32,10 +44,16 @@ class ConsumerGroupTruth:
                 return f"member {decoded.member_id} is out"
             current = records.decode_value(decoded, value)
             assert isinstance(current, records.ConsumerGroupCurrentMemberAssignmentValue)
+            if decoded.member_id not in self.members:
+                self._on_member(decoded.member_id, current.member_epoch, self._assigned(current))
             self.members[decoded.member_id] = (current.member_epoch, current.previous_member_epoch)
             self.last_epochs[decoded.member_id] = current.member_epoch
             return f"member {decoded.member_id} is in epoch {current.member_epoch}, state {current.state}"
         return None
+
+    def _assigned(self, current: records.ConsumerGroupCurrentMemberAssignmentValue) -> frozenset[TopicPartition]:
+        named = ((self._topic_name(one.topic_id), one.partitions) for one in current.assigned_partitions)
+        return frozenset(TopicPartition(name, number) for name, numbers in named if name is not None for number in numbers)
 
     def _on_group(self, key: records.ConsumerGroupMetadataKey, value: bytes | None) -> str:
         if value is None:

@@ -11,7 +11,7 @@ from random import Random
 import attrs
 
 from consumer_coord.simulation.faults import KINDS
-from consumer_coord.simulation.member_spec import MemberSpec
+from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
 from consumer_coord.simulation.scenario import Fault, Scenario
 
 #: The lists of assignors that members of one group may have; in a pair, new lives have the second (a rolling upgrade).
@@ -111,7 +111,14 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
         return scenario
     first, later = _PROTOCOLS[protocol]
     members = tuple(
-        attrs.evolve(spec, protocol=first or random.choice(("classic", "consumer"))) for spec in scenario.members
+        attrs.evolve(
+            spec,
+            protocol=first or random.choice(("classic", "consumer")),
+            # After a failover Kafka gives classic members in such a group the group's session timeout, which they do not know.
+            session_timeout_ms=min(spec.session_timeout_ms, CONSUMER_SESSION_MS),
+            heartbeat_interval_ms=min(spec.heartbeat_interval_ms, CONSUMER_SESSION_MS // 3),
+        )
+        for spec in scenario.members
     )
     return attrs.evolve(scenario, members=members, later_protocol=later)
 

@@ -53,6 +53,13 @@ class MemberSpec:
     eof: bool = False
     close_ms: int = 5_000
 
+    def __str__(self) -> str:
+        """For the history."""
+        subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
+        static = f", instance {self.instance_id}" if self.instance_id else ""
+        protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
+        return f"{protocol} on {subscription}{static}, commits {self.commit}"
+
     @property
     def auto(self) -> bool:
         """Whether the consumer commits by itself."""
@@ -71,6 +78,9 @@ def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConf
         metadata_max_age_ms=10_000,
     )
 
+
+#: The brokers' ``group.consumer.session.timeout.ms``.
+CONSUMER_SESSION_MS = 10_000
 
 #: ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0

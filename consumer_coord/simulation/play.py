@@ -14,11 +14,12 @@ import attrs
 from consumer_coord.broker.consumer_group.group import ConsumerGroup, ConsumerGroupState
 from consumer_coord.broker.group import GroupState
 from consumer_coord.simulation.application import MemberProcess
-from consumer_coord.simulation.checkers import Stint, Violation
+from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.scenario import Scenario
+from consumer_coord.simulation.stints import Stint
 from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
@@ -131,7 +132,7 @@ class _Course:
             if disquiet is not None and self.world.loop.time() - began > self.bound_s:
                 raise Violation("liveness", f"not quiet {self.bound_s:.0f} s after the last fault: {disquiet}")
             if not helped and self.world.loop.time() - began > _QUIET_S:
-                helped = self._help_the_refused()
+                helped = self._help_the_refused() or (disquiet is not None and self._help_the_unplanned())
             await self._until(self.world.loop.time() + 0.5)
 
     def _help_the_refused(self) -> bool:
@@ -145,6 +146,12 @@ class _Course:
         for member in live if refused else ():
             member.enforce_rebalance()
         return bool(refused)
+
+    def _help_the_unplanned(self) -> bool:
+        """Let one more member come to a group that has to be planned anew; True if there is one (``Checkers.unplanned``)."""
+        if self.world.checkers.unplanned:
+            self.world.start_another()
+        return self.world.checkers.unplanned
 
     def _disquiet(self) -> str | None:
         """What is not as it must be when nothing happens any more."""
@@ -170,7 +177,9 @@ class _Course:
             assert coordinator is not None
             if coordinator.generation != group.generation_id:
                 return f"{member.name} is in generation {coordinator.generation}, the group in {group.generation_id}"
-            if coordinator.protocol.is_leader != (group.leader_id == coordinator.member_id):
+            leads = group.leader_id == coordinator.member_id
+            untold = leads and group.generation_id == self.world.checkers.unled_generation
+            if coordinator.protocol.is_leader != leads and not untold:
                 return f"{member.name} takes itself for the leader: {coordinator.protocol.is_leader}"
             assigned = flatten(decode_assignment(group.members[member.member_id].assignment).partitions)
             held = coordinator.assignment.held
@@ -182,6 +191,9 @@ class _Course:
         """The same of a group of the consumer protocol."""
         live = [member for member in self.world.members.values() if member.alive]
         live += [member for member in self.world.lives if member.alive and member not in live]
+        if not live and group.state is ConsumerGroupState.EMPTY:
+            # All were stopped, killed or fenced.
+            return None
         if group.state is not ConsumerGroupState.STABLE:
             return f"the group is {group.state.value}"
         ids = {member.member_id for member in live}

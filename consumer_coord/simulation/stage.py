@@ -10,6 +10,7 @@ from consumer_coord.simulation.checkers import Checkers, Violation
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.history import History
 from consumer_coord.simulation.loop import VirtualTimeLoop
+from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS
 from consumer_coord.simulation.network import NetworkConfig, SimulatedNetwork
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.wire.codec import decode_request_header, decode_response
@@ -30,7 +31,9 @@ class Stage:
         self.network = SimulatedNetwork(
             loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
         )
-        self.checkers = Checkers(self.group_id, loop.time, self.history, lambda: self.network.serving)
+        self.checkers = Checkers(
+            self.group_id, loop.time, self.history, lambda: self.network.serving, lambda topic: self.cluster.topic_name(topic)
+        )
         self.network.on_answer = self._on_answer
         self.network.on_request = self._on_request
         self.cluster = SimulatedCluster(
@@ -40,7 +43,7 @@ class Stage:
             config=BrokerConfig(
                 group_min_session_timeout_ms=1_000,
                 group_initial_rebalance_delay_ms=scenario.initial_rebalance_delay_ms,
-                group_consumer_session_timeout_ms=10_000,
+                group_consumer_session_timeout_ms=CONSUMER_SESSION_MS,
                 group_consumer_heartbeat_interval_ms=3_000,
                 group_consumer_regex_refresh_interval_ms=10_000,
                 offsets_topic_num_partitions=3,

@@ -11,6 +11,7 @@ from assignors import Assignor, Cluster, Member, Plan
 from consumer_coord.broker import group_store
 from consumer_coord.broker.consumer_group.group import ConsumerGroupState
 from consumer_coord.broker.consumer_group.member import MemberState
+from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
 from consumer_coord.broker.group_offsets import Commit, Committer
 from consumer_coord.broker.group_store import StoreHooks
 from consumer_coord.broker.joining import RequestContext
@@ -221,6 +222,56 @@ async def test_a_regular_expression_is_resolved_behind_the_heartbeat_and_again_f
     await client.beat()
     assert client.partitions == [0, 1, 2, 3, 4]
     assert not group_of(bench).resolved_regexes
+
+
+@on_bench(MODERN)
+async def test_another_groups_topics_do_not_raise_the_epoch_before_a_regular_expression_is_resolved(bench: Bench) -> None:
+    """The hash is computed anew only when a topic of the group changed, so it may be that of an expression that is gone."""
+    bench.add_topic("orders", 2)
+    client = Client(bench, "a", (), regex="ord.*")
+    await client.join()
+    await pause()
+    await client.beat()
+    epoch, metadata_hash = group_of(bench).epoch, group_of(bench).metadata_hash
+    client.regex = "pay.*"
+    await client.beat(full=True)
+    bench.add_topic("other", 1)
+    await client.beat()
+    bench.topics.delete("other")
+    await client.beat()
+    assert (group_of(bench).epoch, group_of(bench).metadata_hash) == (epoch, metadata_hash)
+    for _ in range(11):
+        await pause(1_000)
+        await client.beat()
+    assert group_of(bench).epoch == epoch + 1
+    assert client.partitions == []
+
+
+@on_bench(MODERN)
+async def test_a_change_of_one_of_its_topics_makes_a_group_look_at_them_again(bench: Bench) -> None:
+    topics = bench.topics
+    bench.add_topic("orders", 2)
+    bench.add_topic("other", 1)
+    client, leaver = Client(bench, "a"), Client(bench, "b", ("orders", "other"))
+    await client.join()
+    await leaver.join()
+    await settle_all(client, leaver)
+    changes = (
+        lambda: bench.grow_topic("orders", 3),
+        lambda: topics.set_leader(topics.by_name["orders"].partitions[0], 0),
+        lambda: topics.delete("orders"),
+        lambda: bench.add_topic("orders", 1),
+    )
+    for change in changes:
+        assert not metadata_is_due(group_of(bench), bench.image)
+        change()
+        assert metadata_is_due(group_of(bench), bench.image)
+        await client.beat()
+    topics.delete("other")
+    await leaver.leave()
+    assert metadata_is_due(group_of(bench), bench.image), "although its only subscriber has left"
+    await client.beat()
+    assert not metadata_is_due(group_of(bench), bench.image)
 
 
 @on_bench({**MODERN, "group.consumer.assignment.interval.ms": 2_000})

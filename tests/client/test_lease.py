@@ -12,7 +12,8 @@ import pytest
 from consumer_coord.group.lease import Lease
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
-from tests.client.support.fake import PASS, SILENCE, FakeBrokers, Pass, held_until
+from consumer_coord.wire.messages.offsets import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup
+from tests.client.support.fake import GROUP, PASS, SILENCE, FakeBrokers, Pass, held_until
 from tests.client.support.member import COOPERATIVE, TestMember, at, member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.support.classic import classic
@@ -92,6 +93,31 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
             "WARNING",
             "INFO",
         ]
+
+
+@in_virtual_time
+async def test_a_lease_that_passed_does_not_go_on_by_the_answer_of_a_coordinator_that_loads() -> None:
+    """It answers every Heartbeat well, also that of a member that was dropped; offsets it tells when it is loaded."""
+    brokers = FakeBrokers()
+    async with member(brokers, session_timeout_ms=SESSION_MS) as one:
+        await one.join()
+        await until(lambda: len(brokers.all(HeartbeatRequest)) > 1)
+        assert not brokers.all(OffsetFetchRequest), "while the lease lasts a heartbeat costs no other request"
+        brokers.always(HeartbeatRequest, SILENCE)
+        await until(lambda: left_ms(one) <= 0, SESSION_MS + 100)
+        loads = OffsetFetchResponse(
+            groups=[OffsetFetchResponseGroup(group_id=GROUP, topics=[], error_code=codes.COORDINATOR_LOAD_IN_PROGRESS)]
+        )
+        brokers.always(OffsetFetchRequest, loads)
+        brokers.always(HeartbeatRequest, None)
+        await pause(20_000)
+        assert brokers.all(OffsetFetchRequest)
+        assert left_ms(one) <= 0
+        brokers.always(OffsetFetchRequest, None)
+        await until(lambda: left_ms(one) > 0, 2_000)
+        asked = len(brokers.all(OffsetFetchRequest))
+        await pause(20_000)
+        assert len(brokers.all(OffsetFetchRequest)) == asked
 
 
 @in_virtual_time

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 
 import pytest
 
 from consumer_coord.errors import ConfigurationError, FencedError, RequestTimedOutError
+from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
@@ -348,6 +350,37 @@ async def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None
     one.start()
     await until(lambda: one.stable)
     assert [kind for kind, _ in one.told] == ["assigned", "lost", "assigned"]
+    await one.close()
+
+
+@pytest.mark.parametrize("what", ["parked_at", "held_at", "leaving_at"])
+def test_a_poll_ends_what_waits_for_it(what: str) -> None:
+    """Or the poll that is under way would look again and again, and the loop could not go on."""
+    marks = PollMarks()
+    setattr(marks, what, 7)
+    assert not marks.polled(7), "the poll of then is none that came later"
+    assert marks.polled(8)
+    assert not marks.waiting
+    assert not marks.polled(9)
+
+
+@in_virtual_time
+async def test_an_error_of_the_coordinators_own_is_tried_again_ever_later() -> None:
+    """A classic group in its first rebalance cannot be converted, and each try makes its members join again (Kafka 4.3)."""
+    broker = Broker()
+    broker.always(HeartbeatRequest, codes.UNKNOWN_SERVER_ERROR)
+    one = modern_member(broker)
+    one.coordinator.subscribe(["t"])
+    one.start()
+    await pause(120_000)
+    times = broker.heartbeat_times
+    apart = [later - sooner for sooner, later in itertools.pairwise(times)]
+    assert all(error.code == codes.UNKNOWN_SERVER_ERROR for error in one.errors)
+    assert len(one.errors) == len(times)
+    assert apart[0] < 2_000
+    assert all(15_000 < wait <= 31_000 for wait in apart[-2:])
+    broker.always(HeartbeatRequest, None)
+    await until(lambda: one.stable, 31_000)
     await one.close()
 
 

@@ -25,6 +25,7 @@ from consumer_coord.group.consumer_protocol.holdings import Holdings
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollWatch
 from consumer_coord.group.consumer_protocol.reconciliation import TargetAssignment, owned_by_id
+from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.lease import Lease
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
@@ -62,7 +63,7 @@ def _stay_away_after_a_late_poll(patch: Patch) -> None:
     comes_back = ConsumerMember._comes_back
 
     def never(self: ConsumerMember) -> bool:
-        return self._marks.parked_at is None and comes_back(self)
+        return self._state is not State.STALE and comes_back(self)
 
     patch.setattr(ConsumerMember, "_comes_back", never)
 

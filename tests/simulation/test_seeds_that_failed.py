@@ -22,12 +22,15 @@ from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.reader import Reader
 from consumer_coord.consumer.starting import Starting
 from consumer_coord.errors import AssignorError
-from consumer_coord.group import leader
+from consumer_coord.group import consumer_protocol, leader
+from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.failures import Failures
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.session import ClassicSession
+from consumer_coord.net.metadata import Broker
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
@@ -66,6 +69,14 @@ WHAT_IT_WAS = {
     110000121: "retention took all that a member had not read; the simulation waited for it to be read",
     110000130: "an application sought in a topic that had been made again; the checkers took its commit for a former owner's",
     120000079: "retention overtook a position, and by_duration went on at the end; the simulation waited for older records",
+    232000547: "a poll found out that it came too late, and never let the loop run in which the member comes back",
+    232000172: "a coordinator that loads its groups answers every heartbeat well: a lease that had passed went on by that",
+    230000738: "subscribed again while the leave was under way: partitions of the old membership were taken up again",
+    230000406: "members that could not convert a classic group tried once a second, and it never finished its first rebalance",
+    230000181: "a group became classic without a rebalance, as in Kafka, and its leader was never told that it leads",
+    230000395: "a static member converted a group in mid-rebalance; as in Kafka nothing is planned anew, nor is what left",
+    232000115: "a group was converted before its members heard of an assignment, which Kafka takes for what they hold",
+    230000529: "retention took records that were fetched already; the checkers missed the beginning of a recreated topic",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
 }
 
@@ -175,6 +186,22 @@ def _keep_what_was_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Failures, "clear_obstacle", clear_obstacle)
 
 
+def _believe_every_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    async def check_loaded(self: ClassicSession, broker: Broker) -> None:
+        pass
+
+    patch.setattr(ClassicSession, "_check_loaded", check_loaded)
+
+
+def _take_up_what_is_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AssignmentState, "withdraw", lambda self: None)
+
+
+def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(consumer_protocol.member, "_FAILED_MAX_MS", 1_000)
+    patch.setattr(consumer_protocol.member, "_FAILED_MS", 100)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -186,6 +213,9 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     710001203: (_go_on_looking_up, "skipped"),
     5000214: (_keep_what_was_not_told, "raised"),
+    232000172: (_believe_every_heartbeat, "lease"),
+    230000738: (_take_up_what_is_left, "rewind"),
+    230000406: (_try_once_a_second, "liveness"),
     731000240: (_believe_no_later_generation, "handover"),
 }
 

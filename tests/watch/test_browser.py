@@ -16,7 +16,7 @@ from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta
-from tests.watch.browser import HOW, Browser, chromium
+from tests.support.browser import HOW, Browser, chromium
 from tests.watch.looks import TOPIC, group, member, offsets, rebalancing
 from tests.watch.test_command import Watch, poll_until_shared
 
@@ -220,6 +220,10 @@ def test_the_page_fits_its_window(width: int, browser: Browser, show: Show) -> N
     show(story(half, half, told=offsets(4, {0: 1}, {0: 123_456_789})))
     assert browser.js("document.documentElement.scrollWidth") == width
     assert "123.5M" in text(browser, "#figures")
+    captions = "[...document.querySelectorAll('.caption')]"
+    assert browser.js(f"{captions}.filter(line => line.scrollWidth > line.clientWidth).map(line => line.innerText)") == []
+    # A few members are laid out wherever the window stands: a picture of the whole page has them.
+    assert browser.js("getComputedStyle(document.querySelector('#members tbody tr')).contentVisibility") == "visible"
     browser.resize(width, 844, dark=True)
     browser.until("getComputedStyle(document.body).backgroundColor === 'rgb(18, 21, 24)'")
     assert browser.errors == []

@@ -10,6 +10,7 @@ from consumer_coord.broker.consumer_group import conversion, records
 from consumer_coord.broker.consumer_group.context import Change, Coordination, write
 from consumer_coord.broker.consumer_group.group import ConsumerGroup, subscribed_topics
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
+from consumer_coord.broker.consumer_group.subscriptions import metadata_is_due
 from consumer_coord.broker.consumer_group.timers import TimerKind
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.printable import get_logger
@@ -55,6 +56,9 @@ class Fencing:
                 self._with.timers.cancel_all(shard, group_id, member_id)
 
         change.after.append(cancel_timers)
+        if metadata_is_due(group, self._with.image):
+            # Topics that only these subscribed to may be among those that changed; the next heartbeat looks all the same.
+            change.after.append(lambda: group.metadata_was_looked_at(-1))
         return change
 
     # -- timers

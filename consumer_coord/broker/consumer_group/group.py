@@ -269,6 +269,10 @@ class ConsumerGroup:
                 order.insert(0, updated.server_assignor)
         return max(hash_map_order(order, copied), key=counts.__getitem__) if order else default
 
+    def metadata_was_looked_at(self, version: int) -> None:
+        """The hash of the topics is that of this version of the cluster's metadata; -1: it is to be computed again."""
+        self.metadata_version = version
+
     # -- members of the classic protocol
 
     def classic_members(self) -> Iterator[ConsumerGroupMember]:

@@ -263,7 +263,7 @@ class Heartbeats:
         def remember() -> None:
             group = shard.consumer_groups.get(group_id)
             if group is not None:
-                group.metadata_version = version
+                group.metadata_was_looked_at(version)
 
         change.after.append(remember)
 

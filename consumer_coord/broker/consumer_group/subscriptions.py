@@ -16,6 +16,7 @@ from consumer_coord.broker.consumer_group.group import (
     subscribed_topics,
 )
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
+from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.consumer_group.regex import compile_regex, resolve
 from consumer_coord.broker.group_store import Shard
 
@@ -62,7 +63,7 @@ class Subscriptions:
         """Let the group epoch rise if ``updated`` subscribes to other topics, or if topics of the group changed."""
         image = self._with.image
         bump = member.subscribed_topics != updated.subscribed_topics or regex_change is RegexChange.UPDATED_AND_RESOLVED
-        if not bump and group.metadata_version == image.version:
+        if not bump and not metadata_is_due(group, image):
             return GroupSubscription(group.epoch)
         members = members_with(group, updated)
         metadata_hash = image.group_hash(subscribed_topics(members, group.resolved_regexes))
@@ -154,10 +155,22 @@ class Subscriptions:
                 changed |= (frozenset() if known is None else known.topics) != result.topics
                 resolved[expression] = result
                 change.records.append(records.regex(group_id, expression, result))
+        version = self._with.image.version
         metadata_hash = self._with.image.group_hash(subscribed_topics(group.members.values(), resolved))
         if changed or metadata_hash != group.metadata_hash:
             change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
+            change.after.append(lambda: group.metadata_was_looked_at(version))
         write(self._with.store, shard, change)
+
+
+def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
+    """Whether the hash of a group's topics is to be computed again (``hasMetadataExpired``).
+
+    Only when one of *them* changed: a regular expression that is not resolved yet changes the hash, too, and as in Kafka the
+    epoch does not rise for that until it is resolved.
+    """
+    version = group.metadata_version
+    return version != image.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))
 
 
 def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:

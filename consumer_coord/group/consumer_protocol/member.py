@@ -42,10 +42,14 @@ from consumer_coord.group.generation import Generation
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.metadata import Broker
-from consumer_coord.retry import Deadline, Pace
+from consumer_coord.retry import Backoff, Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
+
+#: After an error of the coordinator's own it is asked again after so long, and then ever later.
+_FAILED_MS = 1_000
+_FAILED_MAX_MS = 30_000
 
 
 class ConsumerMember:
@@ -75,6 +79,8 @@ class ConsumerMember:
         #: Whatever brokers answer, heartbeats that do not wait for the interval go out no more often.
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
+        #: Each try to join a classic group in its first rebalance fails, and makes its members join again: let them finish.
+        self._after_failure = Backoff(_FAILED_MS, _FAILED_MAX_MS, cluster.backoff.random)
         self._driver: asyncio.Task[None] | None = None
         self._former_driver: asyncio.Task[None] | None = None
         self._acknowledging: asyncio.Task[None] | None = None
@@ -154,6 +160,8 @@ class ConsumerMember:
         self._subscription = NOTHING
         # A commit that waits for an epoch waits for nothing now.
         self._ending = True
+        # An application that subscribes again before the leave is over takes nothing of this membership up again.
+        self._with.assignment.withdraw()
         return self._unsubscribe(deadline)
 
     async def _unsubscribe(self, deadline: Deadline) -> None:
@@ -241,7 +249,8 @@ class ConsumerMember:
             except CoordinatorError as error:
                 await self._fail(error)
                 # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
-                self._schedule.failed(self._with.cluster.backoff.ms(retries))
+                backoff = self._after_failure if error.code == codes.UNKNOWN_SERVER_ERROR else self._with.cluster.backoff
+                self._schedule.failed(backoff.ms(retries))
                 retries += 1
 
     def _next_look(self) -> tuple[Callable[[], bool], Deadline | None]:

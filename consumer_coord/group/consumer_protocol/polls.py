@@ -57,6 +57,8 @@ class PollMarks:
     def polled(self, polls: int) -> bool:
         """End what waited for poll number ``polls``; True when there was something.  Thread-safe."""
         ended = False
+        if self.parked_at is not None and self.parked_at != polls:
+            self.parked_at, ended = None, True
         if self.held_at is not None and self.held_at != polls:
             self.held_at, ended = None, True
         if self.leaving_at is not None and self.leaving_at != polls:

@@ -259,7 +259,8 @@
     const [unowned] = told("unowned"), [lag] = told("lag"), [written, read] = told("pace");
     write(by("unowned-value"), figure(unowned));
     write(by("lag-value"), `${figure(lag)} records`);
-    write(by("pace-value"), `${brief(read)} read, ${brief(written)} written a second`);
+    write(by("pace-read"), brief(read));
+    write(by("pace-written"), brief(written));
   }
 
   /* -- messages --------------------------------------------------------------------------------------------------- */

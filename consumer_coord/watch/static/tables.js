@@ -12,6 +12,8 @@ function make(kind, className = "", text = "") {
 
 /* How many rows are filled in the frame that brings them, beginning with the first in view, and in each frame after it. */
 const AT_ONCE = 24, A_FRAME = 40;
+/* More rows than these are a long table. */
+const MANY = 60;
 
 /* Rows by key, in order: [key, what makes its cells], each cell [text, class, title].  Cells of hundreds of rows take a browser longer to lay
    out than a frame has: the rows in view get theirs at once, the others in the frames that follow. */
@@ -168,6 +170,8 @@ class GroupView {
     found.sort((a, b) => a.number - b.number);
     write(document.getElementById("member-count"), found.length === all.length ? figure(all.length) : `${figure(found.length)} of ${figure(all.length)}`);
     const several = group.topics.size > 1;
+    /* What is not seen of a long table is not laid out. */
+    document.getElementById("members").classList.toggle("many", found.length > MANY);
     this.members.fill(found.map(member => [String(member.number), () => {
       const share = this.shares.get(member.number);
       let text = this.texts.get(member.number);
