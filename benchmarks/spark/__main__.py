@@ -19,12 +19,12 @@ import attrs
 from confluent_kafka import Producer
 
 from benchmarks import cluster
-from benchmarks.spark import handover
+from benchmarks.spark import executors, handover
 from benchmarks.spark.session import CONNECTOR, OURS
 from benchmarks.table import markdown, median, number
 from tests.support.real_kafka import RealKafka
 
-PARTS = ("drain", "cold", "trickle", "join", "members", "handover")
+PARTS = ("drain", "cold", "trickle", "join", "members", "handover", "executors")
 
 
 @attrs.frozen
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "drain" in parts:
             print_drains(
                 {
-                    name: child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options))
+                    name: child(at, "drain", topic, str(given.rounds), json.dumps(TOPICS[name].options), "local[2]")
                     for name, topic in topics.items()
                 }
             )
@@ -161,6 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "handover" in parts:
             topic = kafka.new_topic(handover.PARTITIONS)
             print_handover("two queries", child(at, "handover", topic, str(given.rounds)))
+        if "executors" in parts:
+            topic = fill(kafka, given.records, TOPICS["100 bytes"], executors.PARTITIONS)
+            masters = {number: f"local-cluster[{number},1,1024]" for number in executors.NUMBERS}
+            grown = {number: child(at, "drain", topic, str(given.rounds), "{}", master) for number, master in masters.items()}
+            print_drains({f"{number} executors": drained for number, drained in grown.items()})
+            executors.PLOT.write_text(executors.plot(executors.rates_of(grown)))
 
 
 def print_handover(kind: str, found: Mapping[str, list[float]]) -> None:

@@ -1,6 +1,6 @@
 """One measurement in a process of its own; prints one line of JSON.  Started by ``benchmarks.spark``.
 
-child.py drain TOPIC ROUNDS OPTIONS   both sources in turns, in one session, after one warm-up of each
+child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after one warm-up of each
 child.py cold SOURCE TOPIC         the first query of a fresh session
 child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both sources in turns
 child.py join TOPIC                a second query joins a running one
@@ -51,9 +51,9 @@ class Trickle(threading.Thread):
         self.join()
 
 
-def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str, str]) -> Mapping[str, Any]:
+def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str, str], master: str) -> Mapping[str, Any]:
     """Both sources, interleaved."""
-    spark = make_session()
+    spark = make_session(master=master)
     found: dict[str, list[Drained]] = {CONNECTOR: [], OURS: []}
     for source in found:
         drain(spark, source, bootstrap_servers, topic, options)
@@ -104,7 +104,7 @@ def join(bootstrap_servers: str, topic: str, partitions: int) -> Mapping[str, An
     """Seconds until a second query owns its share, and the longest time the first one was without a finished batch."""
     from consumer_coord.spark import progress
 
-    spark = make_session(cores=2)
+    spark = make_session()
     flow = Trickle(bootstrap_servers, topic, partitions)
     flow.start()
     group = f"join-{time.time_ns()}"
@@ -145,7 +145,7 @@ def main() -> None:
     bootstrap_servers, what, *rest = sys.argv[1:]
     result: Mapping[str, Any]
     if what == "drain":
-        result = drains(bootstrap_servers, rest[0], int(rest[1]), json.loads(rest[2]))
+        result = drains(bootstrap_servers, rest[0], int(rest[1]), json.loads(rest[2]), rest[3])
     elif what == "cold":
         result = cold(rest[0], bootstrap_servers, rest[1])
     elif what == "trickle":

@@ -19,8 +19,8 @@ CONNECTOR = "kafka"
 OURS = "kafka_group"
 
 
-def make_session(*, cores: int = 2, unix_sockets: bool = True) -> Any:
-    """A local session with the connector's jars on its class path and our source registered."""
+def make_session(*, master: str = "local[2]", unix_sockets: bool = True) -> Any:
+    """A session with the connector's jars on its class path and our source registered."""
     # As docs/spark.md recommends; --plain-start measures without.
     fast = os.environ.get("BENCH_PLAIN_START") != "1"
     launcher = tempfile.mkdtemp(prefix="bench-python-")
@@ -32,7 +32,7 @@ def make_session(*, cores: int = 2, unix_sockets: bool = True) -> Any:
 
     jars = ",".join(str(jar) for jar in sorted(Path(kafka_jars.ensure_jars(kafka_jars.SPARK_CONNECTOR)).glob("*.jar")))
     spark = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(master)
         .config("spark.jars", jars)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
