@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -161,6 +162,8 @@ class _Call:
     """One asynchronous commit of the application's, or an automatic one that it is told of."""
 
     wanted: Positions
+    #: Of the home's clock.
+    asked_at: float
     #: The request that carries it; None until the loop has taken it up.
     sent: Pending[CommitResult] | None = None
     ownerships: Mapping[TopicPartition, int | None] = attrs.field(factory=dict)
@@ -194,9 +197,9 @@ class AsynchronousCommits:
         recreated.earlier = self._take_up
 
     @property
-    def under_way(self) -> bool:
-        """True while the outcome of one is still to come."""
-        return bool(self._flying)
+    def asked_at(self) -> float:
+        """When the oldest one was asked for whose outcome is still to come, of the home's clock; infinity without one."""
+        return self._flying[0].asked_at if self._flying else math.inf
 
     @property
     def full(self) -> bool:
@@ -227,7 +230,7 @@ class AsynchronousCommits:
     def start(self, wanted: Positions) -> None:
         """Commit, without waiting."""
         call = _Call(
-            wanted, ownerships=self._core.assignment.ownerships(wanted), topic_ids=self._recreated.of(wanted)
+            wanted, self._home.now(), ownerships=self._core.assignment.ownerships(wanted), topic_ids=self._recreated.of(wanted)
         )
         # In this order: an interrupt in between leaves a commit that is not told of, and none that is waited for in vain.
         self._noted.append(call)
@@ -238,7 +241,7 @@ class AsynchronousCommits:
 
     def follow(self, wanted: Positions, pending: Pending[CommitResult]) -> None:
         """Tell of this commit, too, when it is answered."""
-        self._flying.append(_Call(wanted, pending))
+        self._flying.append(_Call(wanted, self._home.now(), pending))
         pending.add_done_callback(lambda _: self._core.application.rouse())
 
     def _take_up(self) -> None:

@@ -195,12 +195,8 @@ class Engine:
 
     def _slice_s(self) -> float:
         """How long to wait for messages alone: short while an answer of the coordinator's is under way, or near."""
-        if self.commits.under_way:
-            return _ANSWER_SLICE_S
-        near_s = self.core.application.hears_at - self._home.now()
-        if near_s < -_LONGEST_ANSWER_S:
-            return _SLICE_S
-        return min(_SLICE_S, max(0.0, near_s) + _ANSWER_SLICE_S)
+        near_s = [at - self._home.now() for at in (self.commits.asked_at, self.core.application.hears_at)]
+        return min([_SLICE_S, *(max(0.0, at) + _ANSWER_SLICE_S for at in near_s if at > -_LONGEST_ANSWER_S)])
 
     async def _wait_for_group(self, slice_s: float) -> None:
         """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""

@@ -35,6 +35,9 @@ MAX_STEPS_PER_MOMENT = 2_000_000
 
 _STEPS_BETWEEN_LOOKS = 1_000
 
+#: A callback that reads the clock so often, and never suspends, waits for time that cannot pass.
+MAX_CLOCK_READS = 200_000
+
 #: Cancelled timers are swept out of the heap when there are more than this, and more than live ones.
 _SWEEP_AT = 100
 
@@ -196,6 +199,8 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._numbers = 0
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
+        #: How often the clock was read since the last look at the limits.
+        self._clock_reads = 0
         #: What is ready to run, of all processes, in order.
         self.queue: deque[Any] = deque()
         #: Loops that share this one's clock: see :mod:`consumer_coord.simulation.process`.
@@ -205,6 +210,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
+        self._clock_reads += 1
+        if self._clock_reads > MAX_CLOCK_READS:
+            raise LimitError(f"the clock was read {MAX_CLOCK_READS} times at {self._now:.3f} s without a suspension")
         return self._now
 
     def call_soon(
@@ -302,6 +310,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                             raise
                         except BaseException as error:  # noqa: BLE001 - a finding of the run
                             home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
+                reads, self._clock_reads = self._clock_reads, 0
+                if reads > MAX_CLOCK_READS:
+                    # Told to a callback as well, which may have passed it over.
+                    raise LimitError(f"the clock was read {reads} times at {self._now:.3f} s without a suspension")
                 if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
                     raise LimitError(
                         f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self._now:.3f} s without time passing:\n{self.leaks()}"

@@ -93,7 +93,7 @@ class Process(SharesClock):
 
     def time(self) -> float:
         """The loop's virtual time in seconds."""
-        return self.loop._now
+        return self.loop.time()
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None

@@ -7,6 +7,7 @@ topic is repeated, offsets and partitions are numpy arrays.  A column that the q
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -46,7 +47,7 @@ def to_batch(messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema
             # librdkafka counts from 0 (none), Java from -1.
             array = pa.array(np.fromiter(map(itemgetter(0), cells), np.int32, len(messages)) - np.int32(1))
         else:
-            array = pa.array([_header_cell(message) for message in messages], type=field.type)
+            array = _headers(list(map(Message.headers, messages)), field.type)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -83,6 +84,13 @@ def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> Any:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _header_cell(message: Message) -> list[dict[str, Any]] | None:
-    headers = message.headers()
-    return [{"key": key, "value": value} for key, value in headers] if headers else None
+def _headers(cells: Sequence[list[tuple[str, bytes | None]] | None], kind: pa.ListType) -> pa.Array:
+    """A list of structs for each message, null for one without headers."""
+    has = np.fromiter(map(bool, cells), np.bool_, len(cells))
+    validity = None if has.all() else pa.py_buffer(np.packbits(has, bitorder="little"))
+    ends = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum([len(cell) if cell else 0 for cell in cells], out=ends[1:])
+    flat = list(chain.from_iterable(filter(None, cells)))
+    keys = pa.array(list(map(itemgetter(0), flat)), pa.string())
+    pairs = pa.StructArray.from_arrays([keys, _binary(list(map(itemgetter(1), flat)))], fields=list(kind.value_type))
+    return pa.Array.from_buffers(kind, len(cells), [validity, pa.py_buffer(ends)], children=[pairs])

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from consumer_coord.simulation.loop import DeadlockError, LeakError, LimitError, SimulationError, VirtualTimeLoop, run
+from consumer_coord.simulation.process import Process
 
 
 def test_time_jumps_to_the_next_timer() -> None:
@@ -96,6 +97,26 @@ def test_a_loop_that_spins_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0)
 
     with pytest.raises(LimitError, match="without time passing"):
+        run(main())
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_callback_that_waits_and_never_suspends_is_told(monkeypatch: pytest.MonkeyPatch, in_process: bool) -> None:
+    monkeypatch.setattr("consumer_coord.simulation.loop.MAX_CLOCK_READS", 10_000)
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + 1
+        while loop.time() < ends:
+            pass
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        task = Process.on(loop, "one").create_task(wait()) if in_process else asyncio.ensure_future(wait())
+        await asyncio.wait({task}, timeout=60)
+
+    with pytest.raises(LimitError, match="without a suspension"):
         run(main())
 
 

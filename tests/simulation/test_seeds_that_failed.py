@@ -18,6 +18,7 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.consumer import commits
+from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.reader import Reader
 from consumer_coord.consumer.starting import Starting
@@ -26,6 +27,7 @@ from consumer_coord.group import consumer_protocol, leader
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.failures import Failures
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
@@ -202,6 +204,15 @@ def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(consumer_protocol.member, "_FAILED_MS", 100)
 
 
+def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
+    async def ring(self: AsyncHome, timeout_s: float) -> None:
+        if not self._core.application.attention:
+            await self._bell.wait(timeout_s)
+
+    patch.setattr(AsyncHome, "ring", ring)
+    patch.setattr(PollMarks, "polled", lambda self, polls: False)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -213,6 +224,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     710001203: (_go_on_looking_up, "skipped"),
     5000214: (_keep_what_was_not_told, "raised"),
+    232000547: (_never_let_the_loop_run, "liveness"),
     232000172: (_believe_every_heartbeat, "lease"),
     230000738: (_take_up_what_is_left, "rewind"),
     230000406: (_try_once_a_second, "liveness"),
