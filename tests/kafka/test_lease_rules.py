@@ -15,6 +15,7 @@ from consumer_coord.consumer.runtime import real_environment
 from consumer_coord.group import requests
 from consumer_coord.group.generation import Generation
 from consumer_coord.net.connection import Connection
+from consumer_coord.net.group_requests import find_coordinator
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.wire import error_codes as codes
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
@@ -77,9 +78,10 @@ async def _alone(kafka: KafkaCluster, group: str, topic: str) -> _Raw:
     """The only member of its group, synced."""
     one = await _open(kafka, group, topic)
     for _ in range(100):
-        # The first coordinator of a fresh cluster takes a moment.
+        # The first coordinator of a fresh cluster takes a moment, from when it is first asked for.
         if await one.join() == codes.NONE:
             break
+        await one.quick.request(find_coordinator(group), timeout_ms=60_000)
         await asyncio.sleep(0.1)
     assert await one.sync() == codes.NONE
     return one

@@ -506,6 +506,8 @@ def test_a_topic_that_is_deleted_and_made_again_has_other_offsets(play: Callable
         # Not fetched until both have their records: partition 0 would end before the offset 5 for a moment.
         both = [TopicPartition(logs.topic, 0), TopicPartition(logs.topic, 1)]
         await plane.pause(both)
+        # librdkafka pauses in a thread of its own, and a fetch may be under way.
+        await nothing_comes(plane, 1.5)
         logs.recreate_topic()
         logs.produce(0, 7)
         logs.produce(1, 3)
