@@ -160,6 +160,11 @@ class Topics:
         partition.leader_epoch += 1
         self._changed(self.by_name[partition.topic])
 
+    def changed_in(self, name: str) -> int:
+        """The version in which a topic was made, changed or deleted last; -1 for one that never was."""
+        topic = self.by_name.get(name)
+        return self.deleted_in.get(name, -1) if topic is None else topic.changed_in
+
     def _changed(self, topic: Topic) -> None:
         self.version += 1
         topic.changed_in = self.version

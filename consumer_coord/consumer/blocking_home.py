@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -37,13 +38,9 @@ class BlockingHome:
     async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
         """Blocks."""
         assert isinstance(pending, concurrent.futures.Future)
-        try:
+        with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             pending.exception(timeout_s)
-        except concurrent.futures.TimeoutError:
-            return False
-        except concurrent.futures.CancelledError:
-            return True
-        return True
+        return pending.done()
 
     async def ring(self, timeout_s: float) -> None:
         """Blocks."""

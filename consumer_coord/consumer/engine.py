@@ -195,7 +195,8 @@ class Engine:
 
     def _slice_s(self) -> float:
         """How long to wait for messages alone: short while an answer of the coordinator's is under way, or near."""
-        near_s = [at - self._home.now() for at in (self.commits.asked_at, self.core.application.hears_at)]
+        moment = self._home.now()
+        near_s = [at - moment for at in (self.commits.asked_at, self.core.application.hears_at)]
         return min([_SLICE_S, *(max(0.0, at) + _ANSWER_SLICE_S for at in near_s if at > -_LONGEST_ANSWER_S)])
 
     async def _wait_for_group(self, slice_s: float) -> None:

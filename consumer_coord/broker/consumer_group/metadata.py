@@ -30,13 +30,7 @@ class MetadataImage:
     def changed_since(self, version: int, names: Iterable[str]) -> bool:
         """Whether some of these topics were made, changed or deleted after a version."""
         topics = self._topics
-        if topics is None or version == topics.version:
-            return False
-        for name in names:
-            topic = topics.by_name.get(name)
-            if (topics.deleted_in.get(name, -1) if topic is None else topic.changed_in) > version:
-                return True
-        return False
+        return topics is not None and any(topics.changed_in(name) > version for name in names)
 
     @property
     def newest_topic_version(self) -> int:
