@@ -157,8 +157,6 @@ class ClassicProtocol:
     def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
         """A commit that waits for a sync fails, because there will be none."""
         self.standing.membership = self.standing.membership.unsubscribe()
-        # An application that subscribes again before the leave is over takes nothing of this membership up again.
-        self._context.assignment.withdraw()
         return self._unsubscribe(deadline)
 
     async def _unsubscribe(self, deadline: Deadline) -> None:

@@ -147,7 +147,10 @@ class ConsumerCoordinator:
         A cancelled call goes on in the background, as those of :meth:`leave_group` and :meth:`close` do.
         """
         if self.protocol.subscribed:
-            await self._to_the_end(self.protocol.unsubscribe(self._deadline(timeout_ms)), "unsubscribe")
+            leaving = self.protocol.unsubscribe(self._deadline(timeout_ms))
+            # An application that subscribes again before the leave is over takes nothing of this membership up again.
+            self.assignment.withdraw()
+            await self._to_the_end(leaving, "unsubscribe")
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
         """The application gave these partitions up (revoked, or lost); thread-safe."""

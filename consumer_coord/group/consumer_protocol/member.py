@@ -160,8 +160,6 @@ class ConsumerMember:
         self._subscription = NOTHING
         # A commit that waits for an epoch waits for nothing now.
         self._ending = True
-        # An application that subscribes again before the leave is over takes nothing of this membership up again.
-        self._with.assignment.withdraw()
         return self._unsubscribe(deadline)
 
     async def _unsubscribe(self, deadline: Deadline) -> None:
