@@ -135,7 +135,7 @@ def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
             unruly=random.choice((0, per_mille, per_mille)),
             reset=reset,
             commit=random.choice((spec.commit, "auto", "auto", "store", "all", "later")),
-            poll_timeout_ms=random.choice((0, 0, 20, 500, 3_000, 12_000)),
+            poll_timeout_ms=random.choice((0, 0, 70, 500, 3_000, 12_000)),
             waits_for_all=random.random() < 0.3,
             batch=random.choice((spec.batch, 1)),
             call_ms=random.choice((0.0, 1.0, 20.0)),
