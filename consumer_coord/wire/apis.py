@@ -90,6 +90,7 @@ class _Apis(Mapping[int, Api]):
 APIS: Mapping[int, Api] = _Apis()
 
 
+@cache
 def api_for(request: type[Struct]) -> Api:
     """The API that a request's class belongs to; :class:`KeyError` for a class that is no request."""
     api = APIS[_KEYS[request.__name__.removesuffix("Request")]]

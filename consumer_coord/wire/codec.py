@@ -7,6 +7,7 @@ a small multiple of it.  Bytes behind a body are ignored: brokers append them, a
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -109,6 +110,7 @@ def _compiled_decoder(message: type[Struct], version: int) -> Decoder:
     return decoder
 
 
+@functools.cache
 def _is_flexible(message: type[Struct], version: int) -> bool:
     spec = message_spec(message)
     if version not in spec.versions:
@@ -137,7 +139,7 @@ def encode_request(message: Struct, version: int, correlation_id: int, client_id
 
 def decode_request_header(frame: bytes) -> RequestHeader:
     """The header of a request of any key and version, known here or not."""
-    return _request_header(frame)[0]
+    return read_request_header(frame)[0]
 
 
 def decode_request(frame: bytes) -> Request:
@@ -147,7 +149,11 @@ def decode_request(frame: bytes) -> Request:
     :class:`~consumer_coord.errors.UnsupportedVersionError` when API key or version are not known here: then
     :func:`decode_request_header` still names the client and the request.
     """
-    header, position = _request_header(frame)
+    return decode_request_behind(*read_request_header(frame), frame)
+
+
+def decode_request_behind(header: RequestHeader, position: int, frame: bytes) -> Request:
+    """The same, of a frame of which :func:`read_request_header` read the header."""
     api = APIS.get(header.api_key)
     if api is None:
         raise UnsupportedVersionError(f"no API with key {header.api_key} is known here")
@@ -226,7 +232,7 @@ def peek_correlation_id(frame: bytes) -> int:
     return correlation_id
 
 
-def _request_header(frame: bytes) -> tuple[RequestHeader, int]:
+def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     """The header without its tags, and the position behind the client id."""
     if len(frame) < _REQUEST_HEADER.size:
         raise MalformedMessageError(f"a request of {len(frame)} bytes has no header")
@@ -251,6 +257,7 @@ def _skip_header_tags(frame: bytes, position: int) -> int:
         raise MalformedMessageError("the data ends within the header") from error
 
 
+@functools.cache
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
     """Flexible responses have header version 1, but ApiVersions: its reader does not know yet what the broker speaks."""
     return message is not ApiVersionsResponse and version in message_spec(message).flexible
