@@ -16,7 +16,6 @@ partitions are lost.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -28,7 +27,6 @@ from consumer_coord.consumer.data_plane import (
     OFFSET_INVALID,
     OFFSET_STORED,
     DataPlane,
-    partition_of_message,
 )
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
@@ -71,10 +69,8 @@ class EngineSettings:
     reset: ResetPolicy
     #: False: :meth:`Engine.store` says what is finished, and not that it was handed out.
     auto_store: bool = True
-    #: True when the data plane has no policy of its own for offsets that are out of range, and tells of them by an event.
-    resets_itself: bool = False
-    #: Whether an event's error says so.
-    is_lapsed: Callable[[Any], bool] = lambda error: False
+    #: Whether an event's error tells of an offset that is out of range; None when the data plane begins again by itself.
+    is_lapsed: Callable[[Any], bool] | None = None
     #: Whether automatic commits are told of, as those of the application are.
     tells_automatic: bool = False
 
@@ -95,7 +91,7 @@ class Engine:
     ) -> None:
         """``told`` gets the outcome of asynchronous commits, ``events`` tells what the data plane wants to be told."""
         self.core = core
-        self.reader = Reader(plane)
+        self.reader = Reader(plane, settings.is_lapsed)
         self.handover = Handover(core, _Holder(self, call))
         self.recreated = RecreatedTopics(core, home, self.reader.handed_out)
         self.commits = AsynchronousCommits(core, home, told, self.recreated)
@@ -140,7 +136,7 @@ class Engine:
             and not core.application.attention
             and not core.rebalancing
             and not self.starting.pending
-            and not self._settings.resets_itself
+            and self._settings.is_lapsed is None
         )
 
     async def gather(self, least: int, most: int, timeout_s: float) -> bool:
@@ -153,7 +149,7 @@ class Engine:
         ends = began + timeout_s
         late = False
         while True:
-            if core.application.attention:
+            if core.application.attention or (reader.lapsed and reader.lapsed.keys() - self.starting.pending):
                 await self.attend()
             else:
                 await reader.ready()
@@ -163,8 +159,6 @@ class Engine:
             await self._wait(most - ready, max(0.0, ends - self._home.now()))
             # Waiting is polling: the application is here.
             core.application.polls += 1
-            if self._settings.resets_itself and reader.ahead:
-                self._look_for_lapsed()
             await self._events()
             if self._home.now() >= ends:
                 if not core.application.attention:
@@ -211,15 +205,6 @@ class Engine:
         left_s = ends - self._home.now()
         if left_s > 0 or slice_s == 0:
             await self._home.ring(max(0.0, left_s))
-
-    def _look_for_lapsed(self) -> None:
-        """Events that say that an offset is out of range: their partitions begin again."""
-        lapsed = [one for one in self.reader.ahead if one.error() is not None and self._settings.is_lapsed(one.error())]
-        if lapsed:
-            for message in lapsed:
-                self.starting.lapsed(partition_of_message(message), message.error().str())
-            self.reader.ahead = deque(one for one in self.reader.ahead if one not in lapsed)
-            self.core.application.rouse()
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
@@ -422,7 +407,7 @@ class Engine:
         """Go on at another position; for a partition that is still to be started, begin there."""
         # Also before a start: what an interrupted call has left of a partition whose offset was out of range is stopped first.
         await self.reader.ready()
-        if partition in self.reader.assigned and partition not in self.starting.pending:
+        if partition in self.reader.assigned and not (partition in self.starting.pending or partition in self.reader.lapsed):
             self._beginnings.pop(partition, None)
             await self.reader.seek(partition, position)
             return

@@ -11,7 +11,7 @@ sought, and wait with it while it is paused or about to be revoked.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from consumer_coord.consumer.data_plane import (
@@ -33,8 +33,10 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 class Reader:
     """The assigned partitions of one consumer.  Used by one caller at a time, who calls :meth:`ready` first."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, is_lapsed: Callable[[Any], bool] | None = None) -> None:
+        """``is_lapsed`` tells events of offsets that are out of range; None when the data plane begins again by itself."""
         self.plane = plane
+        self._is_lapsed = is_lapsed
         #: To hand out, in order.
         self.ahead: deque[Any] = deque()
         #: What the data plane reads, and where it began (or was sought to).
@@ -49,6 +51,8 @@ class Reader:
         self._kept: dict[TopicPartition, list[Any]] = {}
         #: partition -> (offset, leader epoch) behind the last message that arrived; replaced, not changed.
         self.behind: dict[tuple[str, int], tuple[int, int]] = {}
+        #: Read no more because the offset is not in the log, and what the data plane says of it; replaced, not changed.
+        self.lapsed: dict[TopicPartition, str] = {}
         #: Sought, while the data plane may not know of it.
         self._moving: set[TopicPartition] = set()
         #: True while a call to the data plane is under way, and after one that was interrupted.
@@ -70,14 +74,25 @@ class Reader:
     def arrived(self, batch: list[Any]) -> None:
         """The data plane gave these."""
         if batch:
-            behind = self.tracked(batch)
+            behind, lapsed = self.tracked(batch), self.lapsed
             ahead = deque(self.ahead)
-            ahead.extend(batch)
+            if self._is_lapsed is None:
+                ahead.extend(batch)
+            else:
+                out = [one for one in batch if self._tells_lapsed(one)]
+                lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in out}}
+                ahead.extend(one for one in batch if one not in out)
             # No call between: a message that is handed out must not come again from a repair.
-            self.ahead, self.behind = ahead, behind
+            self.ahead, self.behind, self.lapsed = ahead, behind, lapsed
             if self._kept or self.paused or self.frozen:
                 self._keep_back()
         self.unsure = False
+
+    def _tells_lapsed(self, message: Any) -> bool:
+        """Whether a message is the event that a partition's offset is out of range."""
+        if message.error() is None or self._is_lapsed is None or partition_of_message(message) not in self.assigned:
+            return False
+        return self._is_lapsed(message.error())
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages of :attr:`ahead`, which count as handed out from now on."""
@@ -152,8 +167,10 @@ class Reader:
         kept = {partition: messages for partition, messages in self._kept.items() if partition not in partitions}
         behind = {key: at for key, at in self.behind.items() if key not in partitions}
         begun = self._begun - set(partitions)
+        lapsed = {partition: why for partition, why in self.lapsed.items() if partition not in partitions}
         ahead = deque(message for message in self.ahead if not _of(message, partitions)) if self.ahead else self.ahead
-        self.assigned, self.ahead, self._kept, self.behind, self._begun = assigned, ahead, kept, behind, begun
+        self.assigned, self.ahead, self._kept = assigned, ahead, kept
+        self.behind, self._begun, self.lapsed = behind, begun, lapsed
 
     # -- which partitions, from where -----------------------------------------------------------------------------------
 
@@ -237,7 +254,17 @@ class Reader:
         if known := ready & self.assigned.keys():
             self.unsure = True
             await self.plane.resume(known)
+            if self._is_lapsed is not None:
+                # The pause dropped what waited in the data plane, and with it the event that tells that one is read no more.
+                await self._begin_again(known - self.lapsed.keys())
             self.unsure = False
+
+    async def _begin_again(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these anew from where they stand."""
+        here = {partition: self.assigned[partition] for partition in partitions}
+        here.update({one: OffsetAndMetadata(*self.behind[one]) for one in partitions if one in self.behind})
+        await self.plane.unassign(partitions)
+        await self.plane.assign(here)
 
     async def _repair(self) -> None:
         """Put the data plane where we are, whatever an interrupted call has left."""
@@ -256,6 +283,8 @@ class Reader:
             here = began if arrived is None else OffsetAndMetadata(*arrived)
             moved = there.get(partition)
             right = (arrived is None and moved is None) or (moved is not None and moved.offset == here.offset)
+            # An interrupted call may have taken the event that tells that a partition is read no more: it comes again.
+            right = right and (self._is_lapsed is None or partition in self.lapsed)
             if partition not in assigned or partition in self._moving or not right:
                 wrong[partition] = here
         gone = (assigned - self.assigned.keys()) | (assigned & wrong.keys())

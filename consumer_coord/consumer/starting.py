@@ -59,8 +59,6 @@ class Starting:
         self._reader = reader
         self._policy = policy
         self._chosen: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: Whose offset is not in the log, and what the data plane says of it.
-        self._lapsed: dict[TopicPartition, str] = {}
         self._look_up: _LookUp | None = None
         self._retry_at = 0.0
         self._on_committed = on_committed
@@ -77,15 +75,9 @@ class Starting:
         self._chosen.update(positions)
         self._core.application.rouse()
 
-    def lapsed(self, partition: TopicPartition, why: str) -> None:
-        """The data plane reads this one no more: its offset is not in the log."""
-        logger.warning("%s begins again by auto.offset.reset=%s: %s", partition, self._policy.reset, why)
-        self._lapsed[partition] = why
-
     def begun_anew(self, partitions: Collection[TopicPartition]) -> None:
         """These begin with the first record of another topic: no look-up of the former one counts."""
         self.unknown = _without(self.unknown, partitions)
-        self._lapsed = _without(self._lapsed, partitions)
         self.pending -= frozenset(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -93,7 +85,6 @@ class Starting:
         gone = frozenset(partitions)
         self._chosen = _without(self._chosen, gone)
         self.unknown = _without(self.unknown, gone)
-        self._lapsed = _without(self._lapsed, gone)
         self.pending -= gone
         self.declined -= gone
 
@@ -108,14 +99,16 @@ class Starting:
     async def go_on(self, told: Collection[TopicPartition]) -> None:
         """Start what can be started, and look up what is not known; the look-up is not waited for."""
         held = (self._core.assignment.held & frozenset(told)) - self.declined
-        self._lapsed = {partition: why for partition, why in self._lapsed.items() if partition in self._reader.assigned}
         chosen = {partition: at for partition, at in self._chosen.items() if partition in held}
         await self._start(chosen, begun=chosen.keys())
         self._chosen = _without(self._chosen, chosen)
         if self._look_up is not None and self._look_up.pending.done():
             await self._take(self._look_up)
             self._look_up = None
-        self.pending = (held - self._reader.assigned.keys()) | self._lapsed.keys()
+        for partition in self._reader.lapsed.keys() - self.pending:
+            why = self._reader.lapsed[partition]
+            logger.warning("%s begins again by auto.offset.reset=%s: %s", partition, self._policy.reset, why)
+        self.pending = (held - self._reader.assigned.keys()) | self._reader.lapsed.keys()
         wanted = self.pending - self.unknown.keys()
         if wanted and self._look_up is None:
             self._begin(wanted)
@@ -123,7 +116,6 @@ class Starting:
     async def _start(self, positions: Positions, *, begun: Collection[TopicPartition]) -> None:
         """Start them, or start them anew."""
         self.unknown = _without(self.unknown, positions)
-        self._lapsed = _without(self._lapsed, positions)
         fresh = {partition: at for partition, at in positions.items() if partition not in self._reader.assigned}
         again = {partition: at for partition, at in positions.items() if partition in self._reader.assigned}
         await self._reader.start(fresh, begun=[partition for partition in begun if partition in fresh])
@@ -135,7 +127,7 @@ class Starting:
         if left_s > 0:
             self._home.later(left_s, self._core.application.rouse)
             return
-        core, policy, lapsed = self._core, self._policy, wanted & self._lapsed.keys()
+        core, policy, lapsed = self._core, self._policy, wanted & self._reader.lapsed.keys()
         limit_ms = core.config.default_api_timeout_ms
 
         async def look_up() -> Starts:
@@ -173,13 +165,12 @@ class Starting:
             for partition, ownership in look_up.ownerships.items()
             if ownership is not None and now[partition] == ownership
             and look_up.topics[partition] == self._topic_id(partition)
-            and (partition not in self._reader.assigned or partition in self._lapsed)
+            and (partition not in self._reader.assigned or partition in self._reader.lapsed)
         }
         committed = {partition: at for partition, at in found.committed.items() if partition in still}
         reset = {partition: at for partition, at in found.reset.items() if partition in still}
-        self.unknown.update(
-            {partition: self._lapsed.get(partition, why) for partition, why in found.unknown.items() if partition in still}
-        )
+        unknown = {partition: why for partition, why in found.unknown.items() if partition in still}
+        self.unknown.update({partition: self._reader.lapsed.get(partition, why) for partition, why in unknown.items()})
         self._on_committed(committed)
         self._on_reset(reset)
         first = {partition: at for partition, at in found.first.items() if partition in still}

@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_INVALID
 from confluent_kafka import TopicPartition as Row
 
 from assignors.base import Assignor
+from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.librdkafka.plane import native, partition_of
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.environment import Environment
@@ -290,6 +291,7 @@ class MemberProcess:
 
     def _read(self, messages: Sequence[Any]) -> None:
         """What was handed out is processed at once: nothing comes between."""
+        logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
             stint = self._stints.get(partition)
             if stint is None:
@@ -301,6 +303,7 @@ class MemberProcess:
                 start,
                 end,
                 log_start=self._stage.cluster.log_start(partition),
+                present=logs[partition] is self._stage.cluster.log(partition),
                 leased=self.spec.lease,
             )
 

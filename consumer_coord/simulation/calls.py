@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
-from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
@@ -103,7 +102,9 @@ class Calls:
         self._callbacks_s = 0.0
         self._in_callback = 0
         self._inside = 0
-        self._inside_at = 0.0
+        #: When the last poll was entered, and when it was left.
+        self._entered_at = 0.0
+        self._left_at = 0.0
         self._still_s = 0.0
         self._core: ConsumerCoordinator | None = None
         self._max_poll_s = 0.0
@@ -157,12 +158,13 @@ class Calls:
     async def polling(self, call: Coroutine[Any, Any, T]) -> T:
         """Await poll or consume."""
         self._inside += 1
+        self._entered_at = self._process.time()
         self._still_s = self._process.stood_still_s
         try:
             return await call
         finally:
             self._inside -= 1
-            self._inside_at = self._process.time()
+            self._left_at = self._process.time()
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
         """Look at why the member takes its application for one that does not poll."""
@@ -171,11 +173,13 @@ class Calls:
         assert isinstance(protocol, (ClassicProtocol, ConsumerMember))
         witnessed = protocol.session if isinstance(protocol, ClassicProtocol) else protocol
         exceeded = witnessed.poll_interval_exceeded
-        self._inside_at = self._process.time()
+        self._left_at = self._process.time()
 
         async def checked() -> None:
             moment = self._process.time()
-            since_s = 0.0 if self._inside and not self._in_callback else moment - self._inside_at
+            # In the moment in which a poll is entered the member may not have heard of it.
+            polls = self._inside and not self._in_callback and moment > self._entered_at
+            since_s = 0.0 if polls else moment - self._left_at
             # The heartbeat task looks at the count of polls ten times in the interval.
             if since_s < max_poll_s * 0.8 and self._still_s == self._process.stood_still_s and not self._in_callback:
                 self._fail(
@@ -264,14 +268,9 @@ class Calls:
         reading = plane.reading(partition)
         if reading is None:
             return "is taken for read, and the data plane does not know of it"
-        # An application that is slow finds the event that says so behind its messages.
-        if reading.stopped and not plane.tells_of(partition) and not _waits_for(reader.ahead, partition):
+        # The event that says so may be on its way.  A pause drops it; then it comes again after the pause.
+        if reading.stopped and not reading.paused and partition not in reader.lapsed and not plane.tells_of(partition):
             return "is out of range, and its offset is not looked up"
         if reading.paused != (partition in reader.paused or partition in reader.frozen):
             return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
         return None
-
-
-def _waits_for(messages: Iterable[Any], partition: TopicPartition) -> bool:
-    """Whether an event of a partition is among these."""
-    return any(message.error() is not None and partition_of_message(message) == partition for message in messages)

@@ -143,7 +143,8 @@ class Checkers:
                     f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
                 )
         if offset < truth.committed:
-            if truth.committed_by is not stint and not stint.went_back and not stint.forgotten:
+            forgotten = stint.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
+            if truth.committed_by is not stint and not stint.went_back and not forgotten:
                 raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
             self.overtaken += 1
             truth.went_back = True
@@ -275,7 +276,9 @@ class Checkers:
     def _replaced(self, owner: Owner) -> bool:
         """Whether another process joined with the same instance id: it is the same member to the group and takes over at
         once; its predecessor learns of it from its next answer."""
-        return owner.instance_id is not None and any(
+        if owner.instance_id is None:
+            return False
+        return self.consumer_group.has_replaced(owner.member_id, owner.instance_id, owner.generation) or any(
             # The coordinator makes the member id: instance id, hyphen, UUID.
             member_id != owner.member_id and member_id[:-37] == owner.instance_id
             for generation, member_ids in self.joined.items()
@@ -381,8 +384,8 @@ class Checkers:
         stint.position = offset
         truth.covered = max(truth.covered, offset)
 
-    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, leased: bool) -> None:
-        """A member handed out the records from ``start`` up to ``end``."""
+    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
+        """A member handed out the records from ``start`` up to ``end``, of the topic that there is now if ``present``."""
         truth = self._truth(stint.partition)
         name, partition = stint.owner.name, stint.partition
         if stint.ended is not None:
@@ -399,7 +402,7 @@ class Checkers:
                         "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
                     )
         if stint.may_begin:
-            self._notices(stint, start)
+            self._notices(stint, start, present=present)
         if stint.start is None:
             self.starts(stint, start, log_start=log_start)
         elif start != stint.position and partition not in self._deleted:
@@ -413,9 +416,13 @@ class Checkers:
             stint.position = start
         self._processes(stint, end - start)
 
-    def _notices(self, stint: Stint, start: int) -> None:
+    def _notices(self, stint: Stint, start: int, *, present: bool) -> None:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
         truth = self._truth(stint.partition)
+        if present and stint.start is None and stint.owner.reset != "earliest" and stint not in truth.stints:
+            # It looked up where it begins after the topic was made again: what is before that need not be read.
+            truth.covered = max(truth.covered, start)
+            truth.stints.append(stint)
         # It may have fetched it before retention took it.
         is_first = start in truth.log_starts
         if is_first:

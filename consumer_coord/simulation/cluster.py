@@ -153,6 +153,11 @@ class SimulatedCluster:
         if found is not None:
             found.log.delete_before(min(before, found.log.end_offset))
 
+    def log(self, partition: TopicPartition) -> object:
+        """The log that there is now; None when there is no such partition."""
+        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        return None if found is None else found.log
+
     def log_start(self, partition: TopicPartition) -> int:
         """The first offset there is."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)

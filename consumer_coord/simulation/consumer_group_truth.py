@@ -11,7 +11,7 @@ from consumer_coord.wire import consumer_group_records as records
 
 
 class ConsumerGroupTruth:
-    """The records of types 3 and 8 of one group, as they are written."""
+    """The records of types 3, 5 and 8 of one group, as they are written."""
 
     def __init__(
         self,
@@ -29,6 +29,8 @@ class ConsumerGroupTruth:
         self.members: dict[str, tuple[int, int]] = {}
         #: member id -> the last epoch that it had, also after it left: a group that becomes classic goes on from there.
         self.last_epochs: dict[str, int] = {}
+        #: member id -> its instance id, also after it left.
+        self._instances: dict[str, str] = {}
 
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
         """A record; returns what is worth a line of the history.  Raises ValueError for an epoch that does not grow."""
@@ -49,6 +51,10 @@ class ConsumerGroupTruth:
             self.members[decoded.member_id] = (current.member_epoch, current.previous_member_epoch)
             self.last_epochs[decoded.member_id] = current.member_epoch
             return f"member {decoded.member_id} is in epoch {current.member_epoch}, state {current.state}"
+        if isinstance(decoded, records.ConsumerGroupMemberMetadataKey) and decoded.group_id == self._group_id:
+            member = None if value is None else records.decode_value(decoded, value)
+            if isinstance(member, records.ConsumerGroupMemberMetadataValue) and member.instance_id is not None:
+                self._instances[decoded.member_id] = member.instance_id
         return None
 
     def _assigned(self, current: records.ConsumerGroupCurrentMemberAssignmentValue) -> frozenset[TopicPartition]:
@@ -66,6 +72,13 @@ class ConsumerGroupTruth:
             raise ValueError(f"group epoch {self.epoch} is followed by {found.epoch}")
         self.epoch = found.epoch
         return f"group epoch {found.epoch}"
+
+    def has_replaced(self, member_id: str, instance_id: str, epoch: int) -> bool:
+        """Whether another member with this instance id was in the group in that epoch or later."""
+        return any(
+            other != member_id and instance == instance_id and self.last_epochs.get(other, 0) >= epoch
+            for other, instance in self._instances.items()
+        )
 
     def counts(self, member_id: str, epoch: int) -> bool:
         """True when the group counts this member, with an epoch that it may know."""

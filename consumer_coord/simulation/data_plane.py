@@ -55,9 +55,18 @@ class Brokers(Protocol):
 class SimulatedMessage:
     """A record, or an event."""
 
-    __slots__ = ("_epoch", "_error", "_offset", "_partition", "_topic")
+    __slots__ = ("_epoch", "_error", "_offset", "_partition", "_topic", "log")
 
-    def __init__(self, partition: TopicPartition, offset: int, epoch: int = -1, error: KafkaError | None = None) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        epoch: int = -1,
+        error: KafkaError | None = None,
+        log: object = None,
+    ) -> None:
+        #: The log that a record was read from, for checkers: a topic that is made again has another one.
+        self.log = log
         self._topic, self._partition = partition
         self._offset = offset
         self._epoch = epoch
@@ -447,7 +456,7 @@ class SimulatedPlane:
         last = offset
         if offset < end and most > 0:
             last = min(end, offset + most)
-            messages = [SimulatedMessage(partition, number, found.leader_epoch) for number in range(offset, last)]
+            messages = [SimulatedMessage(partition, number, found.leader_epoch, log=log) for number in range(offset, last)]
         eof_at = last if self.config.eof and last == end else -1
         if eof_at >= 0 and eof_at != reading.eof_at:
             messages.append(SimulatedMessage(partition, last, error=KafkaError(KafkaError._PARTITION_EOF)))

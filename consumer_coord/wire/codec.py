@@ -7,7 +7,6 @@ a small multiple of it.  Bytes behind a body are ignored: brokers append them, a
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ T = TypeVar("T")
 
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_flexible: dict[tuple[type[Struct], int], bool] = {}
 _rows_decoders: dict[tuple[type[Struct], int, str], RowsDecoder] = {}
 
 #: Reads api key, version, correlation id and the length of the client id.
@@ -110,13 +110,17 @@ def _compiled_decoder(message: type[Struct], version: int) -> Decoder:
     return decoder
 
 
-@functools.cache
 def _is_flexible(message: type[Struct], version: int) -> bool:
+    """Whether a version of a message is flexible; raises for one that the table does not cover."""
+    found = _flexible.get((message, version))
+    if found is not None:
+        return found
     spec = message_spec(message)
     if version not in spec.versions:
         known = f"{spec.versions.first} to {spec.versions.last}"
         raise UnsupportedVersionError(f"version {version} of {message.__name__} is not known here ({known} are)")
-    return version in spec.flexible
+    found = _flexible[message, version] = version in spec.flexible
+    return found
 
 
 def _truncated(what: str, version: int) -> MalformedMessageError:
@@ -257,7 +261,6 @@ def _skip_header_tags(frame: bytes, position: int) -> int:
         raise MalformedMessageError("the data ends within the header") from error
 
 
-@functools.cache
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
     """Flexible responses have header version 1, but ApiVersions: its reader does not know yet what the broker speaks."""
-    return message is not ApiVersionsResponse and version in message_spec(message).flexible
+    return message is not ApiVersionsResponse and _is_flexible(message, version)

@@ -269,7 +269,7 @@ def _twin(struct_class: type[Struct]) -> type[Any]:
     return twin
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(128)
 def _make_uuid(raw: bytes) -> uuid.UUID:
     """Kept: answers name the same topics again and again."""
     return uuid.UUID(bytes=raw) if any(raw) else ZERO_UUID

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import NoOffsetError
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
-from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
 
 
 @pytest.fixture
@@ -84,6 +84,30 @@ def test_a_duration_begins_again_where_it_says_when_the_offset_is_out_of_range(k
         one.subscribe(["orders"])
         assert len(take(one, 5)) == 5
         one.seek(row(0, 1_000))
+        assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.behaviour(55)
+@pytest.mark.parametrize("between", ["a pause drops it", "an interrupt drops it", "a pause after it arrived"])
+def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, between: str) -> None:
+    """librdkafka tells of it once.  What waits in its queue is dropped by a pause, what a call took by an interrupt."""
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset="by_duration:PT1H") as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 5)) == 5
+        one.seek(row(0, 1_000))
+        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
+        assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
+        if between == "a pause drops it":
+            one.pause([row(0)])
+            one.resume([row(0)])
+        elif between == "an interrupt drops it":
+            one._reader.unsure = True
+        else:
+            one._reader.arrived([event])
+            one.pause([row(0)])
+            assert one.poll(0) is None
+            one.resume([row(0)])
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
 
 

@@ -117,7 +117,7 @@ def test_member_ids_are_random_and_come_from_the_environment() -> None:
         (codes.TOPIC_AUTHORIZATION_FAILED, False, Step.FAIL),
         (codes.UNSUPPORTED_VERSION, True, Step.FAIL),
         (codes.INVALID_REQUEST, False, Step.FAIL),
-        (codes.UNKNOWN_SERVER_ERROR, False, Step.FAIL),
+        (codes.UNKNOWN_SERVER_ERROR, True, Step.BACK_OFF),
         (codes.NETWORK_EXCEPTION, False, Step.BACK_OFF),
     ],
 )

@@ -21,9 +21,9 @@ from consumer_coord.consumer import commits
 from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.reader import Reader
-from consumer_coord.consumer.starting import Starting
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import consumer_protocol, leader
+from consumer_coord.group.answers import Step
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommittedOffsets
@@ -80,6 +80,12 @@ WHAT_IT_WAS = {
     232000115: "a group was converted before its members heard of an assignment, which Kafka takes for what they hold",
     230000529: "retention took records that were fetched already; the checkers missed the beginning of a recreated topic",
     710000448: "a coordinator that could not write kept a deleted topic's commit; the simulation took that for skipped records",
+    261000191: "the event of an offset out of range came in a cancelled poll, and the next one handed it out as a message",
+    263000082: "a member that a conversion had forgotten committed on; the checkers took its owner's next commit for a rewind",
+    263000386: "read to the end by a member that was killed, and its successor began there and had nothing to commit",
+    250000067: "a member looked its beginning up in a topic made again; the checkers took what it read for the former topic's",
+    260000341: "a poll raised at once that a classic group in a rebalance could not become one of the consumer protocol",
+    263000886: "a member left after its application had hung, in the moment of the next poll; the checkers took it for polling",
 }
 
 
@@ -173,10 +179,6 @@ def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commits, "_of_another_topic", lambda topic_ids, before: False)
 
 
-def _go_on_looking_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Starting, "begun_anew", lambda self, partitions: None)
-
-
 def _believe_no_later_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "_MOST_AHEAD", 0)
 
@@ -200,8 +202,8 @@ def _take_up_what_is_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(consumer_protocol.member, "_FAILED_MAX_MS", 1_000)
-    patch.setattr(consumer_protocol.member, "_FAILED_MS", 100)
+    patch.setattr(consumer_protocol.member, "_REFUSED_MAX_MS", 1_000)
+    patch.setattr(consumer_protocol.member, "_REFUSED_MS", 100)
 
 
 def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
@@ -213,6 +215,14 @@ def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PollMarks, "polled", lambda self, polls: False)
 
 
+def _hand_out_what_lapsed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reader, "_tells_lapsed", lambda self, message: False)
+
+
+def _raise_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(consumer_protocol.answers.JOIN, error_codes.UNKNOWN_SERVER_ERROR, Step.FAIL)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -222,12 +232,13 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     500000045: (_judge_by_the_leaders_protocol, "plans"),
     710001038: (_look_only_at_what_is_ahead, "fencing"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
-    710001203: (_go_on_looking_up, "skipped"),
     5000214: (_keep_what_was_not_told, "raised"),
     232000547: (_never_let_the_loop_run, "liveness"),
     232000172: (_believe_every_heartbeat, "lease"),
     230000738: (_take_up_what_is_left, "rewind"),
     230000406: (_try_once_a_second, "liveness"),
+    261000191: (_hand_out_what_lapsed, "stranded"),
+    260000341: (_raise_at_once, "raised"),
     731000240: (_believe_no_later_generation, "handover"),
 }
 

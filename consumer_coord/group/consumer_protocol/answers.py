@@ -1,7 +1,8 @@
 """What an error code in an answer to ConsumerGroupHeartbeat asks a member to do, as a table.  Pure.
 
-It follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with one difference: an instance id that
-is not released yet is waited for, because its former holder's session ends.
+It follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences: an instance id that
+is not released yet is waited for, because its former holder's session ends; and so is an error that the broker has no name
+for, because it may pass (a classic group in a rebalance that cannot become one of this protocol just now).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ HEARTBEAT = {
     codes.NOT_COORDINATOR: Step.REDISCOVER,
     codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,
     codes.UNRELEASED_INSTANCE_ID: Step.BACK_OFF,
+    codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
     # The group may be gone: deleted by an operator, or with its last member.
     codes.GROUP_ID_NOT_FOUND: Step.LOSE_GENERATION,
     codes.UNKNOWN_MEMBER_ID: Step.LOSE_GENERATION,

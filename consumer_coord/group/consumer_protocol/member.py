@@ -47,9 +47,9 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse
 
-#: After an error of the coordinator's own it is asked again after so long, and then ever later.
-_FAILED_MS = 1_000
-_FAILED_MAX_MS = 30_000
+#: A join that the coordinator refused by an error of its own is tried again after so long, and then ever later.
+_REFUSED_MS = 1_000
+_REFUSED_MAX_MS = 30_000
 
 
 class ConsumerMember:
@@ -80,7 +80,7 @@ class ConsumerMember:
         self._pace = Pace(40, 20)
         self._join_pace = Pace(10, 4)
         #: Each try to join a classic group in its first rebalance fails, and makes its members join again: let them finish.
-        self._after_failure = Backoff(_FAILED_MS, _FAILED_MAX_MS, cluster.backoff.random)
+        self._after_refusal = Backoff(_REFUSED_MS, _REFUSED_MAX_MS, cluster.backoff.random)
         self._driver: asyncio.Task[None] | None = None
         self._former_driver: asyncio.Task[None] | None = None
         self._acknowledging: asyncio.Task[None] | None = None
@@ -242,13 +242,14 @@ class ConsumerMember:
             except (RetriableError, MalformedMessageError) as error:
                 self._speaking.everything = True
                 self._note_obstacle(str(error))
-                self._schedule.failed(self._with.cluster.backoff.ms(retries))
+                refused = isinstance(error, RetriableError) and error.code == codes.UNKNOWN_SERVER_ERROR
+                refused = refused and self._state is State.JOINING
+                self._schedule.failed((self._after_refusal if refused else self._with.cluster.backoff).ms(retries))
                 retries += 1
             except CoordinatorError as error:
                 await self._fail(error)
                 # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
-                backoff = self._after_failure if error.code == codes.UNKNOWN_SERVER_ERROR else self._with.cluster.backoff
-                self._schedule.failed(backoff.ms(retries))
+                self._schedule.failed(self._with.cluster.backoff.ms(retries))
                 retries += 1
 
     def _next_look(self) -> tuple[Callable[[], bool], Deadline | None]:
