@@ -308,10 +308,10 @@ class Reader:
         Partitions that begin at a committed offset and had no message yet are left out.
         """
         wanted = sorted(self.assigned.keys() & set(partitions))
-        if not wanted:
-            return {}
-        found = await self.plane.positions(wanted)
         waiting = self._first_waiting()
+        # What was begun again behind the last message has no position in the data plane before the next one.
+        unknown = [partition for partition in wanted if partition not in waiting and partition not in self.behind]
+        found = await self.plane.positions(unknown) if unknown else {}
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition in wanted:
             message = waiting.get(partition)
@@ -320,6 +320,8 @@ class Reader:
                 at = before(message)
                 if at.offset != began.offset or partition in self._begun:
                     positions[partition] = at
+            elif partition in self.behind:
+                positions[partition] = OffsetAndMetadata(*self.behind[partition])
             elif partition in found:
                 positions[partition] = found[partition]
             elif partition in self._begun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -353,6 +353,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         """The reader."""
 
         assigned = started
+        lapsed: ClassVar[dict[TopicPartition, str]] = {}
 
         async def start(self, positions: Any, **_: Any) -> None:
             started.update(positions)

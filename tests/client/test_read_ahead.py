@@ -12,6 +12,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.errors import WakeupError
+from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
 
 COUNT = 60
@@ -63,6 +64,17 @@ def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> N
         assert _positions(one) == _next_offsets(messages)
         messages += one.consume(10, 5)
         assert _positions(one) == _next_offsets(messages), "consume goes on where poll ended"
+
+
+def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 2 * COUNT)) == 2 * COUNT
+        # What an interrupt leaves between the two halves of a call.
+        one._reader.unsure = True
+        one._librdkafka.unassign([PartitionOf("orders", 0)])
+        one.commit(asynchronous=False)
+        assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}
 
 
 def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,15 @@ from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.consumer import commits
 from consumer_coord.consumer.async_home import AsyncHome
-from consumer_coord.consumer.data_plane import partition_of_message
+from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.reader import Reader
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import consumer_protocol, leader
 from consumer_coord.group.answers import Step
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.committed_offsets import CommittedOffsets, OffsetAndMetadata
+from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.failures import Failures
 from consumer_coord.group.leader import ClusterView, GroupView
@@ -86,6 +87,8 @@ WHAT_IT_WAS = {
     250000067: "a member looked its beginning up in a topic made again; the checkers took what it read for the former topic's",
     260000341: "a poll raised at once that a classic group in a rebalance could not become one of the consumer protocol",
     263000886: "a member left after its application had hung, in the moment of the next poll; the checkers took it for polling",
+    265000112: "unsubscribing, a member acknowledged what it gave up while a commit of it waited, which then came too late",
+    265000340: "a partition that was begun again behind its last message was committed where it had been sought to before",
 }
 
 
@@ -223,6 +226,26 @@ def _raise_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(consumer_protocol.answers.JOIN, error_codes.UNKNOWN_SERVER_ERROR, Step.FAIL)
 
 
+def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
+    released = ConsumerMember.released
+
+    def forgetful(self: ConsumerMember, partitions: frozenset[TopicPartition]) -> None:
+        if not self._marks.leaving:
+            released(self, partitions)
+
+    patch.setattr(ConsumerMember, "released", forgetful)
+
+
+def _ask_the_data_plane_alone(patch: pytest.MonkeyPatch) -> None:
+    async def positions(self: Reader, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = await self.plane.positions(self.assigned.keys() & set(partitions))
+        waiting = {partition_of_message(message): before(message) for message in reversed(self.ahead)}
+        begun = {partition: self.assigned[partition] for partition in self._begun}
+        return {partition: at for partition, at in {**begun, **found, **waiting}.items() if partition in set(partitions)}
+
+    patch.setattr(Reader, "positions", positions)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -239,6 +262,8 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     230000406: (_try_once_a_second, "liveness"),
     261000191: (_hand_out_what_lapsed, "stranded"),
     260000341: (_raise_at_once, "raised"),
+    265000112: (_name_no_more_what_was_given_up, "fencing"),
+    265000340: (_ask_the_data_plane_alone, "liveness"),
     731000240: (_believe_no_later_generation, "handover"),
 }
 

@@ -185,11 +185,14 @@ class ConsumerMember:
         self._join()
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
-        """The application gave these up: acknowledge it when commits of them have been answered."""
-        if not partitions or self._marks.leaving or not self._state.in_group:
-            return
-        self._holdings.giving_up |= partitions
-        if self._acknowledging is None or self._acknowledging.done():
+        """The application gave these up: acknowledge it when commits of them have been answered, and not before a leave."""
+        if partitions and self._state.in_group:
+            self._holdings.giving_up |= partitions
+            if not self._marks.leaving:
+                self._begin_acknowledging()
+
+    def _begin_acknowledging(self) -> None:
+        if self._holdings.giving_up and (self._acknowledging is None or self._acknowledging.done()):
             self._acknowledging = self._with.tasks.spawn(self._acknowledge(), "acknowledge")
 
     def prepare_to_leave(self, polls: int) -> None:
@@ -483,6 +486,7 @@ class ConsumerMember:
             if self._state is State.RECONCILING:
                 # What it gave up meanwhile it takes up again, or acknowledges.
                 self._holdings.look()
+                self._begin_acknowledging()
                 self._with.application.call_attention()
                 self._advance()
 
