@@ -15,7 +15,13 @@ from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.requests.served import SERVED, error_response
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.codec import Request, decode_request, decode_request_header, encode_response
+from consumer_coord.wire.codec import (
+    Request,
+    decode_request_behind,
+    decode_request_header,
+    encode_response,
+    read_request_header,
+)
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsResponse
 
 _METADATA = 3
@@ -70,13 +76,13 @@ class KafkaApis:
 
     def _decode(self, frame: bytes) -> Request | None:
         """The request in a frame, None for an ApiVersions request of a version that is not served."""
-        header = decode_request_header(frame)
+        header, position = read_request_header(frame)
         served = SERVED.get(header.api_key)
         if served is None or not served.min_version <= header.version <= served.max_version:
             if header.api_key == _API_VERSIONS:
                 return None
             raise UnsupportedVersionError(f"this broker does not serve API {header.api_key} in version {header.version}")
-        return decode_request(frame)
+        return decode_request_behind(header, position, frame)
 
     async def _answer(self, request: Request, client: ClientConnection) -> bytes | None:
         cluster = self.node.cluster

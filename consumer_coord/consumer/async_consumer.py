@@ -188,7 +188,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _between_slices(self) -> None:
         """Call what there is to tell, and let other tasks have a turn."""
         await self._tell_events()
-        if await self._turns.pass_on():
+        if self._turns.waited_for and await self._turns.pass_on():
             # Whatever the others did: look before anything is handed out.
             self._core.application.attention = True
 

@@ -15,20 +15,31 @@ T = TypeVar("T")
 
 
 class LoopBell:
-    """In place of the coordinator's bell for threads."""
+    """In place of the coordinator's bell for threads; one task waits for it at a time."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Ring."""
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        """Ring, in the loop's next turn: what rouses the application goes on before it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._loop.call_soon(_end, waiting)
 
     async def wait(self, timeout_s: float) -> None:
         """Until it rings, at most ``timeout_s``."""
-        self._waiting = asyncio.get_running_loop().create_future()
-        await asyncio.wait({self._waiting}, timeout=timeout_s)
+        waiting = self._waiting = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, _end, waiting)
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class AsyncHome:

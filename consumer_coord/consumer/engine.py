@@ -189,9 +189,12 @@ class Engine:
 
     def _slice_s(self) -> float:
         """How long to wait for messages alone: short while an answer of the coordinator's is under way, or near."""
-        moment = self._home.now()
-        near_s = [at - moment for at in (self.commits.asked_at, self.core.application.hears_at)]
-        return min([_SLICE_S, *(max(0.0, at) + _ANSWER_SLICE_S for at in near_s if at > -_LONGEST_ANSWER_S)])
+        moment, slice_s = self._home.now(), _SLICE_S
+        for at in (self.commits.asked_at, self.core.application.hears_at):
+            near_s = at - moment
+            if -_LONGEST_ANSWER_S < near_s < slice_s:
+                slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
+        return slice_s
 
     async def _wait_for_group(self, slice_s: float) -> None:
         """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""

@@ -18,6 +18,11 @@ class TaskTurns:
         """True while a task has the turn."""
         return self._lock.locked()
 
+    @property
+    def waited_for(self) -> bool:
+        """True while tasks wait for the turn."""
+        return self._waiting > 0
+
     async def take(self, holder: object) -> None:
         """Wait for the turn; ``holder`` stands for the call that takes it."""
         self._waiting += 1

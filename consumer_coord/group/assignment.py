@@ -65,6 +65,8 @@ class AssignmentState:
         self._target = Target()
         self._seen = 0
         self._held: dict[TopicPartition, _Holding] = {}
+        #: Those of them that are not lost; replaced, not changed.
+        self._present = NO_PARTITIONS
         #: What the application let go of and the group does not know of yet, by ownership: commits for it are still good.
         self._let_go: dict[TopicPartition, int] = {}
         self._ownerships = 0
@@ -90,6 +92,7 @@ class AssignmentState:
             self._let_go.clear()
             for holding in self._held.values():
                 holding.lost = True
+            self._present = NO_PARTITIONS
             self._target = Target(self._target.number + 1)
             self._seen = self._target.number
             self._revoke_all = False
@@ -98,9 +101,8 @@ class AssignmentState:
     def withdraw(self) -> None:
         """The member leaves: what the application does not hold now it is not to take up, whatever comes meanwhile."""
         with self._lock:
-            held = frozenset(partition for partition, holding in self._held.items() if not holding.lost)
             self._target = attrs.evolve(
-                self._target, number=self._target.number + 1, partitions=self._target.partitions & held
+                self._target, number=self._target.number + 1, partitions=self._target.partitions & self._present
             )
             self._seen = self._target.number
 
@@ -112,7 +114,7 @@ class AssignmentState:
                 self._target, number=self._target.number + 1, partitions=frozenset(self._target.partitions & self._held.keys())
             )
             self._revoke_all = True
-            return all(holding.lost for holding in self._held.values())
+            return not self._present
 
     def narrow(self, topics: frozenset[str]) -> None:
         """Cooperative: partitions of topics that are no longer subscribed are not wanted any more."""
@@ -130,18 +132,13 @@ class AssignmentState:
         with self._lock:
             if self._revoke_all:
                 return NO_PARTITIONS
-            held = frozenset(partition for partition, holding in self._held.items() if not holding.lost)
-            return held | self._target.partitions
+            return self._present | self._target.partitions
 
     @property
     def to_revoke(self) -> frozenset[TopicPartition]:
         """What is held and not lost, and wanted back by the group."""
         with self._lock:
-            return frozenset(
-                partition
-                for partition, holding in self._held.items()
-                if not holding.lost and (self._revoke_all or partition not in self._target.partitions)
-            )
+            return self._present if self._revoke_all else self._present - self._target.partitions
 
     def given_up(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """JoinGroup tells the group what is held; partitions revoked before (None: all of them) may have another owner now."""
@@ -153,7 +150,7 @@ class AssignmentState:
     def any_lost(self) -> bool:
         """True while the application has not looked at a loss yet."""
         with self._lock:
-            return any(holding.lost for holding in self._held.values())
+            return len(self._present) < len(self._held)
 
     # -- the application's side -------------------------------------------------------------------------------------
 
@@ -169,18 +166,11 @@ class AssignmentState:
             return self._change()
 
     def _change(self) -> Change:
-        target = self._target
-        lost = frozenset(partition for partition, holding in self._held.items() if holding.lost)
-        current = self._held.keys() - lost
+        target, current = self._target, self._present
+        lost = NO_PARTITIONS if len(current) == len(self._held) else frozenset(self._held.keys() - current)
         if self._revoke_all:
-            return Change(target, lost, frozenset(current), NO_PARTITIONS, False)
-        return Change(
-            target,
-            lost,
-            frozenset(current - target.partitions),
-            frozenset(target.partitions - current),
-            self._seen != target.number,
-        )
+            return Change(target, lost, current, NO_PARTITIONS, False)
+        return Change(target, lost, current - target.partitions, target.partitions - current, self._seen != target.number)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """The application gave these up, lost ones included; returns those that were not lost."""
@@ -191,6 +181,7 @@ class AssignmentState:
                 if holding is not None and not holding.lost:
                     released.add(partition)
                     self._let_go[partition] = holding.ownership
+            self._present -= released
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
@@ -203,13 +194,13 @@ class AssignmentState:
             for partition in sorted(taken):
                 self._ownerships += 1
                 self._held[partition] = _Holding(self._ownerships)
+            self._present |= taken
             return frozenset(taken)
 
     @property
     def held(self) -> frozenset[TopicPartition]:
         """What the application holds now, lost partitions not included."""
-        with self._lock:
-            return frozenset(partition for partition, holding in self._held.items() if not holding.lost)
+        return self._present
 
     def ownership(self, partition: TopicPartition) -> int | None:
         """The ownership under which a partition is held, None when it is not held or was lost."""

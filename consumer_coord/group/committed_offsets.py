@@ -330,7 +330,7 @@ class CommittedOffsets:
             why = "the partition was lost or given up since the offset was read"
         if refused:
             self._metrics.record("commit-refused")
-        for partition in refused:
+        for partition in sorted(refused):
             self._complete(
                 tickets,
                 partition,

@@ -142,14 +142,13 @@ TRANSITIONS: Mapping[MemberEvent, Mapping[State, State]] = {
 #: Events that end the generation: the partitions are lost, and nothing more is committed under it.
 LOSES_PARTITIONS = frozenset({MemberEvent.LOSE, MemberEvent.LEAVE, MemberEvent.POLL_TIMEOUT, MemberEvent.CRASH})
 
+# Looked up by identity: tuples, since the hash of an Enum is a call of Python's.
 #: In these states a join is under way.
-_REBALANCING = frozenset(
-    {MemberState.PREPARING_JOIN, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE}
-)
+_REBALANCING = (MemberState.PREPARING_JOIN, MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
 #: In these states it is too late to hold the join.
-_PAST_HOLD = frozenset({MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE})
+_PAST_HOLD = (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
 #: With these intents there is a subscription, and a reason to rejoin is kept until it can be followed.
-_SUBSCRIBED = frozenset({Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE})
+_SUBSCRIBED = (Intent.SUBSCRIBED, Intent.SILENT, Intent.ABOUT_TO_LEAVE)
 #: With these no rebalance is completed any more.
 _ENDING = frozenset({Intent.LEAVING, Intent.CLOSING, Intent.CLOSED})
 #: With these the next poll changes the intent.

@@ -52,8 +52,7 @@ class PollTimes:
             return
         bucket = self._bucket
         if began - bucket.since > _BUCKET_S:
-            recent = tuple(one for one in self._past if one.since > began - _WINDOW_S)
-            self._past = (*recent, bucket) if bucket.polls else recent
+            self._past = (*self._since(began - _WINDOW_S), bucket) if bucket.polls else self._since(began - _WINDOW_S)
             bucket = self._bucket = _Bucket(began)
         between_s = began - before
         bucket.polls += polls
@@ -61,6 +60,13 @@ class PollTimes:
         bucket.idle_s += idle_s
         if between_s > bucket.longest_s * polls:
             bucket.longest_s = between_s / polls
+
+    def _since(self, oldest: float) -> tuple[_Bucket, ...]:
+        """Past seconds that began after ``oldest``; they stand in order."""
+        past, first = self._past, 0
+        while first < len(past) and past[first].since <= oldest:
+            first += 1
+        return past[first:]
 
     @property
     def last_at(self) -> float | None:

@@ -204,10 +204,14 @@ class Connection:
             message = message.build(version)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                # First come, first served: no request overtakes another because a session ends.
-                async with self._gate:
-                    await self._renew_session()
-                    answer = self._send(message, version, functools.partial(decode, version), client_id)
+                reads = functools.partial(decode, version)
+                if self._authenticator is None:
+                    answer = self._send(message, version, reads, client_id)
+                else:
+                    # First come, first served: no request overtakes another because a session ends.
+                    async with self._gate:
+                        await self._renew_session()
+                        answer = self._send(message, version, reads, client_id)
                 response = await answer
                 self.proven = True
                 return response

@@ -165,16 +165,14 @@ class SimulatedCluster:
 
     def reached(self, partition: TopicPartition, host: str) -> Found | None:
         """See :class:`~consumer_coord.simulation.data_plane.Brokers`."""
-        found = self.kafka.topics.partition(partition.topic, partition.partition)
+        found = self.kafka.topics.partition(*partition)
         if found is None or found.leader == NO_LEADER:
             return None
         # A broker's id is its place among the nodes.
-        node = self.kafka.node(found.leader)
-        if not node.up or self.processes[found.leader].frozen:
+        node = self.kafka.nodes[found.leader]
+        if not node.up or self.processes[found.leader].frozen or not self.network.passes_both_ways(host, node.host):
             return None
-        if not self.network.passes(host, node.host) or not self.network.passes(node.host, host):
-            return None
-        return Found(found.log, found.leader_epoch)
+        return found
 
     def end_offset(self, partition: TopicPartition) -> int | None:
         """How many records there are; None when there is no such partition."""

@@ -32,11 +32,14 @@ _RETRY_S = 0.4
 _UNKNOWN_TOPIC_S = 1.0
 
 
-class Found(NamedTuple):
+class Found(Protocol):
     """A partition as its leader has it at a moment."""
 
-    log: PartitionLog
-    leader_epoch: int
+    @property
+    def log(self) -> PartitionLog: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
 
 
 class Brokers(Protocol):
@@ -406,12 +409,13 @@ class SimulatedPlane:
         room = self.config.queued - len(self._queue)
         if room <= 0:
             return
-        wanted = [
-            (reading, reading.version)
-            for reading in self._readings.values()
-            if not reading.paused and not reading.stopped and reading.known_at <= moment
-        ]
-        if later := [reading.known_at for reading in self._readings.values() if reading.known_at > moment]:
+        wanted, later = [], []
+        for reading in self._readings.values():
+            if reading.known_at > moment:
+                later.append(reading.known_at)
+            elif not reading.paused and not reading.stopped:
+                wanted.append((reading, reading.version))
+        if later:
             self._look_soon(min(later) - moment + 0.001)
         if wanted:
             self._asking = True
@@ -423,10 +427,11 @@ class SimulatedPlane:
         answers: list[_Answer] = []
         retry = False
         self._random.shuffle(wanted)
+        reached, host, batch = self._brokers.reached, self._process.name, self.config.batch
         for reading, version in wanted:
-            found = self._brokers.reached(reading.partition, self._process.name)
+            found = reached(reading.partition, host)
             if found is not None:
-                answer = self._read(reading, version, found, min(room, self.config.batch))
+                answer = self._read(reading, version, found, min(room, batch))
                 room -= len(answer.messages)
                 answers.append(answer)
                 continue
@@ -437,21 +442,25 @@ class SimulatedPlane:
     def _read(self, reading: Reading, version: int, found: Found, most: int) -> _Answer:
         """Records of one partition, or what is told instead."""
         partition, log, offset = reading.partition, found.log, reading.next
+        first, end = log.log_start_offset, log.end_offset
         if offset == OFFSET_BEGINNING:
-            offset = log.log_start_offset
+            offset = first
         elif offset == OFFSET_END:
-            offset = log.end_offset
-        elif not log.log_start_offset <= offset <= log.end_offset:
+            offset = end
+        elif not first <= offset <= end:
             if self.config.reset == "error":
                 error = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"{partition}: {offset} is out of range")
                 return _Answer(reading, version, [SimulatedMessage(partition, offset, error=error)], stopped=True)
-            offset = log.log_start_offset if self.config.reset == "earliest" else log.end_offset
-        last = min(log.end_offset, offset + max(0, most))
-        messages = [SimulatedMessage(partition, number, found.leader_epoch, log=log) for number in range(offset, last)]
-        eof_at = last if self.config.eof and last == log.end_offset else -1
+            offset = first if self.config.reset == "earliest" else end
+        messages = []
+        last = offset
+        if offset < end and most > 0:
+            last = min(end, offset + most)
+            messages = [SimulatedMessage(partition, number, found.leader_epoch, log=log) for number in range(offset, last)]
+        eof_at = last if self.config.eof and last == end else -1
         if eof_at >= 0 and eof_at != reading.eof_at:
             messages.append(SimulatedMessage(partition, last, error=KafkaError(KafkaError._PARTITION_EOF)))
-        return _Answer(reading, version, messages, next=last, eof_at=eof_at)
+        return _Answer(reading, version, messages, last, eof_at)
 
     def _arrived(self, answers: list[_Answer], retry: bool) -> None:
         self._asking = False

@@ -17,6 +17,7 @@ import abc
 import asyncio
 import contextvars
 import heapq
+import itertools
 import random
 import threading
 import weakref
@@ -120,7 +121,9 @@ class Handle(_Slots, asyncio.Handle):
         self._repr = self._source_traceback = None
 
 
-class _Timer(_Slots, asyncio.TimerHandle):
+class Timer(_Slots, asyncio.TimerHandle):
+    """asyncio's, likewise."""
+
     __slots__ = ()
     _when: float
     #: True while it stands in the heap: ``cancel()`` then tells the loop.
@@ -128,12 +131,14 @@ class _Timer(_Slots, asyncio.TimerHandle):
 
     def __init__(
         self,
+        loop: VirtualTimeLoop,
         when: float,
         callback: Callable[..., object],
         args: Any,
         home: asyncio.AbstractEventLoop,
         context: contextvars.Context | None,
     ) -> None:
+        """Set on ``loop``, for it or for a process on it (``home``)."""
         self._when = when
         self._callback = callback
         self._args = args
@@ -142,6 +147,7 @@ class _Timer(_Slots, asyncio.TimerHandle):
         self._cancelled = False
         self._scheduled = True
         self._repr = self._source_traceback = None
+        heapq.heappush(loop.timers, (when, next(loop.numbers), self))
 
     def cancel(self) -> None:
         if not self._cancelled:
@@ -178,6 +184,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     of the seed for the program's use; the loop itself draws nothing from it.
     """
 
+    #: Never in debug mode.  asyncio asks for every future: ``bool()`` is False, and takes no Python frame.
+    get_debug = bool
+
     # The base class's own.
     _closed: bool
     _stopping: bool
@@ -193,10 +202,13 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.max_steps = max_steps
         #: What a callback or a task that is never awaited raised, as the exception handler got it.
         self.errors: list[dict[str, Any]] = []
-        self._now = 0.0
-        self._timers: list[tuple[float, int, _Timer]] = []
+        #: What :meth:`time` returns, for those who set timers: that counts for no reading of the clock.
+        self.moment = 0.0
+        #: A heap.
+        self.timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
-        self._numbers = 0
+        #: Numbers of timers, futures and tasks.
+        self.numbers = itertools.count(1)
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
         #: How often the clock was read since the last look at the limits.
@@ -212,8 +224,8 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """Virtual seconds since the loop was made."""
         self._clock_reads += 1
         if self._clock_reads > MAX_CLOCK_READS:
-            raise LimitError(f"the clock was read {MAX_CLOCK_READS} times at {self._now:.3f} s without a suspension")
-        return self._now
+            raise LimitError(f"the clock was read {MAX_CLOCK_READS} times at {self.moment:.3f} s without a suspension")
+        return self.moment
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
@@ -245,27 +257,13 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """As asyncio's; timers of one moment fire in the order in which they were set."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        return self.at(self, when, callback, args, context)
-
-    def at(
-        self,
-        home: asyncio.AbstractEventLoop,
-        when: float,
-        callback: Callable[..., object],
-        args: Any,
-        context: contextvars.Context | None,
-    ) -> asyncio.TimerHandle:
-        """Set a timer of this loop, or of a process on it."""
-        timer = _Timer(when, callback, args, home, context)
-        self._numbers = number = self._numbers + 1
-        heapq.heappush(self._timers, (when, number, timer))
-        return timer
+        return Timer(self, when, callback, args, self, context)
 
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.moment + delay, callback, *args, context=context)
 
     def requeue(self, handles: Sequence[asyncio.Handle]) -> None:
         """What a process put off while it stood still is ready now, in the order in which it became so."""
@@ -273,9 +271,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._cancelled_timers += 1
-        if self._cancelled_timers > _SWEEP_AT and self._cancelled_timers * 2 > len(self._timers):
-            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
-            heapq.heapify(self._timers)
+        if self._cancelled_timers > _SWEEP_AT and self._cancelled_timers * 2 > len(self.timers):
+            self.timers[:] = [entry for entry in self.timers if not entry[2]._cancelled]
+            heapq.heapify(self.timers)
             self._cancelled_timers = 0
 
     def _run_once(self) -> None:
@@ -285,16 +283,19 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         has to be looked at.
         """
         queue = self.queue
+        take = queue.popleft
         running: Any = self
         try:
             while not self._stopping:
                 if not queue:
                     self._jump()
                 # What is ready now; the limits are looked at in between, lest callbacks that only make more of them go on.
-                count = min(len(queue), _STEPS_BETWEEN_LOOKS)
+                count = len(queue)
+                if count > _STEPS_BETWEEN_LOOKS:
+                    count = _STEPS_BETWEEN_LOOKS
                 self.steps += count
                 for _ in range(count):
-                    handle = queue.popleft()
+                    handle = take()
                     home = handle._loop
                     if home is not running:
                         if home is not self and home.halted:
@@ -313,34 +314,34 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                 reads, self._clock_reads = self._clock_reads, 0
                 if reads > MAX_CLOCK_READS:
                     # Told to a callback as well, which may have passed it over.
-                    raise LimitError(f"the clock was read {reads} times at {self._now:.3f} s without a suspension")
+                    raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
                 if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
                     raise LimitError(
-                        f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self._now:.3f} s without time passing:\n{self.leaks()}"
+                        f"{MAX_STEPS_PER_MOMENT} callbacks ran at {self.moment:.3f} s without time passing:\n{self.leaks()}"
                     )
                 if self.max_steps is not None and self.steps > self.max_steps:
-                    raise LimitError(f"more than {self.max_steps} steps at {self._now:.3f} s")
+                    raise LimitError(f"more than {self.max_steps} steps at {self.moment:.3f} s")
         finally:
             if running is not self:
                 events._set_running_loop(self)
 
     def _jump(self) -> None:
-        timers, pop = self._timers, heapq.heappop
+        timers, pop = self.timers, heapq.heappop
         while timers and timers[0][2]._cancelled:
             pop(timers)
             self._cancelled_timers -= 1
         if not timers:
             if self._stopping:
                 return
-            raise DeadlockError(f"at {self._now:.3f} s nothing is ready and no timer is set:\n{self.leaks()}")
+            raise DeadlockError(f"at {self.moment:.3f} s nothing is ready and no timer is set:\n{self.leaks()}")
         moment = timers[0][0]
-        if moment > self._now:
+        if moment > self.moment:
             if moment > self.max_time_s:
                 raise LimitError(f"virtual time passed {self.max_time_s:.0f} s:\n{self.leaks()}")
-            self._now = moment
+            self.moment = moment
             self._moment_began_at_step = self.steps
         else:
-            moment = self._now
+            moment = self.moment
         append = self.queue.append
         while timers and timers[0][0] <= moment:
             handle = pop(timers)[2]
@@ -359,7 +360,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def future_of(self, home: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
         """A future of this loop, or of a process on it."""
         future = _Future(loop=home)
-        future.number = self._numbers = self._numbers + 1
+        future.number = next(self.numbers)
         return future
 
     def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
@@ -372,9 +373,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self, home: asyncio.AbstractEventLoop, coro: Any, name: object, context: contextvars.Context | None
     ) -> asyncio.Task[Any]:
         """A task of this loop, or of a process on it."""
-        self._numbers += 1
-        label = f"Task-{self._numbers}" if name is None else str(name)
-        task = _Task(self._numbers, coro, loop=home, name=label, context=context)
+        number = next(self.numbers)
+        label = f"Task-{number}" if name is None else str(name)
+        task = _Task(number, coro, loop=home, name=label, context=context)
         self._tasks.add(task)
         return task
 
@@ -419,7 +420,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         current = asyncio.current_task(self) if self.is_running() else None
         loops = [self, *(process for process in self.processes if not process.dead)]
         tasks = sorted((task for loop in loops for task in self.tasks_of(loop) if task is not current), key=hash)
-        timers = sorted(entry for entry in self._timers if not entry[2]._cancelled and entry[2]._loop in loops)
+        timers = sorted(entry for entry in self.timers if not entry[2]._cancelled and entry[2]._loop in loops)
         return Leaks(
             tuple(f"{task.get_name()} {_waits_at(task)}" for task in tasks),
             tuple(f"at {when:.3f} s: {_name(timer)}" for when, _, timer in timers),
@@ -439,7 +440,7 @@ def _waits_at(task: asyncio.Task[Any]) -> str:
     return "in " + " > ".join(places) if places else "finished"
 
 
-def _name(timer: _Timer) -> str:
+def _name(timer: Timer) -> str:
     return str(getattr(timer._callback, "__qualname__", timer._callback))
 
 

@@ -70,6 +70,8 @@ class SimulatedNetwork:
         #: Called with (client host, server host, the request, its answer) when a server has answered.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
+        #: How many :meth:`block` are not undone, of all links.
+        self._blocks = 0
         self._links: dict[tuple[str, str], _Link] = {}
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
         self._connections: dict[_Connection, None] = {}
@@ -94,11 +96,14 @@ class SimulatedNetwork:
     def block(self, source: str, target: str) -> None:
         """Nothing gets from ``source`` to ``target`` until :meth:`unblock`; counts, if done twice."""
         self._link(source, target).blocked += 1
+        self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
         """Undo one :meth:`block`; what was held back is sent again."""
         link = self._link(source, target)
-        link.blocked = max(0, link.blocked - 1)
+        if link.blocked:
+            link.blocked -= 1
+            self._blocks -= 1
         if not link.blocked:
             held, link.held = link.held, []
             for resend in held:
@@ -133,10 +138,9 @@ class SimulatedNetwork:
         for connection in [connection for connection in self._connections if connection.client is process]:
             connection.close_client()
 
-    def passes(self, source: str, target: str) -> bool:
-        """Whether a link lets anything through now."""
-        link = self._links.get((source, target))
-        return link is None or not link.blocked
+    def passes_both_ways(self, one: str, other: str) -> bool:
+        """Whether the links between two hosts let anything through now."""
+        return not self._blocks or not (self._link(one, other).blocked or self._link(other, one).blocked)
 
     # -- how frames travel ------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from asyncio import events
 from collections.abc import Callable
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from consumer_coord.simulation.loop import Handle, SharesClock, SimulationError, VirtualTimeLoop
+from consumer_coord.simulation.loop import Handle, SharesClock, SimulationError, Timer, VirtualTimeLoop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -24,9 +24,15 @@ Ts = TypeVarTuple("Ts")
 class Process(SharesClock):
     """One process of the simulation, made by :meth:`on`; start its program with :meth:`create_task`."""
 
+    #: As the loop's own.
+    get_debug = bool
+
     def __init__(self, loop: VirtualTimeLoop, name: str) -> None:
         self.loop = loop
         self.name = name
+        # Asked most often, so without a frame of this class's own.
+        self.time = loop.time  # type: ignore[method-assign]
+        self._timer_handle_cancelled = loop._timer_handle_cancelled
         self.frozen = False
         self.dead = False
         #: Read by the loop: none of this process's callbacks run.
@@ -91,10 +97,6 @@ class Process(SharesClock):
 
     # -- an event loop ----------------------------------------------------------------------------------------------
 
-    def time(self) -> float:
-        """The loop's virtual time in seconds."""
-        return self.loop.time()
-
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
@@ -113,16 +115,14 @@ class Process(SharesClock):
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
-        return self.loop.at(self, when, callback, args, context)
+        return Timer(self.loop, when, callback, args, self, context)
 
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's."""
-        return self.loop.at(self, self.loop._now + delay, callback, args, context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        self.loop._timer_handle_cancelled(handle)
+        loop = self.loop
+        return Timer(loop, loop.moment + delay, callback, args, self, context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """As asyncio's."""
@@ -135,10 +135,6 @@ class Process(SharesClock):
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """Run ``func`` inline: it takes no virtual time."""
         return self.loop.inline(self, func, args)
-
-    def get_debug(self) -> bool:
-        """Never in debug mode."""
-        return False
 
     def is_running(self) -> bool:
         """True until it is killed."""

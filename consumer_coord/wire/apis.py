@@ -90,9 +90,16 @@ class _Apis(Mapping[int, Api]):
 APIS: Mapping[int, Api] = _Apis()
 
 
+_by_class: dict[type[Struct], Api] = {}
+
+
 def api_for(request: type[Struct]) -> Api:
     """The API that a request's class belongs to; :class:`KeyError` for a class that is no request."""
+    found = _by_class.get(request)
+    if found is not None:
+        return found
     api = APIS[_KEYS[request.__name__.removesuffix("Request")]]
     if api.request is not request:
         raise KeyError(request)
+    _by_class[request] = api
     return api

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _encoders: dict[tuple[type[Struct], int], Encoder] = {}
 _decoders: dict[tuple[type[Struct], int], Decoder] = {}
+_flexible: dict[tuple[type[Struct], int], bool] = {}
 _rows_decoders: dict[tuple[type[Struct], int, str], RowsDecoder] = {}
 
 #: Reads api key, version, correlation id and the length of the client id.
@@ -110,11 +111,16 @@ def _compiled_decoder(message: type[Struct], version: int) -> Decoder:
 
 
 def _is_flexible(message: type[Struct], version: int) -> bool:
+    """Whether a version of a message is flexible; raises for one that the table does not cover."""
+    found = _flexible.get((message, version))
+    if found is not None:
+        return found
     spec = message_spec(message)
     if version not in spec.versions:
         known = f"{spec.versions.first} to {spec.versions.last}"
         raise UnsupportedVersionError(f"version {version} of {message.__name__} is not known here ({known} are)")
-    return version in spec.flexible
+    found = _flexible[message, version] = version in spec.flexible
+    return found
 
 
 def _truncated(what: str, version: int) -> MalformedMessageError:
@@ -137,7 +143,7 @@ def encode_request(message: Struct, version: int, correlation_id: int, client_id
 
 def decode_request_header(frame: bytes) -> RequestHeader:
     """The header of a request of any key and version, known here or not."""
-    return _request_header(frame)[0]
+    return read_request_header(frame)[0]
 
 
 def decode_request(frame: bytes) -> Request:
@@ -147,7 +153,11 @@ def decode_request(frame: bytes) -> Request:
     :class:`~consumer_coord.errors.UnsupportedVersionError` when API key or version are not known here: then
     :func:`decode_request_header` still names the client and the request.
     """
-    header, position = _request_header(frame)
+    return decode_request_behind(*read_request_header(frame), frame)
+
+
+def decode_request_behind(header: RequestHeader, position: int, frame: bytes) -> Request:
+    """The same, of a frame of which :func:`read_request_header` read the header."""
     api = APIS.get(header.api_key)
     if api is None:
         raise UnsupportedVersionError(f"no API with key {header.api_key} is known here")
@@ -226,7 +236,7 @@ def peek_correlation_id(frame: bytes) -> int:
     return correlation_id
 
 
-def _request_header(frame: bytes) -> tuple[RequestHeader, int]:
+def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     """The header without its tags, and the position behind the client id."""
     if len(frame) < _REQUEST_HEADER.size:
         raise MalformedMessageError(f"a request of {len(frame)} bytes has no header")
@@ -253,4 +263,4 @@ def _skip_header_tags(frame: bytes, position: int) -> int:
 
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
     """Flexible responses have header version 1, but ApiVersions: its reader does not know yet what the broker speaks."""
-    return message is not ApiVersionsResponse and version in message_spec(message).flexible
+    return message is not ApiVersionsResponse and _is_flexible(message, version)

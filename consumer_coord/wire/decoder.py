@@ -15,6 +15,7 @@ gets its real class: a quarter of the time that an ``__init__`` of a frozen clas
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from collections.abc import Callable
@@ -268,7 +269,9 @@ def _twin(struct_class: type[Struct]) -> type[Any]:
     return twin
 
 
+@functools.lru_cache(128)
 def _make_uuid(raw: bytes) -> uuid.UUID:
+    """Kept: answers name the same topics again and again."""
     return uuid.UUID(bytes=raw) if any(raw) else ZERO_UUID
 
 

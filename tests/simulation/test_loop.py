@@ -164,7 +164,7 @@ def test_cancelled_timers_do_not_pile_up() -> None:
         for _ in range(10_000):
             async with asyncio.timeout(30):
                 await asyncio.sleep(0.001)
-        return len(loop._timers)
+        return len(loop.timers)
 
     assert run(main()) < 500
 

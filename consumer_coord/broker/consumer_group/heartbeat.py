@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -129,7 +130,7 @@ class Heartbeats:
         owned = _owned(request)
         member = self._member(group, request, member_id, owned, change)
         updated = _told(member, context, request)
-        if updated != member:
+        if updated is not member:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
         subscription = self._subscriptions.update(group, member, updated, regex_change, change)
@@ -279,26 +280,23 @@ def _told(
     member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupMember:
     """The member with what its heartbeat says; what is None there is unchanged."""
-    return attrs.evolve(
-        member,
-        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
-        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
-        rebalance_timeout_ms=(
-            member.rebalance_timeout_ms if request.rebalance_timeout_ms == _NO_TIMEOUT else request.rebalance_timeout_ms
-        ),
-        server_assignor=member.server_assignor if request.server_assignor is None else request.server_assignor,
-        subscribed_topics=(
-            member.subscribed_topics
-            if request.subscribed_topic_names is None
-            else frozenset(request.subscribed_topic_names)
-        ),
-        subscribed_regex=(
-            member.subscribed_regex if request.subscribed_topic_regex is None else request.subscribed_topic_regex
-        ),
-        client_id=context.client_id,
-        client_host=context.client_host,
-        classic=None,
-    )
+    told = {
+        "instance_id": request.instance_id,
+        "rack_id": request.rack_id,
+        "rebalance_timeout_ms": None if request.rebalance_timeout_ms == _NO_TIMEOUT else request.rebalance_timeout_ms,
+        "server_assignor": request.server_assignor,
+        "subscribed_topics": None if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
+        "subscribed_regex": request.subscribed_topic_regex,
+        "client_id": context.client_id,
+        "client_host": context.client_host,
+    }
+    news: dict[str, Any] = {
+        name: value for name, value in told.items() if value is not None and value != getattr(member, name)
+    }
+    if member.classic is not None:
+        news["classic"] = None
+    # Most heartbeats say nothing new.
+    return attrs.evolve(member, **news) if news else member
 
 
 def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:

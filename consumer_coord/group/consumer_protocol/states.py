@@ -55,8 +55,9 @@ class State(enum.Enum):
         return self in _REBALANCING
 
 
-_IN_GROUP = frozenset({State.RECONCILING, State.ACKNOWLEDGING, State.STABLE, State.PREPARE_LEAVING})
-_REBALANCING = frozenset({State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.FENCED})
+# Not sets: a tuple is searched by identity, and the hash of an Enum is a call of Python's.
+_IN_GROUP = (State.STABLE, State.RECONCILING, State.ACKNOWLEDGING, State.PREPARE_LEAVING)
+_REBALANCING = (State.JOINING, State.RECONCILING, State.ACKNOWLEDGING, State.FENCED)
 
 
 class Event(enum.Enum):
@@ -91,7 +92,7 @@ class Event(enum.Enum):
 
 
 def _in_group(then: State, *, but: frozenset[State] = frozenset()) -> dict[State, State]:
-    return dict.fromkeys(_IN_GROUP - but, then)
+    return dict.fromkeys((state for state in _IN_GROUP if state not in but), then)
 
 
 _LEAVES = frozenset({State.PREPARE_LEAVING})
