@@ -390,17 +390,18 @@ class Checkers:
         name, partition = stint.owner.name, stint.partition
         if stint.ended is not None:
             raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({stint.ended})")
-        if truth.handing is not stint:
+        if stint in truth.handed:
+            later = [*truth.handed[truth.handed.index(stint) + 1 :], truth.handing]
+            same = any(other is not None and self._same_instance(stint, other) for other in later)
+            if leased and not same and not stint.forgotten and not self._replaced(stint.owner):
+                assert truth.handing is not None
+                raise Violation(
+                    "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
+                )
+        elif truth.handing is not stint:
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
             truth.handing = stint
-            if leased and stint in truth.handed:
-                later = truth.handed[truth.handed.index(stint) + 1 :]
-                same = any(self._same_instance(stint, other) for other in later)
-                if not same and not stint.forgotten and not self._replaced(stint.owner):
-                    raise Violation(
-                        "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
-                    )
         if stint.may_begin:
             self._notices(stint, start, present=present)
         if stint.start is None:

@@ -89,6 +89,7 @@ WHAT_IT_WAS = {
     263000886: "a member left after its application had hung, in the moment of the next poll; the checkers took it for polling",
     265000112: "unsubscribing, a member acknowledged what it gave up while a commit of it waited, which then came too late",
     265000340: "a partition that was begun again behind its last message was committed where it had been sought to before",
+    700134: "a usurped static member read on until it heard of it; the checkers took the rightful owner for the one that did",
 }
 
 
