@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer_coord.errors import RetriableError, UnknownTopicError
+from consumer_coord.errors import FencedError, RetriableError, UnknownTopicError
 from consumer_coord.group.failures import Failures
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest
