@@ -218,11 +218,14 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group goes by its last assignment as a classic one, which may be of members that are gone.
+        """Whether the group goes by the last assignment that it had before it changed its protocol.
 
-        A static member that comes back with the consumer protocol converts it, and as in Kafka no target is computed for that.
+        A static member that comes back with the other protocol changes it, and as in Kafka nothing is planned for that: the
+        assignment may be of members that are gone, and a classic member is not told of what it has not heard of yet.
         """
-        return self.consumer_group.epoch is not None and self.consumer_group.epoch == self._converted_epoch
+        if self.consumer_group.epoch is not None:
+            return self.consumer_group.epoch == self._converted_epoch
+        return self.group.generation == self.unled_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
         """A member's first record, perhaps because its classic group is converted at this moment."""
