@@ -89,7 +89,7 @@ WHAT_IT_WAS = {
     265000112: "unsubscribing, a member acknowledged what it gave up while a commit of it waited, which then came too late",
     265000340: "a partition that was begun again behind its last message was committed where it had been sought to before",
     700134: "a usurped static member read on until it heard of it; the checkers took the rightful owner for the one that did",
-    269000519: "a static member came back as a classic one: the group was converted, and told no one what it had still to take up",
+    269000519: "a static member came back as a classic one: the group was converted, and an open assignment is not told then",
 }
 
 
