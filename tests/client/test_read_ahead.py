@@ -77,6 +77,24 @@ def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: Emb
         assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}
 
 
+def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        while not one._librdkafka.dry:
+            assert one.poll(0.01) is None
+        polls = one._core.application.polls
+        assert one.poll(0.01) is None
+        assert one._core.application.polls == polls + 1, "without the coroutines of a poll that waits"
+        produce(kafka, "orders", {0: range(COUNT, COUNT + 3)})
+        assert [message.offset() for message in take(one, 3)] == list(range(COUNT, COUNT + 3))
+        while not one._librdkafka.dry:
+            assert one.poll(0.01) is None
+        one.wakeup()
+        with pytest.raises(WakeupError):
+            one.poll(DEADLINE_S)
+
+
 def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
