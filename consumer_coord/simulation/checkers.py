@@ -385,7 +385,8 @@ class Checkers:
         stint.sought_at = self._clock()
         stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
         stint.position = offset
-        truth.covered = max(truth.covered, offset)
+        if stint in truth.stints:
+            truth.covered = max(truth.covered, offset)
 
     def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
         """A member handed out the records from ``start`` up to ``end``, of the topic that there is now if ``present``."""
@@ -423,8 +424,10 @@ class Checkers:
     def _notices(self, stint: Stint, start: int, *, present: bool) -> None:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
         truth = self._truth(stint.partition)
-        if present and stint.start is None and stint.owner.reset != "earliest" and stint not in truth.stints:
-            # It looked up where it begins after the topic was made again: what is before that need not be read.
+        looked_up = stint.start is None and stint.owner.reset != "earliest"
+        sought = stint.sought_at > self._recreated_at.get(stint.partition, math.inf)
+        if present and (looked_up or sought) and stint not in truth.stints:
+            # It chose where it begins after the topic was made again: what is before that need not be read.
             truth.covered = max(truth.covered, start)
             truth.stints.append(stint)
         # It may have fetched it before retention took it.

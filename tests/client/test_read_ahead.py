@@ -57,6 +57,11 @@ def _committed(one: GroupConsumer) -> dict[int, int]:
     return {each.partition: max(0, each.offset) for each in one.committed([row(0), row(1)], 10)}
 
 
+def _until_a_poll_finds_nothing(one: GroupConsumer) -> None:
+    while not one._librdkafka.dry:
+        assert one.poll(0.01) is None
+
+
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -81,15 +86,13 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
         take(one, 2 * COUNT)
-        while not one._librdkafka.dry:
-            assert one.poll(0.01) is None
+        _until_a_poll_finds_nothing(one)
         polls = one._core.application.polls
         assert one.poll(0.01) is None
         assert one._core.application.polls == polls + 1, "without the coroutines of a poll that waits"
         produce(kafka, "orders", {0: range(COUNT, COUNT + 3)})
         assert [message.offset() for message in take(one, 3)] == list(range(COUNT, COUNT + 3))
-        while not one._librdkafka.dry:
-            assert one.poll(0.01) is None
+        _until_a_poll_finds_nothing(one)
         one.wakeup()
         with pytest.raises(WakeupError):
             one.poll(DEADLINE_S)
