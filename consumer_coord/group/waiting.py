@@ -68,4 +68,6 @@ class WaitingRequest:
         """The wait is senseless: it ends with an :class:`AbandonedError` that says ``why``."""
         if self._scope is not None and not self._senseless:
             self._senseless = why
-            self._scope.reschedule(now())
+            # In the moment in which it is to be sent again it ends by itself.
+            if not self._scope.expired():
+                self._scope.reschedule(now())

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from consumer_coord.group.waiting import AbandonedError, WaitingRequest
+from consumer_coord.net.metadata import Broker
 from consumer_coord.net.tcp import TcpConnector, TcpTransport
+from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import (
     FindCoordinatorRequest,
@@ -127,6 +130,25 @@ async def test_a_connection_that_was_silent_for_seconds_carries_no_join_and_is_c
         one.coordinator.enforce_rebalance()
         await until(lambda: one.coordinator.generation == 3 and one.stable)
         assert len(set(_connections(brokers, JoinGroupRequest)[1:])) == 2
+
+
+@in_virtual_time
+async def test_a_join_may_be_abandoned_in_the_moment_in_which_it_is_to_be_sent_again() -> None:
+    waiting, sent = WaitingRequest(), 0
+
+    async def send(_: float) -> None:
+        nonlocal sent
+        sent += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # A heartbeat is answered while the connection is being given up.
+            waiting.abandon("the generation is gone")
+
+    with pytest.raises(AbandonedError, match="the generation is gone"):
+        await waiting.ask(Broker(0, "b", 9092), send, Deadline.after(60_000), 1_000)
+    assert sent == 1
+    assert not waiting.active
 
 
 @in_virtual_time

@@ -32,6 +32,7 @@ from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.leader import ClusterView, GroupView
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.session import ClassicSession
+from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
@@ -91,6 +92,7 @@ WHAT_IT_WAS = {
     700134: "a usurped static member read on until it heard of it; the checkers took the rightful owner for the one that did",
     269000519: "a static member came back as a classic one: the group was converted, and an open assignment is not told then",
     268000796: "a seek in a topic that was deleted counted as one in the topic that was made again, of which less was read",
+    270000241: "a join was abandoned in the moment in which it was to be sent again: the heartbeat task crashed",
 }
 
 
@@ -241,6 +243,15 @@ def _ask_the_data_plane_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reader, "positions", positions)
 
 
+def _reschedule_what_expires(patch: pytest.MonkeyPatch) -> None:
+    def abandon(self: WaitingRequest, why: str) -> None:
+        if self._scope is not None and not self._senseless:
+            self._senseless = why
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    patch.setattr(WaitingRequest, "abandon", abandon)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     1035: (_leave_the_sync_waiting, "leaks"),
@@ -258,6 +269,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     260000341: (_raise_at_once, "raised"),
     265000112: (_name_no_more_what_was_given_up, "fencing"),
     265000340: (_ask_the_data_plane_alone, "liveness"),
+    270000241: (_reschedule_what_expires, "liveness"),
     731000240: (_believe_no_later_generation, "handover"),
 }
 
