@@ -269,7 +269,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     260000341: (_raise_at_once, "raised"),
     265000112: (_name_no_more_what_was_given_up, "fencing"),
     265000340: (_ask_the_data_plane_alone, "liveness"),
-    270000241: (_reschedule_what_expires, "liveness"),
+    270000241: (_reschedule_what_expires, "crash"),
     731000240: (_believe_no_later_generation, "handover"),
 }
 
