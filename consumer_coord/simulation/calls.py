@@ -216,7 +216,7 @@ class Calls:
         if isinstance(error.__cause__, Violation):
             # A checker spoke inside a callback.
             raise error.__cause__
-        if type(error) is CoordinatorError:
+        if CoordinatorError in (type(error), type(error.__cause__)):
             # What no class of errors is for: a task of the background crashed.
             raise Violation("crash", f"{self._name}: {error}") from error
         if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
