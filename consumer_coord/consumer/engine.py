@@ -177,7 +177,7 @@ class Engine:
         for the group: then a hand-over waits for nothing, and messages for a moment.
         """
         core, reader = self.core, self.reader
-        slice_s = min(left_s, self._slice_s())
+        slice_s = min(left_s, self.slice_s())
         if self.suspended:
             await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
             return
@@ -187,7 +187,7 @@ class Engine:
             slice_s = 0.0
         await reader.fetch(most, slice_s)
 
-    def _slice_s(self) -> float:
+    def slice_s(self) -> float:
         """How long to wait for messages alone: short while an answer of the coordinator's is under way, or near."""
         moment, slice_s = self._home.now(), _SLICE_S
         for at in (self.commits.asked_at, self.core.application.hears_at):

@@ -244,7 +244,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not ahead and self._engine.plain:
                 # By far most often: messages wait in librdkafka, and nothing else is up.
                 self._reader.unsure = True
-                self._reader.arrived(self._fetch(MOST_AHEAD))
+                if not self._librdkafka.dry or timeout is None or timeout <= 0:
+                    self._reader.arrived(self._fetch(MOST_AHEAD))
+                else:
+                    timeout = self._wait_again(timeout)
+                    if timeout is None:
+                        self._user = 0
+                        return None
                 ahead = self._reader.ahead
             if core.application.attention or not ahead or self._lease_clock() >= core.lease.until:
                 if not self._gather(1, MOST_AHEAD, timeout):
@@ -308,6 +314,18 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if self._librdkafka.told:
                 self._core.application.attention = True
         return messages
+
+    def _wait_again(self, timeout: float) -> float | None:
+        """The whole of a poll that finds nothing, as the one before it: None then, else how much of its time is left."""
+        began = self._home.now()
+        wait_s = min(timeout, self._engine.slice_s())
+        messages = self._librdkafka.fetch(MOST_AHEAD, wait_s)
+        self._reader.arrived(messages)
+        application = self._core.application
+        if messages or wait_s < timeout or application.attention or application.failures.notes or self._librdkafka.told:
+            return max(0.0, began + timeout - self._home.now())
+        application.poll_times.record_fetch(began, 0)
+        return None
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Whether messages wait in the reader to be handed out; if not, errors may."""

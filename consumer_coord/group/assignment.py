@@ -175,13 +175,15 @@ class AssignmentState:
     def let_go(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """The application gave these up, lost ones included; returns those that were not lost."""
         with self._lock:
-            released = set()
+            held, let_go, released = dict(self._held), dict(self._let_go), set()
             for partition in partitions:
-                holding = self._held.pop(partition, None)
+                holding = held.pop(partition, None)
                 if holding is not None and not holding.lost:
                     released.add(partition)
-                    self._let_go[partition] = holding.ownership
-            self._present -= released
+                    let_go[partition] = holding.ownership
+            # No call between: the application's thread may be interrupted by one.
+            present = self._present - released
+            self._held, self._let_go, self._present = held, let_go, present
             return frozenset(released)
 
     def take_up(self, change: Change) -> frozenset[TopicPartition]:
@@ -189,13 +191,12 @@ class AssignmentState:
         with self._lock:
             if change.target.number != self._target.number or self._revoke_all:
                 return NO_PARTITIONS
-            self._seen = change.target.number
-            taken = change.added - self._held.keys()
-            for partition in sorted(taken):
-                self._ownerships += 1
-                self._held[partition] = _Holding(self._ownerships)
-            self._present |= taken
-            return frozenset(taken)
+            taken, held = frozenset(change.added - self._held.keys()), dict(self._held)
+            for ownership, partition in enumerate(sorted(taken), start=self._ownerships + 1):
+                held[partition] = _Holding(ownership)
+            present, ownerships = self._present | taken, self._ownerships + len(taken)
+            self._held, self._present, self._ownerships, self._seen = held, present, ownerships, change.target.number
+            return taken
 
     @property
     def held(self) -> frozenset[TopicPartition]:

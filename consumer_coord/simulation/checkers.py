@@ -218,11 +218,14 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group goes by its last assignment as a classic one, which may be of members that are gone.
+        """Whether the group goes by the last assignment that it had before it changed its protocol.
 
-        A static member that comes back with the consumer protocol converts it, and as in Kafka no target is computed for that.
+        A static member that comes back with the other protocol changes it, and as in Kafka nothing is planned for that: the
+        assignment may be of members that are gone, and a classic member is not told of what it has not heard of yet.
         """
-        return self.consumer_group.epoch is not None and self.consumer_group.epoch == self._converted_epoch
+        if self.consumer_group.epoch is not None:
+            return self.consumer_group.epoch == self._converted_epoch
+        return self.group.generation == self.unled_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
         """A member's first record, perhaps because its classic group is converted at this moment."""
@@ -382,7 +385,8 @@ class Checkers:
         stint.sought_at = self._clock()
         stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
         stint.position = offset
-        truth.covered = max(truth.covered, offset)
+        if stint in truth.stints:
+            truth.covered = max(truth.covered, offset)
 
     def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
         """A member handed out the records from ``start`` up to ``end``, of the topic that there is now if ``present``."""
@@ -390,17 +394,18 @@ class Checkers:
         name, partition = stint.owner.name, stint.partition
         if stint.ended is not None:
             raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({stint.ended})")
-        if truth.handing is not stint:
+        if stint in truth.handed:
+            later = [*truth.handed[truth.handed.index(stint) + 1 :], truth.handing]
+            same = any(other is not None and self._same_instance(stint, other) for other in later)
+            if leased and not same and not stint.forgotten and not self._replaced(stint.owner):
+                assert truth.handing is not None
+                raise Violation(
+                    "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
+                )
+        elif truth.handing is not stint:
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
             truth.handing = stint
-            if leased and stint in truth.handed:
-                later = truth.handed[truth.handed.index(stint) + 1 :]
-                same = any(self._same_instance(stint, other) for other in later)
-                if not same and not stint.forgotten and not self._replaced(stint.owner):
-                    raise Violation(
-                        "lease", f"{name} handed out {start} of {partition} after {later[-1].owner.name}, its next owner, had"
-                    )
         if stint.may_begin:
             self._notices(stint, start, present=present)
         if stint.start is None:
@@ -419,8 +424,10 @@ class Checkers:
     def _notices(self, stint: Stint, start: int, *, present: bool) -> None:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
         truth = self._truth(stint.partition)
-        if present and stint.start is None and stint.owner.reset != "earliest" and stint not in truth.stints:
-            # It looked up where it begins after the topic was made again: what is before that need not be read.
+        looked_up = stint.start is None and stint.owner.reset != "earliest"
+        sought = stint.sought_at > self._recreated_at.get(stint.partition, math.inf)
+        if present and (looked_up or sought) and stint not in truth.stints:
+            # It chose where it begins after the topic was made again: what is before that need not be read.
             truth.covered = max(truth.covered, start)
             truth.stints.append(stint)
         # It may have fetched it before retention took it.

@@ -87,7 +87,7 @@ class PartitionTruth:
     stints: list[Stint] = attrs.field(factory=list)
     #: Where the log began, at one time or another.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
-    #: The member that handed out the last record, and the one before it.
+    #: The last owner that began to hand out records, and those before it.
     handing: Stint | None = None
     handed: list[Stint] = attrs.field(factory=list)
 

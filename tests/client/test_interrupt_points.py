@@ -98,6 +98,24 @@ def test_poll(reading: Reading) -> None:
     assert reading.again == 0
 
 
+def test_a_poll_after_one_that_found_nothing(reading: Reading) -> None:
+    one = reading.one
+
+    def poll(at: int) -> str | None:
+        reading.take(one.consume(len(one._reader.ahead), 0.05), None)
+        one._librdkafka.dry = True
+        with interrupted(at) as points:
+            message = one.poll(0.05)
+        if points.raised_at is not None:
+            message = one.poll(0.05)
+        reading.take([message] if message else [], points.raised_at)
+        return points.raised_at
+
+    _at_every_point(poll, least=10)
+    reading.all_are_read("the end")
+    assert reading.again == 0
+
+
 def test_consume(reading: Reading) -> None:
     def consume(at: int) -> str | None:
         with interrupted(at) as points:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer_coord.errors import RetriableError, UnknownTopicError
+from consumer_coord.errors import FencedError, RetriableError, UnknownTopicError
 from consumer_coord.group.failures import Failures
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest
@@ -94,3 +94,18 @@ async def test_the_time_of_a_former_obstacle_does_not_count(progress: bool) -> N
     await pause(1.1 * PATIENCE_MS)
     failures.note_obstacle("the coordinator is away again", wanted=True)
     assert len(told) == 1
+
+
+@in_virtual_time
+async def test_a_poll_that_comes_after_the_join_hears_nothing_of_what_stood_in_its_way() -> None:
+    failures = Failures("g", PATIENCE_MS, lambda: None)
+    failures.note_obstacle("the coordinator is away", wanted=True)
+    await pause(1.1 * PATIENCE_MS)
+    failures.note_obstacle("the coordinator is away", wanted=True)
+    assert "could not be joined" in str(failures.current)
+    failures.clear_obstacle()
+    assert failures.take() is None
+    refused = FencedError("fenced")
+    failures.set(refused)
+    failures.clear_obstacle()
+    assert failures.take() is refused, "another failure is told of all the same"

@@ -57,6 +57,11 @@ def _committed(one: GroupConsumer) -> dict[int, int]:
     return {each.partition: max(0, each.offset) for each in one.committed([row(0), row(1)], 10)}
 
 
+def _until_a_poll_finds_nothing(one: GroupConsumer) -> None:
+    while not one._librdkafka.dry:
+        assert one.poll(0.01) is None
+
+
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -75,6 +80,22 @@ def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: Emb
         one._librdkafka.unassign([PartitionOf("orders", 0)])
         one.commit(asynchronous=False)
         assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}
+
+
+def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        _until_a_poll_finds_nothing(one)
+        polls = one._core.application.polls
+        assert one.poll(0.01) is None
+        assert one._core.application.polls == polls + 1, "without the coroutines of a poll that waits"
+        produce(kafka, "orders", {0: range(COUNT, COUNT + 3)})
+        assert [message.offset() for message in take(one, 3)] == list(range(COUNT, COUNT + 3))
+        _until_a_poll_finds_nothing(one)
+        one.wakeup()
+        with pytest.raises(WakeupError):
+            one.poll(DEADLINE_S)
 
 
 def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:

@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from consumer_coord.errors import ConfigurationError, FencedError, RequestTimedOutError, RetriableError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.wire import error_codes as codes
@@ -466,6 +467,32 @@ async def test_a_member_that_is_about_to_leave_acknowledges_nothing_and_may_chan
     await until(lambda: one.held == held and one.stable)
     assert broker.heartbeats[-1].member_epoch > 0
     await one.close()
+
+
+@pytest.mark.behaviour(169)
+@in_virtual_time
+async def test_a_member_that_is_about_to_leave_keeps_what_the_group_wants_back_while_a_commit_of_it_waits() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    held = one.held
+    await one.stop()
+    one.coordinator.prepare_to_leave()
+    answered = asyncio.Event()
+    broker.answer(OffsetCommitRequest, held_until(answered))
+    commit = asyncio.ensure_future(one.coordinator.commit({partition: OffsetAndMetadata(7) for partition in held}))
+    await pause(10)
+    one.coordinator.let_go(held)
+    other = modern_member(broker)
+    other.coordinator.subscribe(["t"])
+    other.start()
+    await pause(3 * INTERVAL_MS)
+    assert broker.consumer_group.members[other.coordinator.member_id].assigned == {}
+    answered.set()
+    assert set((await commit).values()) == {None}
+    await one.coordinator.unsubscribe()
+    await until(lambda: other.held == held)
+    await one.close()
+    await other.close()
 
 
 @pytest.mark.behaviour(170)
