@@ -336,7 +336,9 @@ class Membership:
 
 def _next(event: MemberEvent, state: Any) -> Any:
     rows = TRANSITIONS[event]
-    if not any(type(before) is type(state) for before in rows):
+    after = rows.get(state)
+    if after is None:
+        concerned = any(type(before) is type(state) for before in rows)
+        assert not concerned, f"illegal for a member that is {state.value}: {event.value}"
         return state
-    assert state in rows, f"illegal for a member that is {state.value}: {event.value}"
-    return rows[state]
+    return after

@@ -51,6 +51,8 @@ class Peers:
         self._members: dict[Peer, None] = {}
         #: Members in a generation that can beat early for all; others are dropped from it when they are met.
         self._synced: dict[Peer, None] = {}
+        #: Members that got their assignment since all were told that the group rebalances.
+        self._untold: dict[Peer, None] = {}
         self._added = 0
         self._users = 0
         #: Members that revoked partitions, and delay their rejoin for others that have to revoke some.
@@ -82,6 +84,7 @@ class Peers:
         """A member ends."""
         self._members.pop(member, None)
         self._synced.pop(member, None)
+        self._untold.pop(member, None)
         self.lingering.discard(member)
         self.gathering.gone(member)
 
@@ -136,7 +139,7 @@ class Peers:
 
     def stable(self, member: Peer) -> None:
         """``member`` has its assignment."""
-        self._synced[member] = None
+        self._synced[member] = self._untold[member] = None
         for lingering in self.lingering:
             lingering.look_again()
 
@@ -151,8 +154,12 @@ class Peers:
 
     def rebalance(self, generation: int) -> None:
         """The coordinator told a member of ``generation`` that the group rebalances."""
+        # Each of a thousand members hears it from the coordinator: the first one tells all, the others those that came later.
+        untold = self._untold
         if generation != self._ended:
             self._ended, self._ended_at = generation, now()
-        for peer in tuple(self._members):
+            untold = self._members
+        waiting, self._untold = tuple(untold), {}
+        for peer in waiting:
             if peer.generation == generation and not peer.rebalancing:
                 peer.request_rejoin("the group is rebalancing")

@@ -1,0 +1,108 @@
+"""What the members of one process tell each other of a rebalance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import attrs
+
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.process_mates.peers import Peers
+from consumer_coord.simulation.loop import run
+
+
+@attrs.define(eq=False)
+class Member:
+    """A member of generation 1 that keeps what it is asked for."""
+
+    member_id: str
+    generation: int = 1
+    rebalancing: bool = False
+    syncing: bool = False
+    asked: int = 0
+    assignment: AssignmentState = attrs.field(factory=AssignmentState)
+
+    def request_rejoin(self, reason: str) -> None:
+        """It goes on as if it had not heard, so that being told twice can be seen."""
+        self.asked += 1
+
+    def beat_early(self, after_ms: Sequence[int]) -> None:
+        """Of no interest here."""
+
+    def look_again(self) -> None:
+        """Of no interest here."""
+
+
+def in_loop(test: Any) -> None:
+    """Play a test on the virtual clock."""
+
+    async def play() -> None:
+        await asyncio.sleep(0)
+        test()
+
+    run(play())
+
+
+def members_of(peers: Peers, count: int) -> list[Member]:
+    """So many members, all of them with their assignment."""
+    members = [Member(f"member-{number}") for number in range(count)]
+    for member in members:
+        peers.add(member)
+        peers.stable(member)
+    return members
+
+
+def test_the_first_to_hear_of_a_rebalance_tells_all_and_the_others_tell_those_that_came_later() -> None:
+    def test() -> None:
+        peers = Peers(cast(Any, None))
+        members = members_of(peers, 3)
+        peers.rebalance(1)
+        peers.rebalance(1)
+        assert [member.asked for member in members] == [1, 1, 1]
+        late = Member("late")
+        peers.add(late)
+        peers.stable(late)
+        peers.rebalance(1)
+        assert [member.asked for member in (*members, late)] == [1, 1, 1, 1]
+
+    in_loop(test)
+
+
+def test_members_of_another_generation_and_those_that_rejoin_already_are_not_told() -> None:
+    def test() -> None:
+        peers = Peers(cast(Any, None))
+        members = members_of(peers, 3)
+        members[0].generation, members[1].rebalancing = 2, True
+        peers.rebalance(1)
+        assert [member.asked for member in members] == [0, 0, 1]
+        peers.rebalance(2)
+        assert [member.asked for member in members] == [1, 0, 1]
+
+    in_loop(test)
+
+
+def test_a_generation_that_came_again_can_end_again() -> None:
+    def test() -> None:
+        peers = Peers(cast(Any, None))
+        members = members_of(peers, 2)
+        peers.rebalance(1)
+        peers.joined(1, sent_at=1.0)
+        peers.rebalance(1)
+        assert [member.asked for member in members] == [2, 2]
+
+    in_loop(test)
+
+
+def test_a_member_that_ended_is_not_told() -> None:
+    def test() -> None:
+        peers = Peers(cast(Any, None))
+        (gone,) = members_of(peers, 1)
+        peers.rebalance(1)
+        peers.stable(gone)
+        peers.remove(gone)
+        peers.rebalance(1)
+        assert gone.asked == 1
+
+    in_loop(test)
