@@ -335,6 +335,7 @@ class Engine:
         return {**self._beginnings, **await self.finished()}
 
     def _began(self, reset: Positions) -> None:
+        self.recreated.begun_by_policy(reset)
         if not self._settings.auto_store:
             self._beginnings.update({partition: at for partition, at in reset.items() if at.offset >= 0})
 

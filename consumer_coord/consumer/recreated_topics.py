@@ -46,6 +46,11 @@ class RecreatedTopics:
             self._former.setdefault(partition, self._ids[partition])
         self.started(partitions)
 
+    def begun_by_policy(self, partitions: Iterable[TopicPartition]) -> None:
+        """These begin where ``auto.offset.reset`` says, in the topics that bear their names now."""
+        for partition in partitions:
+            self._former.pop(partition, None)
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """These are read no more."""
         for partition in partitions:

@@ -237,8 +237,9 @@ class _Course:
             member = holders[0].owner
             assert isinstance(member, MemberProcess)
             late = member.spec.commit == "revoke" or checkers.went_back(partition)
-            if not late and end and checkers.committed_now(partition) != end:
-                return f"{partition} is committed up to {checkers.committed_now(partition)} of {end}"
+            committed = checkers.committed_now(partition)
+            if not late and end and committed != end and not self._emptied(partition, committed):
+                return f"{partition} is committed up to {committed} of {end}"
         return None
 
     def _emptied(self, partition: TopicPartition, offset: int) -> bool:
@@ -249,11 +250,12 @@ class _Course:
         """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
         owner = stint.owner
         assert isinstance(owner, MemberProcess)
-        log_start = self.world.cluster.log_start(stint.partition)
+        log_start, end = self.world.cluster.log_start(stint.partition), self.world.cluster.end_offset(stint.partition)
         stands = self.world.checkers.committed_now(stint.partition) if stint.start is None else stint.position
-        if owner.reset not in ("earliest", "none") and 0 <= stands < log_start:
-            # Retention overtook it, or the commit that it begins at; it goes on at the end or with the youngest records, where
-            # none has come yet.
+        assert end is not None
+        if owner.reset not in ("earliest", "none") and (0 <= stands < log_start or stands > end):
+            # Retention overtook it, or the commit that it begins at, or it stands where a topic of that name ended; it goes on
+            # at the end or with the youngest records, where none has come yet.
             return True
         return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 

@@ -73,3 +73,14 @@ def test_a_commit_for_the_old_topic_tells_of_the_new_one(kafka: EmbeddedKafka) -
             one.commit(last, asynchronous=False)
         poll_until(one, lambda: len(new_values(one)) == 6)
         one.kept.clear()
+
+
+def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_new_topic(kafka: EmbeddedKafka) -> None:
+    settings: dict[str, Any] = {"auto_offset_reset": "by_duration:PT1H", "auto_commit_interval_ms": 50}
+    with consumer(kafka, metadata_max_age_ms=1_000, **settings) as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 2 * OLD)) == 2 * OLD
+        make_again(kafka, 0)
+        poll_until(one, lambda: len(one._engine.recreated._former) == 2)
+        one.seek(row(0, OLD))
+        poll_until(one, lambda: one.committed([row(0)], 10)[0].offset == 0)

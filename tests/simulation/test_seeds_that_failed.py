@@ -93,6 +93,8 @@ WHAT_IT_WAS = {
     269000519: "a static member came back as a classic one: the group was converted, and an open assignment is not told then",
     268000796: "a seek in a topic that was deleted counted as one in the topic that was made again, of which less was read",
     270000241: "a join was abandoned in the moment in which it was to be sent again: the heartbeat task crashed",
+    271000422: "sought in a topic made again, out of range, begun by the policy: commits of that named the former one",
+    271000601: "an application that stores offsets itself was to commit in a log that retention had emptied",
 }
 
 
