@@ -39,7 +39,7 @@ from consumer_coord.consumer.librdkafka.exceptions import (
     to_kafka_exception,
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, partition_of, rows
+from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, rows
 from consumer_coord.consumer.librdkafka.rows import (
     Rows,
     assigned_rows,
@@ -489,20 +489,6 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             )
 
         return self._run(held)
-
-    def pause(self, partitions: Rows) -> None:
-        """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
-        wanted = self._named(partitions)
-        self._run(lambda: self._engine.pause(wanted))
-
-    def resume(self, partitions: Rows) -> None:
-        """Hand out messages of these partitions again."""
-        wanted = self._named(partitions)
-        self._run(lambda: self._engine.resume(wanted))
-
-    def _named(self, partitions: Rows) -> set[TopicPartition]:
-        self._check_open()
-        return {partition_of(row) for row in checked_rows(partitions)}
 
     def memberid(self) -> str | None:
         """The member id that the coordinator gave, None before."""

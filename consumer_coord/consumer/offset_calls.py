@@ -1,4 +1,4 @@
-"""The calls of a blocking consumer that are about offsets: commits, positions, where to read."""
+"""The calls of a blocking consumer that are about offsets: commits, positions, where to read and whether."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from consumer_coord.consumer.librdkafka.rows import (
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.printable import get_logger
+from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
@@ -119,6 +120,20 @@ class OffsetCalls(Turns):
         self._check_open()
         (row,) = checked_rows([partition])
         self._run(lambda: self._engine.seek(partition_of(row), position_of(row), in_callback=self._in_callback))
+
+    def pause(self, partitions: Rows) -> None:
+        """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
+        wanted = self._named(partitions)
+        self._run(lambda: self._engine.pause(wanted))
+
+    def resume(self, partitions: Rows) -> None:
+        """Hand out messages of these partitions again."""
+        wanted = self._named(partitions)
+        self._run(lambda: self._engine.resume(wanted))
+
+    def _named(self, partitions: Rows) -> set[TopicPartition]:
+        self._check_open()
+        return {partition_of(row) for row in checked_rows(partitions)}
 
     def get_watermark_offsets(
         self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
