@@ -95,6 +95,10 @@ class Checkers:
         self._became_classic_at = -math.inf
         #: Its generation then.  No member was told that it leads it, because no JoinGroup made it.
         self.unled_generation = -1
+        #: The same generation, if a static member that came back as a classic one ended the consumer protocol.
+        self._unplanned_generation = -1
+        #: When the group, as one of the consumer protocol, last took in a member, and that one's id.
+        self._newest_member = (-math.inf, "")
         #: When a classic group with members was last deleted, and the epoch that it had as one of the consumer protocol.
         self._deleted_at = -math.inf
         self._converted_epoch: int | None = None
@@ -199,6 +203,8 @@ class Checkers:
             self.rebalances += 1
         if self._became_classic_at == self._clock():
             self.unled_generation = stored.generation
+            arrived_at, newest = self._newest_member
+            self._unplanned_generation = stored.generation if arrived_at == self._clock() and newest in members else -1
         self.group = GroupTruth(stored.generation, members, stored.leader)
 
     def _on_consumer_group(self, key: bytes, value: bytes | None) -> None:
@@ -225,10 +231,11 @@ class Checkers:
         """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.epoch == self._converted_epoch
-        return self.group.generation == self.unled_generation
+        return self.group.generation == self._unplanned_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
         """A member's first record, perhaps because its classic group is converted at this moment."""
+        self._newest_member = (self._clock(), member_id)
         if self._deleted_at != self._clock():
             return
         for partition, stints in self._holders.items():
