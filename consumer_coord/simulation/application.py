@@ -33,6 +33,7 @@ from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wire import error_codes
 
 
 class MemberProcess:
@@ -270,7 +271,7 @@ class MemberProcess:
             self._failed(error)
             if isinstance(error, FencedError):
                 raise
-            calls.judge(error, self._excuse(consumer))
+            calls.judge(error, self._excuse(consumer, error))
             if isinstance(error, NoOffsetError):
                 await self._begin_somewhere(consumer)
             return []
@@ -279,15 +280,14 @@ class MemberProcess:
         message = await consumer.poll(timeout_s)
         return [] if message is None else [message]
 
-    def _excuse(self, consumer: SimulatedConsumer) -> str | None:
+    def _excuse(self, consumer: SimulatedConsumer, error: CoordinatorError) -> str | None:
         """Why a poll may raise something that is not the application's own; None when there is no reason."""
-        core = consumer.engine.core
-        topics = self._stage.cluster.kafka.topics.by_name
-        if any(topic not in topics for topic in self.subscription):
+        stage = self._stage
+        if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
-        if self._calls.in_group_within(core, API_TIMEOUT_S):
-            return None
-        return "it is out of the group for long"
+        if error.code == error_codes.INCONSISTENT_GROUP_PROTOCOL and stage.refuses(self.spec.assignors):
+            return "a coordinator that loaded the group knows one assignor of each member"
+        return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it is out of the group for long"
 
     def _read(self, messages: Sequence[Any]) -> None:
         """What was handed out is processed at once: nothing comes between."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
@@ -78,6 +79,16 @@ class Stage:
     def calm(self) -> bool:
         """True after the last fault: applications do as they should."""
         return not self.producing
+
+    def refuses(self, assignors: Collection[str]) -> bool:
+        """Whether a member that offers ``assignors`` has none in common with one that the group's coordinator knows.
+
+        As in Kafka, a coordinator that loaded the group knows only the assignor that a member's generation had agreed on.
+        """
+        group = self.cluster.group(self.group_id)
+        return group is not None and any(
+            not set(member.protocol_names) & set(assignors) for member in group.members.values()
+        )
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         if int.from_bytes(request[:2], "big") == _JOIN_GROUP:

@@ -95,6 +95,7 @@ WHAT_IT_WAS = {
     270000241: "a join was abandoned in the moment in which it was to be sent again: the heartbeat task crashed",
     271000422: "sought in a topic made again, out of range, begun by the policy: commits of that named the former one",
     271000601: "an application that stores offsets itself was to commit in a log that retention had emptied",
+    274000006: "a coordinator that loaded the group refused a member that had none of the assignors that it knew of the others",
 }
 
 
