@@ -135,6 +135,10 @@ _ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
         "session.timeout.ms is outside the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
         ConfigurationError,
     ),
+    codes.UNKNOWN_SERVER_ERROR: (
+        "the broker's log says why; a group gets this when its record is larger than the brokers' message.max.bytes",
+        BrokerError,
+    ),
     codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
     codes.UNSUPPORTED_VERSION: ("the broker is too old for it", UnsupportedVersionError),
     codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),

@@ -26,6 +26,7 @@ from tests.client.support.virtual import in_virtual_time
         (codes.INVALID_SESSION_TIMEOUT, {"session_timeout_ms": 10_000}, "session.timeout.ms=10000"),
         (codes.FENCED_INSTANCE_ID, {"group_instance_id": "till-3"}, "group.instance.id=till-3"),
         (codes.GROUP_MAX_SIZE_REACHED, {}, "group.max.size"),
+        (codes.UNKNOWN_SERVER_ERROR, {}, "message.max.bytes"),
         (codes.GROUP_AUTHORIZATION_FAILED, {}, "READ on the group"),
         (codes.INCONSISTENT_GROUP_PROTOCOL, {}, "this member offers cooperative-sticky"),
     ],
