@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import random
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from consumer_coord.wire.offsets_topic import OffsetCommitKey, decode_key, decode_offset_value
 from tests.support import churn_checks
@@ -28,6 +29,7 @@ SESSION_MS = 6_000
 HEARTBEAT_MS = 500
 _LAG_DEADLINE_S = 60.0
 _SHARED_S = 60.0
+_FLUSH_S = 150.0
 
 
 class Worker(Protocol):
@@ -295,7 +297,9 @@ class SteadyProducer:
     """Writes ``per_s`` records a second, evenly over the partitions, until :meth:`stop`."""
 
     def __init__(self, kafka: KafkaCluster, topic: str, partitions: int, per_s: int) -> None:
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0})
+        self._errors: collections.deque[str] = collections.deque(maxlen=20)
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0, "error_cb": self._tell}
+        self._producer = Producer(config)
         self._topic, self._partitions, self._per_s = topic, partitions, per_s
         self._stopping = threading.Event()
         self.written = 0
@@ -319,8 +323,15 @@ class SteadyProducer:
         """Returns how many records were written, all acknowledged."""
         self._stopping.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0
+        left = self._producer.flush(_FLUSH_S)
+        if left:
+            found = self._producer.list_topics(self._topic, 30).topics[self._topic].partitions
+            leaders = {number: partition.leader for number, partition in found.items()}
+            raise TimeoutError(f"{left} of {self.written} records are not acknowledged; leaders {leaders}; {[*self._errors]}")
         return self.written
+
+    def _tell(self, error: KafkaError) -> None:
+        self._errors.append(f"{time.strftime('%X')} {error}")
 
 
 def churn(
