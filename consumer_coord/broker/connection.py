@@ -7,6 +7,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
@@ -86,13 +87,13 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not all loops' transports are of the class (uvloop's are not).
+        self._transport = cast(asyncio.Transport, transport)
         self.last_used = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
         self._client = ClientConnection(host=peer[0] if peer else "unknown")
         if not self._opened(self):
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone; what is still to be answered will not be read."""

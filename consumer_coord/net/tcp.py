@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 import struct
+from typing import cast
 
 import attrs
 
@@ -90,8 +91,8 @@ class TcpTransport(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected, with TLS after its handshake."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not all loops' transports are of the class (uvloop's are not).
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes, of any number of frames."""
