@@ -8,7 +8,19 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("throughput", "first_message", "far_away", "rebalances", "idle", "codec", "growth", "churn", "commits", "watch_page")
+NAMES = (
+    "throughput",
+    "first_message",
+    "far_away",
+    "rebalances",
+    "idle",
+    "codec",
+    "growth",
+    "largest_group",
+    "churn",
+    "commits",
+    "watch_page",
+)
 
 
 def main() -> None:

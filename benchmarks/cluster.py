@@ -16,7 +16,7 @@ def libs() -> Path:
 
 
 @contextlib.contextmanager
-def broker(brokers: int = 1, properties: Mapping[str, str] | None = None) -> Iterator[RealKafka]:
+def broker(brokers: int = 1, properties: Mapping[str, str] | None = None, heap: str = "1g") -> Iterator[RealKafka]:
     """A broker with the whole of its compiler: this measures clients, and a slow broker hides their differences."""
-    with RealKafka(libs(), brokers=brokers, properties=properties, jvm_arguments=("-Xmx1g",)) as cluster:
+    with RealKafka(libs(), brokers=brokers, properties=properties, jvm_arguments=(f"-Xmx{heap}",)) as cluster:
         yield cluster

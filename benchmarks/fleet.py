@@ -192,9 +192,9 @@ class Watch:
         """What all of them told, in the order of time."""
         return sorted(one for fleet in self.fleets for one in fleet.told)
 
-    def settle(self, members: int, without: Sequence[Owner] = ()) -> int:
+    def settle(self, members: int, without: Sequence[Owner] = (), deadline_s: float = DEADLINE_S) -> int:
         """Wait until every partition has one owner and nothing moves any more; returns when the last one moved."""
-        end_s = time.monotonic() + DEADLINE_S
+        end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
             ownership = Ownership()
             told = self.told
@@ -203,7 +203,7 @@ class Watch:
             if ownership.shared_by(members, self._partitions) and quiet_s > self._settled_s:
                 return ownership.changed_ns
             time.sleep(0.05)
-        raise TimeoutError(f"{self._partitions} partitions were not shared by {members} members in {DEADLINE_S:g} s")
+        raise TimeoutError(f"{self._partitions} partitions were not shared by {members} members in {deadline_s:g} s")
 
     def unowned_s(self, since_ns: int) -> float:
         """Partition-seconds without an owner since then."""

@@ -2,17 +2,21 @@
 
 ``python -m benchmarks.growth [--svg docs/growth.svg]``
 
-Members of ours without a data plane (``ConsumerCoordinator``), all in one process on one loop, cooperative-sticky, on one
-broker.  Measured is one rebalance of a settled group that one more member joins, both rounds of it: until every member has
-its last assignment.  Bytes are those of JoinGroup and SyncGroup on the wire, both ways.
+Members of ours without a data plane (``ConsumerCoordinator``), in ``--processes`` processes with one loop each,
+cooperative-sticky, on one broker.  Measured is one rebalance of a settled group that one more member joins, both rounds of it:
+until every member has its last assignment.  Bytes are those of all members on the wire, both ways.
+
+A hundred thousand partitions need more memory mappings and open files than Linux allows a process: as root the program raises
+both limits, and otherwise it says what to raise.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
+import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -21,25 +25,25 @@ from pathlib import Path
 import attrs
 from confluent_kafka import KafkaException
 
-from assignors import CooperativeStickyAssignor
 from benchmarks import cluster
+from benchmarks.growing import State
 from benchmarks.table import markdown, number
-from consumer_coord.config import parse
-from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
-from consumer_coord.consumer.runtime import cluster_client
-from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.net import tcp
 from tests.support.admin import log_offsets
+from tests.support.line_process import LineProcess
 from tests.support.processes import wait_until
 from tests.support.real_kafka import RealKafka
 
 #: (members, partitions)
-BY_MEMBERS = ((2, 1_000), (5, 1_000), (10, 1_000), (20, 1_000), (50, 1_000), (100, 1_000), (200, 1_000), (500, 1_000))
+BY_MEMBERS = tuple((members, 1_000) for members in (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000))
 BY_PARTITIONS = ((50, 10), (50, 100), (50, 1_000), (50, 10_000), (50, 100_000))
 _QUIET_S = 0.5
-_DEADLINE_S = 120.0
+_DEADLINE_S = 600.0
 #: A broker of a small machine takes about this many partitions of one topic at once; more topics make up the rest.
 _PARTITIONS_A_TOPIC = 1_000
+#: A broker maps two index files of each partition, and opens three.
+_MAPPINGS_A_PARTITION = 2
+_FILES_A_PARTITION = 3
+_MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 _groups = itertools.count(1)
 
 
@@ -51,135 +55,123 @@ class Point:
     partitions: int
     seconds: float
     cpu_s: float
+    broker_cpu_s: float
     megabytes: float
     generations: int
 
 
-class Application:
-    """Carries out what the group wants, at once, for every member of the process."""
+class Growing:
+    """The processes of a group."""
 
-    def __init__(self, members: Sequence[ConsumerCoordinator]) -> None:
-        self.members: list[ConsumerCoordinator] = []
-        self.handovers: dict[ConsumerCoordinator, Handover] = {}
-        self.moved_at = 0.0
-        for member in members:
-            self.add(member)
-
-    def add(self, member: ConsumerCoordinator) -> None:
-        """One more member."""
-        self.members.append(member)
-        self.handovers[member] = Handover(member, HoldsNothing())
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            for member in self.members:
-                if member.application.attention:
-                    self._attend(member)
-            await asyncio.sleep(0.005)
-
-    def _attend(self, member: ConsumerCoordinator) -> None:
-        member.application.polled()
-        if member.assignment.change():
-            self.moved_at = time.monotonic()
-            run_through(self.handovers[member].carry_out())
-
-
-async def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: int) -> Point:
-    """A settled group, and one more member."""
-    config = parse(
-        {
+    def __init__(self, kafka: RealKafka, topics: Sequence[str], processes: int) -> None:
+        config = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": f"growth-{next(_groups)}",
             "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 500,
             "partition.assignment.strategy": "cooperative-sticky",
         }
-    )
-    shared = cluster_client(config.client)
+        command = [sys.executable, "-m", "benchmarks.growing", json.dumps({"config": config, "topics": list(topics)})]
+        self._processes = [LineProcess(command, name=f"members {number}") for number in range(processes)]
 
-    def new() -> ConsumerCoordinator:
-        member = ConsumerCoordinator(config.coordinator, shared, [CooperativeStickyAssignor()])
-        member.subscribe(topics)
-        return member
+    def add(self, members: int) -> None:
+        """So many more, evenly."""
+        for index, process in enumerate(self._processes):
+            process.request(json.dumps({"add": len(range(index, members, len(self._processes)))}), _DEADLINE_S)
 
-    application = Application([new() for _ in range(members)])
-    running = asyncio.create_task(application.run())
+    def states(self) -> list[State]:
+        """Of each process."""
+        for process in self._processes:
+            process.send("{}")
+        return [State(**json.loads(process.receive(_DEADLINE_S))) for process in self._processes]
 
-    async def settled(count: int) -> float:
-        """When the last partition moved, or the last member got its share where none had to."""
+    def settled(self, members: int, partitions: int) -> tuple[float, list[State]]:
+        """When the last partition moved, or the last member got its share where none had to; and what there was then."""
         since = time.monotonic()
         ends = since + _DEADLINE_S
         stable_at: float | None = None
         while time.monotonic() < ends:
-            held = sum(len(member.assignment.held) for member in application.members)
-            stable = all(member.protocol.joined for member in application.members)
-            stable_at = (stable_at or time.monotonic()) if stable else None
-            shares = [len(member.assignment.held) for member in application.members]
-            quiet = time.monotonic() - application.moved_at > _QUIET_S
-            if stable_at and quiet and held == partitions and min(shares) >= min(1, partitions // count):
-                return application.moved_at if application.moved_at >= since else stable_at
-            await asyncio.sleep(0.02)
-        raise TimeoutError(f"{members} members and {partitions} partitions did not settle")
+            states = self.states()
+            moved_at = max(state.moved_at for state in states)
+            shared = sum(state.held for state in states) == partitions
+            fed = min(state.least for state in states if state.members) >= min(1, partitions // members)
+            if sum(state.joined for state in states) != members:
+                stable_at = None
+            elif stable_at is None:
+                stable_at = time.monotonic()
+            elif shared and fed and time.monotonic() - moved_at > _QUIET_S:
+                return (moved_at if moved_at >= since else stable_at), states
+            time.sleep(0.02)
+        raise TimeoutError(f"{members} members and {partitions} partitions did not settle: {states}")
 
+    def close(self) -> None:
+        """All leave."""
+        for process in self._processes:
+            process.close()
+
+
+def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: int, processes: int) -> Point:
+    """A settled group, and one more member."""
+    group = Growing(kafka, topics, min(processes, members))
     try:
-        await settled(members)
-        generation = application.members[0].generation
-        began, used, wire = time.monotonic(), time.process_time(), _bytes()
-        application.add(new())
-        # What waiting itself costs (this loop's looks, heartbeats) is in the processor time, too.
-        ended = await settled(members + 1)
+        group.add(members)
+        _, before = group.settled(members, partitions)
+        began, broker_s = time.monotonic(), _processor_s(kafka)
+        group.add(1)
+        # What looking costs is in the processor time, too, and heartbeats.
+        ended, after = group.settled(members + 1, partitions)
         return Point(
             members,
             partitions,
             ended - began,
-            time.process_time() - used,
-            (_bytes() - wire) / 1e6,
-            application.members[0].generation - generation,
+            sum(state.cpu_s for state in after) - sum(state.cpu_s for state in before),
+            _processor_s(kafka) - broker_s,
+            (sum(state.sent for state in after) - sum(state.sent for state in before)) / 1e6,
+            max(state.generation for state in after) - max(state.generation for state in before),
         )
     finally:
-        running.cancel()
-        await asyncio.gather(*(member.close(10_000) for member in application.members), return_exceptions=True)
-        await shared.close()
+        group.close()
 
 
-_counted = [0]
+def _processor_s(kafka: RealKafka) -> float:
+    fields = Path(f"/proc/{kafka.pid()}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _bytes() -> int:
-    return _counted[0]
-
-
-def count_bytes() -> None:
-    """Count everything that goes out or comes in."""
-    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.data_received
-
-    def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:
-        _counted[0] += len(frame) + 4
-        send(self, frame)
-
-    def counting_receive(self: tcp.TcpTransport, data: bytes) -> None:
-        _counted[0] += len(data)
-        receive(self, data)
-
-    setattr(tcp.TcpTransport, "send", counting_send)  # noqa: B010 - this process measures, nothing else
-    setattr(tcp.TcpTransport, "data_received", counting_receive)  # noqa: B010
+def raise_limits(partitions: int) -> None:
+    """Let what is started from here map and open enough for so many partitions; ends the program if that is refused."""
+    mappings, files = _MAPPINGS_A_PARTITION * partitions * 3 // 2 + 65_530, _FILES_A_PARTITION * partitions + 10_000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = int(_MAX_MAP_COUNT.read_text())
+    try:
+        if 0 <= soft < files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files if 0 <= hard < files else hard))
+        if allowed < mappings:
+            _MAX_MAP_COUNT.write_text(str(mappings))
+    except (OSError, ValueError) as error:
+        sys.exit(
+            f"{partitions:,} partitions on one broker need {mappings:,} memory mappings and {files:,} open files ({error}):"
+            f" sysctl vm.max_map_count={mappings}; ulimit -n {files}; or --most-partitions 10000"
+        )
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
     """Topics with so many partitions in all, whose logs are there: a broker that makes logs answers groups late."""
     full, rest = divmod(partitions, _PARTITIONS_A_TOPIC)
     sizes = [_PARTITIONS_A_TOPIC] * full + ([rest] if rest else [])
-    topics = [kafka.new_topic(size) for size in sizes]
+    topics = []
+    for size in sizes:
+        topic = kafka.new_topic(size)
+        topics.append(topic)
 
-    def logs_are_there() -> bool:
-        try:
-            return all(log_offsets(kafka.admin, topic, size) for topic, size in zip(topics, sizes, strict=True))
-        except KafkaException:
-            # "Not leader", although the metadata names it: it is still at it.
-            return False
+        def logs_are_there(topic: str = topic, size: int = size) -> bool:
+            try:
+                return bool(log_offsets(kafka.admin, topic, size))
+            except KafkaException:
+                # "Not leader", although the metadata names it: it is still at it.
+                return False
 
-    wait_until(logs_are_there, _DEADLINE_S, f"the logs of {partitions} partitions")
+        wait_until(logs_are_there, _DEADLINE_S, f"the logs of {topic}")
     return topics
 
 
@@ -239,28 +231,35 @@ def plot(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
-    parser.add_argument("--svg", type=Path, default=Path("docs/growth.svg"))
-    parser.add_argument("--most-members", type=int, default=500)
+    parser.add_argument("--svg", type=Path, help="write the plot there, too")
+    parser.add_argument("--processes", type=int, default=4, help="that the members live in")
+    parser.add_argument("--most-members", type=int, default=2_000)
     parser.add_argument("--most-partitions", type=int, default=100_000)
     options = parser.parse_args(arguments)
-    count_bytes()
+    series = (
+        ("one more member, 1,000 partitions", "members", BY_MEMBERS),
+        ("one more member, 50 members", "partitions", BY_PARTITIONS),
+    )
+    within = [
+        (title, field, [case for case in cases if case[0] <= options.most_members and case[1] <= options.most_partitions])
+        for title, field, cases in series
+    ]
+    raise_limits(max(partitions for _, _, cases in within for _, partitions in cases))
     panels = []
-    with cluster.broker() as kafka:
-        for title, field, cases in (
-            ("one more member, 1,000 partitions", "members", BY_MEMBERS),
-            ("one more member, 50 members", "partitions", BY_PARTITIONS),
-        ):
+    # A broker with 100,000 partitions needs room; small indexes, because it keeps two of each partition in memory.
+    properties = {"log.index.size.max.bytes": "4096"}
+    with cluster.broker(properties=properties, heap="4g") as kafka:
+        for title, field, cases in within:
             points: list[Point] = []
             known: dict[int, list[str]] = {}
             for members, partitions in cases:
-                if members > options.most_members or partitions > options.most_partitions:
-                    continue
                 if partitions not in known:
                     known[partitions] = topics_for(kafka, partitions)
-                points.append(asyncio.run(measure(kafka, known[partitions], members, partitions)))
+                points.append(measure(kafka, known[partitions], members, partitions, options.processes))
                 print(json.dumps(attrs.asdict(points[-1])), file=sys.stderr, flush=True)
             panels.append((title, field, points))
-    options.svg.write_text(plot(panels))
+    if options.svg is not None:
+        options.svg.write_text(plot(panels))
     for title, _, points in panels:
         keys = [one.name for one in attrs.fields(Point)]
         print(f"\n{title}:\n\n{markdown(keys, [[number(float(getattr(one, key))) for key in keys] for one in points])}")

@@ -119,6 +119,10 @@ class RealKafka(KafkaCluster):
 
     # -- trouble ---------------------------------------------------------------------------------------------------
 
+    def pid(self, broker: int = 1) -> int:
+        """The process id of a broker that runs."""
+        return self._running(broker).pid
+
     def stop(self, broker: int = 1) -> None:
         """Shut a broker down in good order (SIGTERM: it hands its leaderships over first)."""
         self._end(self._nodes[broker], grace_s=_REQUEST_DEADLINE_S)

@@ -1,0 +1,137 @@
+"""A process with members of ours without a data plane, for ``benchmarks/growth.py``, which speaks with it in lines of JSON.
+
+Its argument is an object with the members' ``config`` and their ``topics``.  A line ``{"add": n}`` starts as many more,
+any other line changes nothing; each is answered with what the process has now (:class:`State`).  At the end of its input all
+leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from assignors import CooperativeStickyAssignor
+from consumer_coord.config import parse
+from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
+from consumer_coord.consumer.runtime import cluster_client
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.net import tcp
+
+
+@attrs.frozen
+class State:
+    """A process and its members; times in seconds, of the monotonic clock that all processes of a machine share."""
+
+    members: int
+    joined: int
+    held: int
+    """Partitions that its members hold."""
+    least: int
+    """What the member with the fewest holds."""
+    moved_at: float
+    generation: int
+    cpu_s: float
+    sent: int
+    """Bytes that went out or came in."""
+
+
+class Application:
+    """Carries out what the group wants, at once, for every member of the process."""
+
+    def __init__(self, settings: Mapping[str, Any], topics: Sequence[str]) -> None:
+        self._config = parse(settings)
+        self._topics = topics
+        self.shared = cluster_client(self._config.client)
+        self.members: list[ConsumerCoordinator] = []
+        self._handovers: dict[ConsumerCoordinator, Handover] = {}
+        self._moved_at = 0.0
+
+    def add(self) -> None:
+        """One more member."""
+        member = ConsumerCoordinator(self._config.coordinator, self.shared, [CooperativeStickyAssignor()])
+        member.subscribe(self._topics)
+        self.members.append(member)
+        self._handovers[member] = Handover(member, HoldsNothing())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for member in self.members:
+                if member.application.attention:
+                    self._attend(member)
+            await asyncio.sleep(0.005)
+
+    def _attend(self, member: ConsumerCoordinator) -> None:
+        member.application.polled()
+        if member.assignment.change():
+            self._moved_at = time.monotonic()
+            run_through(self._handovers[member].carry_out())
+
+    def state(self) -> State:
+        """What there is now."""
+        shares = [len(member.assignment.held) for member in self.members]
+        return State(
+            members=len(self.members),
+            joined=sum(member.protocol.joined for member in self.members),
+            held=sum(shares),
+            least=min(shares, default=0),
+            moved_at=self._moved_at,
+            generation=max((member.generation for member in self.members), default=-1),
+            cpu_s=time.process_time(),
+            sent=_sent[0],
+        )
+
+    async def close(self) -> None:
+        """All leave."""
+        await asyncio.gather(*(member.close(10_000) for member in self.members), return_exceptions=True)
+        await self.shared.close()
+
+
+_sent = [0]
+
+
+def count_bytes() -> None:
+    """Count everything that goes out or comes in."""
+    send, receive = tcp.TcpTransport.send, tcp.TcpTransport.data_received
+
+    def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:
+        _sent[0] += len(frame) + 4
+        send(self, frame)
+
+    def counting_receive(self: tcp.TcpTransport, data: bytes) -> None:
+        _sent[0] += len(data)
+        receive(self, data)
+
+    setattr(tcp.TcpTransport, "send", counting_send)  # noqa: B010 - this process measures, nothing else
+    setattr(tcp.TcpTransport, "data_received", counting_receive)  # noqa: B010
+
+
+async def _main(setup: Mapping[str, Any]) -> None:
+    count_bytes()
+    application = Application(setup["config"], setup["topics"])
+    running = asyncio.create_task(application.run())
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    try:
+        while line := await lines.readline():
+            for _ in range(json.loads(line).get("add", 0)):
+                application.add()
+            print(json.dumps(attrs.asdict(application.state())), flush=True)
+            if running.done():
+                running.result()
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await application.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(json.loads(sys.argv[1])))
