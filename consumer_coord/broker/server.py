@@ -233,6 +233,15 @@ class EmbeddedKafka:
         """Remove a topic and what groups committed for it."""
         self._call(lambda: self._running.delete_topic(name))
 
+    def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
+        """Remove a topic and add another one of its name at the same moment: no client meets a time without it."""
+
+        def recreate() -> None:
+            self._running.delete_topic(name)
+            self._running.create_topic(name, partitions, configs=configs)
+
+        self._call(recreate)
+
     # -- faults
 
     def stop_broker(self, broker_id: int) -> None:

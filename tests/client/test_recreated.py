@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.recreated_topics import RecreatedTopics
-from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, KeepingConsumer, consumer, poll_until, produce, row, take
 
 OLD = 40
@@ -26,8 +22,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def make_again(kafka: EmbeddedKafka, count: int) -> None:
-    kafka.delete_topic("orders")
-    kafka.create_topic("orders", 2)
+    kafka.recreate_topic("orders", 2)
     produce(kafka, "orders", {number: (f"new {one}" for one in range(count)) for number in (0, 1)})
 
 
@@ -79,27 +74,12 @@ def test_a_commit_for_the_old_topic_tells_of_the_new_one(kafka: EmbeddedKafka) -
         one.kept.clear()
 
 
-def test_where_the_policy_begins_is_a_position_of_the_new_topic() -> None:
-    """Before anything is handed out a position is of the former topic, unless ``auto.offset.reset`` chose it in the new one."""
-    former, new = uuid.uuid4(), uuid.uuid4()
-    partitions = PartitionOf("orders", 0), PartitionOf("orders", 1)
-    topics = {"orders": SimpleNamespace(id=former)}
-    core: Any = SimpleNamespace(cluster=SimpleNamespace(metadata=SimpleNamespace(topics=topics, version=1)))
-    home: Any = None
-    recreated = RecreatedTopics(core, home, lambda partition: False)
-    recreated.started(partitions)
-    topics["orders"] = SimpleNamespace(id=new)
-    core.cluster.metadata.version = 2
-    assert recreated.found(set(partitions)) == set(partitions)
-    recreated.begun_anew(partitions)
-    assert recreated.of(partitions) == dict.fromkeys(partitions, former)
-    recreated.begun_by_policy([partitions[0]])
-    assert recreated.of(partitions) == {partitions[0]: new, partitions[1]: former}
-
-
-def test_it_is_told_where_the_policy_begins(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    with consumer(kafka, auto_offset_reset="by_duration:PT1H") as one:
-        told: list[PartitionOf] = []
-        monkeypatch.setattr(one._engine.recreated, "begun_by_policy", told.extend)
+def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_new_topic(kafka: EmbeddedKafka) -> None:
+    settings: dict[str, Any] = {"auto_offset_reset": "by_duration:PT1H", "auto_commit_interval_ms": 50}
+    with consumer(kafka, metadata_max_age_ms=1_000, **settings) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: set(told) == {PartitionOf("orders", 0), PartitionOf("orders", 1)})
+        assert len(take(one, 2 * OLD)) == 2 * OLD
+        make_again(kafka, 0)
+        poll_until(one, lambda: len(one._engine.recreated._former) == 2)
+        one.seek(row(0, OLD))
+        poll_until(one, lambda: one.committed([row(0)], 10)[0].offset == 0)

@@ -77,13 +77,13 @@ def test_a_consumer_tells_of_its_polls_and_its_callbacks() -> None:
     with EmbeddedKafka(topics={"orders": 2}, config=BROKER) as kafka:
         produce(kafka, "orders", {0: range(5)})
         with consumer(kafka) as one:
-            one.subscribe(["orders"], on_assign=lambda *_: time.sleep(0.01))
+            one.subscribe(["orders"], on_assign=lambda *_: time.sleep(0.02))
             poll_until(one, lambda: len(held(one)) == 2)
             take(one, 5)
             figures = one.metrics()
             assert figures["time-between-poll-avg"] > 0
             assert 0 < figures["poll-idle-ratio-avg"] <= 1
-            assert figures["partition-assigned-latency-max"] >= 10
+            assert figures["partition-assigned-latency-max"] > 10, "the callback slept for 20"
             assert math.isnan(figures["partition-revoked-latency-avg"]), "nothing was revoked, and no callback called"
 
 

@@ -309,6 +309,33 @@ def test_a_seek_right_after_the_assignment_counts(play: Callable[[Story], None])
     play(story)
 
 
+@pytest.mark.parametrize("how", ["sought", "assigned anew"])
+@pytest.mark.parametrize("start", [EARLIEST, OffsetAndMetadata(10, leader_epoch=0)], ids=["beginning", "epoch"])
+def test_the_last_word_on_a_position_counts(play: Callable[[Story], None], start: OffsetAndMetadata, how: str) -> None:
+    """Also while a question about the former one waits for its answer, behind a Fetch of other partitions."""
+
+    async def story(logs: Logs) -> None:
+        logs.produce(0, 50)
+        plane = logs.plane()
+        one = TopicPartition(logs.topic, 0)
+        there = OffsetAndMetadata(40)
+        await plane.assign(at(logs, 1))
+        await nothing_comes(plane, 0.3)
+        await plane.assign({one: start})
+        if how == "assigned anew":
+            await plane.unassign([one])
+            await plane.assign({one: there})
+        else:
+            await plane.seek(one, there)
+            await plane.seek(one, start)
+            await plane.seek(one, there)
+        assert offsets(await take(plane, 10)) == list(range(40, 50))
+        await nothing_comes(plane, 1.5)
+        await plane.close()
+
+    play(story)
+
+
 def test_after_unassign_nothing_comes_and_it_begins_anew(play: Callable[[Story], None]) -> None:
     async def story(logs: Logs) -> None:
         logs.produce(0, 20)

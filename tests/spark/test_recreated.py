@@ -38,8 +38,7 @@ def write(kafka: EmbeddedKafka, count: int) -> None:
 
 
 def make_again(kafka: EmbeddedKafka, count: int = NEW) -> None:
-    kafka.delete_topic("orders")
-    kafka.create_topic("orders", 2)
+    kafka.recreate_topic("orders", 2)
     write(kafka, count)
 
 

@@ -26,7 +26,7 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from consumer_coord.config import KNOWN
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, Sink
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
@@ -162,9 +162,33 @@ class Librdkafka:
         # Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
         checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
         # While partitions are read, the question waits behind a Fetch that waits for records.
-        busy_s = float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000 if self.handle.assignment() else 0.0
-        self.learn({partition.topic for partition in positions} - checked, _LEARN_S + busy_s)
-        self.handle.incremental_assign([native(partition, at) for partition, at in sorted(positions.items())])
+        limit_s = _LEARN_S + (self._fetch_wait_s() if self.handle.assignment() else 0.0)
+        self.learn({partition.topic for partition in positions} - checked, limit_s)
+        self.handle.incremental_assign(self._numbers(positions, limit_s))
+
+    def _fetch_wait_s(self) -> float:
+        return float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000
+
+    def _numbers(self, positions: Mapping[TopicPartition, OffsetAndMetadata], limit_s: float) -> list[Any]:
+        """Rows of ``positions``, sorted; the beginning and the end as numbers, if a broker tells them within ``limit_s``.
+
+        librdkafka would look them up itself.  But when the partition is sought, or given up and assigned again, before that
+        answer is there, it takes the answer for outdated, asks again, and goes on at the beginning or the end after all.
+        """
+        numbers = dict(positions)
+        for logical in (OFFSET_BEGINNING, OFFSET_END):
+            wanted = [native(partition, at) for partition, at in positions.items() if at.offset == logical]
+            if not wanted:
+                continue
+            try:
+                # A time of -2 or -1 stands for the first offset or the end (ListOffsets).
+                found = self.handle.offsets_for_times(wanted, timeout=limit_s)
+            except KafkaException as error:
+                logger.debug("data plane: the first offsets and ends are left to librdkafka: %s", error)
+                continue
+            told = [row for row in found if row.error is None and row.offset >= 0]
+            numbers.update({partition_of(row): OffsetAndMetadata(row.offset) for row in told})
+        return [native(partition, at) for partition, at in sorted(numbers.items())]
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more."""
@@ -183,7 +207,7 @@ class Librdkafka:
 
     def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         """Go on elsewhere."""
-        row = native(partition, position)
+        row = self._numbers({partition: position}, _LEARN_S + self._fetch_wait_s())[0]
         try:
             self.handle.seek(row)
         except KafkaException as error:
