@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import resource
 import sys
 import time
@@ -30,7 +29,7 @@ from benchmarks.growing import State
 from benchmarks.table import markdown, number
 from tests.support.admin import log_offsets
 from tests.support.line_process import LineProcess
-from tests.support.processes import wait_until
+from tests.support.processes import processor_s, wait_until
 from tests.support.real_kafka import RealKafka
 
 #: (members, partitions)
@@ -116,7 +115,7 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
     try:
         group.add(members)
         _, before = group.settled(members, partitions)
-        began, broker_s = time.monotonic(), _processor_s(kafka)
+        began, broker_s = time.monotonic(), processor_s(str(kafka.pid()))
         group.add(1)
         # What looking costs is in the processor time, too, and heartbeats.
         ended, after = group.settled(members + 1, partitions)
@@ -125,17 +124,12 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
             partitions,
             ended - began,
             sum(state.cpu_s for state in after) - sum(state.cpu_s for state in before),
-            _processor_s(kafka) - broker_s,
+            processor_s(str(kafka.pid())) - broker_s,
             (sum(state.sent for state in after) - sum(state.sent for state in before)) / 1e6,
             max(state.generation for state in after) - max(state.generation for state in before),
         )
     finally:
         group.close()
-
-
-def _processor_s(kafka: RealKafka) -> float:
-    fields = Path(f"/proc/{kafka.pid()}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def raise_limits(partitions: int) -> None:

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.clients import POLL_S, Adapter, Confluent, Ours, Ranges, by_topic, make
+from tests.support.processes import processor_s
 
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -298,13 +299,11 @@ class Driver:
 def usage() -> Mapping[str, float]:
     """Processor time so far, memory and threads of this process; our background thread's part of the time as ``ours_s``."""
     times = os.times()
-    ticks = os.sysconf("SC_CLK_TCK")
     ours_s, our_threads = 0.0, 0
     for thread in threading.enumerate():
         if thread.name.startswith("consumer-coord"):
             our_threads += 1
-            fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
-            ours_s += (int(fields[11]) + int(fields[12])) / ticks
+            ours_s += processor_s(f"self/task/{thread.native_id}")
     return {
         "cpu_s": times.user + times.system,
         "ours_s": ours_s,

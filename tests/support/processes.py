@@ -120,6 +120,12 @@ def children() -> Mapping[int, str]:
     return found
 
 
+def processor_s(task: str) -> float:
+    """Processor time in seconds of a process, ``123``, or of one of its threads, ``123/task/456``."""
+    fields = Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def wait_until(condition: Callable[[], bool], deadline_s: float, what: str, *, interval_s: float = 0.05) -> None:
     """Wait until ``condition`` holds; raises TimeoutError naming ``what`` when the deadline passes first."""
     end_s = time.monotonic() + deadline_s
