@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from consumer_coord.consumer.data_plane import (
+    EARLIEST,
     OFFSET_INVALID,
     DataPlane,
     after,
@@ -221,6 +222,17 @@ class Reader:
         await self.plane.assign(positions)
         if still_paused := (self.paused | self.frozen) & positions.keys():
             await self.plane.pause(still_paused)
+        self.unsure = False
+
+    async def rewind(self, partitions: Collection[TopicPartition]) -> None:
+        """Begin these again with their first records: they are of another topic."""
+        self.unsure = True
+        self._moving.update(partitions)
+        self._forget(partitions, {**self.assigned, **dict.fromkeys(partitions, EARLIEST)})
+        await self.plane.rewind(partitions)
+        if still_paused := (self.paused | self.frozen) & set(partitions):
+            await self.plane.pause(still_paused)
+        self._moving.difference_update(partitions)
         self.unsure = False
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:

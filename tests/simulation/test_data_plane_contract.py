@@ -336,6 +336,25 @@ def test_the_last_word_on_a_position_counts(play: Callable[[Story], None], start
     play(story)
 
 
+@pytest.mark.parametrize("after_s", [0, 0.1, 0.4])
+def test_the_first_records_come_although_the_policy_began_elsewhere(play: Callable[[Story], None], after_s: float) -> None:
+    async def story(logs: Logs) -> None:
+        logs.produce(0, 50)
+        plane = logs.plane(auto_offset_reset="latest")
+        await plane.assign(at(logs, 1))
+        await nothing_comes(plane, 0.3)
+        await plane.assign(at(logs, 0, offset=60))
+        await nothing_comes(plane, after_s)
+        await plane.rewind([TopicPartition(logs.topic, 0)])
+        assert offsets(await take(plane, 50)) == list(range(50))
+        await nothing_comes(plane, 1.5)
+        logs.produce(0, 1)
+        assert offsets(await take(plane, 1)) == [50]
+        await plane.close()
+
+    play(story)
+
+
 def test_after_unassign_nothing_comes_and_it_begins_anew(play: Callable[[Story], None]) -> None:
     async def story(logs: Logs) -> None:
         logs.produce(0, 20)
