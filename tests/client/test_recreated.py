@@ -33,13 +33,16 @@ def new_values(one: KeepingConsumer) -> set[tuple[int, str]]:
 
 @pytest.mark.parametrize("count", [OLD + 60, OLD, 30], ids=["more", "as many", "fewer"])
 @pytest.mark.parametrize("automatic", [True, False], ids=["automatic commits", "commits by hand"])
-def test_no_record_of_the_new_topic_is_skipped(kafka: EmbeddedKafka, automatic: bool, count: int) -> None:
+def test_no_record_of_the_new_topic_is_skipped(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, automatic: bool, count: int
+) -> None:
     settings: dict[str, Any] = {"enable_auto_commit": automatic, "auto_commit_interval_ms": 50, "auto_offset_reset": "latest"}
     with consumer(kafka, metadata_max_age_ms=1_000, **settings) as one:
         one.commit(offsets=[row(0, 10), row(1, 10)], asynchronous=False)
         one.subscribe(["orders"])
         assert len(take(one, 2 * (OLD - 10))) == 2 * (OLD - 10)
         make_again(kafka, count)
+        poll_until(one, lambda: "made again" in caplog.text)
         # What was read of it from the old position is read again.
         poll_until(one, lambda: len(new_values(one)) == 2 * count)
         poll_until(one, lambda: [each.offset for each in one.position([row(0), row(1)])] == [count, count])
