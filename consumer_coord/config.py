@@ -355,11 +355,10 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
         }
     )
     passed = {key: value for key, value in given.items() if key not in ours}
-    if str(passed.get("auto.offset.reset", "latest")) not in _RESETS:
-        # librdkafka knows no durations: the consumer resolves those itself and lets librdkafka report the rest.
-        passed["auto.offset.reset"] = "error"
-    elif passed.get("auto.offset.reset") == "none":
-        passed["auto.offset.reset"] = "error"
+    # librdkafka tells that an offset is out of range, and the consumer looks up where to begin instead.  A look-up of
+    # librdkafka's own outlives a seek and another assignment, and goes on where it leads: at the end that would skip records.
+    # At the beginning nothing is lost by that, and messages need not be searched for what it tells.
+    passed["auto.offset.reset"] = "earliest" if _reset(given) == "earliest" else "error"
     # Manual assignment needs a group.id all the same; a commit of librdkafka's own would carry no generation.
     passed["group.id"] = group_id or "consumer-coord"
     passed["enable.auto.commit"] = False

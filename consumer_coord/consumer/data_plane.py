@@ -72,9 +72,6 @@ class DataPlane(Protocol):
         Also for a partition whose offset was out of range, of which nothing else comes after that event.
         """
 
-    async def rewind(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on at the first records of these, which are assigned, whatever the data plane is doing about their positions."""
-
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Behind the last message taken, for those of ``partitions`` that had one since they were assigned or sought."""
 

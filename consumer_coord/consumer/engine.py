@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
-from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED, DataPlane
+from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.reader import Positions, Reader
@@ -131,7 +131,7 @@ class Engine:
             and not core.application.attention
             and not core.rebalancing
             and not self.starting.pending
-            and self._settings.is_lapsed is None
+            and not self.reader.lapsed
         )
 
     async def gather(self, least: int, most: int, timeout_s: float) -> bool:
@@ -252,7 +252,7 @@ class Engine:
             self.auto.forget(recreated)
             self._forget_positions(recreated)
             self.starting.begun_anew(recreated)
-            await self.reader.rewind(recreated)
+            await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
             self.recreated.begun_anew(recreated)
 
     def _forget_positions(self, partitions: Partitions) -> None:

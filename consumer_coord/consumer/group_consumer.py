@@ -285,7 +285,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not reader.ahead and self._engine.plain:
                 reader.unsure = True
                 messages = self._fetch(num_messages)
-                if len(messages) == num_messages and self._lease_clock() < core.lease.until:
+                if len(messages) == num_messages and self._lease_clock() < core.lease.until and reader.all_records(messages):
                     behind = reader.tracked(messages)
                     self._user = 0; reader.behind, reader.unsure = behind, False; return messages  # noqa: E702
                 reader.arrived(messages)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from consumer_coord.consumer.data_plane import (
-    EARLIEST,
     OFFSET_INVALID,
     DataPlane,
     after,
@@ -80,20 +79,25 @@ class Reader:
             if self._is_lapsed is None:
                 ahead.extend(batch)
             else:
-                out = [one for one in batch if self._tells_lapsed(one)]
-                lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in out}}
-                ahead.extend(one for one in batch if one not in out)
+                out = [one for one in batch if one.error() is not None and self._tells_lapsed(one)]
+                if out:
+                    lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in out}}
+                    batch = [one for one in batch if one not in out]
+                ahead.extend(batch)
             # No call between: a message that is handed out must not come again from a repair.
             self.ahead, self.behind, self.lapsed = ahead, behind, lapsed
             if self._kept or self.paused or self.frozen:
                 self._keep_back()
         self.unsure = False
 
-    def _tells_lapsed(self, message: Any) -> bool:
-        """Whether a message is the event that a partition's offset is out of range."""
-        if message.error() is None or self._is_lapsed is None or partition_of_message(message) not in self.assigned:
-            return False
-        return self._is_lapsed(message.error())
+    def _tells_lapsed(self, event: Any) -> bool:
+        """Whether an event says that a partition's offset is out of range."""
+        assert self._is_lapsed is not None
+        return partition_of_message(event) in self.assigned and self._is_lapsed(event.error())
+
+    def all_records(self, batch: Sequence[Any]) -> bool:
+        """Whether the application may have a whole batch as it is: no event in it is for the engine."""
+        return self._is_lapsed is None or not [one for one in batch if one.error() is not None]
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages of :attr:`ahead`, which count as handed out from now on."""
@@ -222,17 +226,6 @@ class Reader:
         await self.plane.assign(positions)
         if still_paused := (self.paused | self.frozen) & positions.keys():
             await self.plane.pause(still_paused)
-        self.unsure = False
-
-    async def rewind(self, partitions: Collection[TopicPartition]) -> None:
-        """Begin these again with their first records: they are of another topic."""
-        self.unsure = True
-        self._moving.update(partitions)
-        self._forget(partitions, {**self.assigned, **dict.fromkeys(partitions, EARLIEST)})
-        await self.plane.rewind(partitions)
-        if still_paused := (self.paused | self.frozen) & set(partitions):
-            await self.plane.pause(still_paused)
-        self._moving.difference_update(partitions)
         self.unsure = False
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:

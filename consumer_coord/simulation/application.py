@@ -189,7 +189,7 @@ class MemberProcess:
             stage.cluster,
             Random(f"{seed}-{self.name}-plane"),
             PlaneConfig(
-                reset=spec.reset if spec.reset in ("earliest", "latest") else "error",
+                reset="earliest" if spec.reset == "earliest" else "error",
                 eof=spec.eof,
                 latency_ms=stage.scenario.latency_ms,
                 call_ms=spec.call_ms,

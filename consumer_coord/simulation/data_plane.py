@@ -20,7 +20,7 @@ import attrs
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_BEGINNING, OFFSET_END, Sink
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
@@ -215,10 +215,6 @@ class SimulatedPlane:
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         await self._run(lambda: self._seek(partition, position.offset))
-
-    async def rewind(self, partitions: Collection[TopicPartition]) -> None:
-        await self.unassign(partitions)
-        await self.assign(dict.fromkeys(partitions, EARLIEST))
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = sorted(partitions)

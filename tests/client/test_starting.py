@@ -88,6 +88,29 @@ def test_a_duration_begins_again_where_it_says_when_the_offset_is_out_of_range(k
 
 
 @pytest.mark.behaviour(55)
+@pytest.mark.parametrize(("reset", "first"), [("by_duration:PT1H", 0), ("earliest", 0), ("latest", 5)])
+def test_a_manual_assignment_begins_by_the_policy_when_the_offset_is_out_of_range(
+    kafka: EmbeddedKafka, reset: str, first: int
+) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset=reset) as one:
+        one.assign([row(0, 1_000)])
+        if first:
+            poll_until(one, lambda: one.position([row(0)])[0].offset == first)
+            produce(kafka, "orders", {0: range(5)})
+        assert [message.offset() for message in take(one, 5)] == list(range(first, first + 5))
+
+
+@pytest.mark.behaviour(55)
+def test_a_manual_assignment_without_a_policy_tells_that_the_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, auto_offset_reset="none") as one:
+        one.assign([row(0, 1_000)])
+        message = one.poll(DEADLINE_S)
+        assert message is not None
+        assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+
+
+@pytest.mark.behaviour(55)
 @pytest.mark.parametrize("between", ["a pause drops it", "an interrupt drops it", "a pause after it arrived"])
 def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, between: str) -> None:
     """librdkafka tells of it once.  What waits in its queue is dropped by a pause, what a call took by an interrupt."""

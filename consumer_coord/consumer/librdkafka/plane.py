@@ -26,7 +26,7 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from consumer_coord.config import KNOWN
-from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
@@ -210,29 +210,15 @@ class Librdkafka:
 
     def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         """Go on elsewhere."""
-        self._seek(*self._numbers({partition: position}, _LEARN_S + self._fetch_wait_s()))
-
-    def _seek(self, row: Any) -> None:
+        (row,) = self._numbers({partition: position}, _LEARN_S + self._fetch_wait_s())
         try:
             self.handle.seek(row)
         except KafkaException as error:
-            if error.args[0].code() not in _NOT_SOUGHT or partition_of(row) not in self.assignment():
+            if error.args[0].code() not in _NOT_SOUGHT or partition not in self.assignment():
                 raise
             # Assigned anew it stays paused, if it was.
             self.handle.incremental_unassign([row])
             self.handle.incremental_assign([row])
-
-    def rewind(self, partitions: Iterable[TopicPartition]) -> None:
-        """Begin with the first records again.
-
-        With a policy librdkafka may be about to begin elsewhere, after an offset out of range.  The answer that it waits for
-        comes before the first one to us; if it has not asked yet, because a Fetch is on its way, before the second one.
-        """
-        positions = dict.fromkeys(partitions, EARLIEST)
-        limit_s = _LEARN_S + self._fetch_wait_s()
-        self._numbers(positions, limit_s)
-        for row in self._numbers(positions, limit_s):
-            self._seek(row)
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind the last message taken."""
@@ -278,9 +264,6 @@ class Inline:
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         self._kafka.seek(partition, position)
-
-    async def rewind(self, partitions: Collection[TopicPartition]) -> None:
-        self._kafka.rewind(partitions)
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         return self._kafka.positions(partitions)
@@ -370,10 +353,6 @@ class Threaded:
 
     async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
         await self.run(lambda: self._kafka.seek(partition, position))
-
-    async def rewind(self, partitions: Collection[TopicPartition]) -> None:
-        wanted = tuple(partitions)
-        await self.run(lambda: self._kafka.rewind(wanted))
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = tuple(partitions)

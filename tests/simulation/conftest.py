@@ -1,0 +1,27 @@
+"""The planes that the contract of the data planes is played on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.librdkafka.plane import Inline, Threaded
+from tests.simulation.data_planes import Play, play_on, play_simulated
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Without topics."""
+    with EmbeddedKafka(topics={}) as running:
+        yield running
+
+
+@pytest.fixture(params=["simulated", "inline", "threaded"])
+def play(request: pytest.FixtureRequest) -> Play:
+    """Plays a story on one of the three."""
+    if request.param == "simulated":
+        return play_simulated
+    topic = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)
+    return play_on(request.getfixturevalue("kafka"), topic, Inline if request.param == "inline" else Threaded)

@@ -1,0 +1,202 @@
+"""What the contract of the data planes is played on: librdkafka on the embedded Kafka, and the simulation's model of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as Row
+from confluent_kafka.admin import AdminClient
+
+from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.data_plane import DataPlane
+from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.simulation import loop as virtual
+from consumer_coord.simulation.cluster import SimulatedCluster
+from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
+from consumer_coord.simulation.network import SimulatedNetwork
+from consumer_coord.simulation.process import Process
+from consumer_coord.topic_partition import TopicPartition
+
+PARTITIONS = 3
+
+
+class Logs(Protocol):
+    """The cluster behind a plane."""
+
+    topic: str
+
+    def produce(self, partition: int, count: int) -> None:
+        """So many more records."""
+
+    def trim(self, partition: int, before: int) -> None:
+        """Those before an offset are gone."""
+
+    def create_topic(self) -> str:
+        """A topic that the plane has not heard of; its name."""
+
+    def delete_topic(self) -> None:
+        """The topic is gone."""
+
+    def recreate_topic(self) -> None:
+        """It is there again, without records."""
+
+    def plane(self, **settings: Any) -> DataPlane:
+        """A plane; dots of librdkafka's settings are written as underscores."""
+
+
+Story = Callable[[Logs], Awaitable[None]]
+Play = Callable[[Story], None]
+
+
+class SimulatedLogs:
+    """The simulation's."""
+
+    topic = "t"
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, virtual.VirtualTimeLoop)
+        network = SimulatedNetwork(loop, Random(1))
+        self.process = Process.on(loop, "client")
+        self.cluster = SimulatedCluster(
+            loop, network, Random(2), config=BrokerConfig(auto_create_topics_enable=False), brokers=3, topics={"t": PARTITIONS}
+        )
+        self.cluster.start()
+
+    def produce(self, partition: int, count: int) -> None:
+        self.cluster.produce(TopicPartition(self.topic, partition), count)
+
+    def trim(self, partition: int, before: int) -> None:
+        self.cluster.trim(TopicPartition(self.topic, partition), before)
+
+    def create_topic(self) -> str:
+        self.cluster.kafka.create_topic("later", 1)
+        self.cluster.produce(TopicPartition("later", 0), 5)
+        return "later"
+
+    def delete_topic(self) -> None:
+        self.cluster.kafka.delete_topic(self.topic)
+
+    def recreate_topic(self) -> None:
+        self.cluster.kafka.create_topic(self.topic, PARTITIONS)
+
+    def plane(self, **settings: Any) -> DataPlane:
+        config = PlaneConfig(
+            reset=settings.get("auto_offset_reset", "error"), eof=settings.get("enable_partition_eof", False), call_ms=2.0
+        )
+        return SimulatedPlane(self.process, self.cluster, Random(3), config)
+
+
+class RealLogs:
+    """librdkafka on the embedded Kafka."""
+
+    def __init__(self, kafka: EmbeddedKafka, topic: str, make: Callable[[Librdkafka], DataPlane]) -> None:
+        self.topic = topic
+        self._kafka = kafka
+        self._make = make
+        kafka.create_topic(topic, PARTITIONS)
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def produce(self, partition: int, count: int) -> None:
+        for _ in range(count):
+            self._producer.produce(self.topic, b"x", partition=partition)
+        assert self._producer.flush(20) == 0
+
+    def trim(self, partition: int, before: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap_servers})
+        for done in admin.delete_records([Row(self.topic, partition, before)]).values():
+            done.result(20)
+
+    def create_topic(self) -> str:
+        name = f"{self.topic}-later"
+        self._kafka.create_topic(name, 1)
+        for _ in range(5):
+            self._producer.produce(name, b"x", partition=0)
+        assert self._producer.flush(20) == 0
+        return name
+
+    def delete_topic(self) -> None:
+        self._kafka.delete_topic(self.topic)
+
+    def recreate_topic(self) -> None:
+        self._kafka.create_topic(self.topic, PARTITIONS)
+
+    def plane(self, **settings: Any) -> DataPlane:
+        config = {
+            "bootstrap.servers": self._kafka.bootstrap_servers,
+            "group.id": "contract",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        return self._make(Librdkafka(config))
+
+
+def play_simulated(story: Story) -> None:
+    """In virtual time."""
+    async def main() -> None:
+        logs = SimulatedLogs()
+
+        async def whole() -> None:
+            await story(logs)
+
+        await asyncio.wait({task := logs.process.create_task(whole())})
+        task.result()
+
+    virtual.run(main(), max_time_s=600)
+
+
+def play_on(kafka: EmbeddedKafka, topic: str, make: Callable[[Librdkafka], DataPlane]) -> Play:
+    """On the embedded Kafka."""
+
+    def on_embedded(story: Story) -> None:
+        async def main() -> None:
+            await story(RealLogs(kafka, topic, make))
+
+        asyncio.run(main())
+
+    return on_embedded
+
+
+def at(logs: Logs, *numbers: int, offset: int = 0) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Positions of the topic, by partition number."""
+    return {TopicPartition(logs.topic, number): OffsetAndMetadata(offset) for number in numbers}
+
+
+async def take(plane: DataPlane, count: int, most: int = 1_000) -> list[Any]:
+    """So many messages."""
+    found: list[Any] = []
+    ends = time.monotonic() + 30
+    while len(found) < count:
+        assert time.monotonic() < ends, f"only {found} came"
+        await plane.fetch(min(most, count - len(found)), 0.5, found.extend)
+    return found
+
+
+async def nothing_comes(plane: DataPlane, for_s: float = 0.6) -> None:
+    """Neither records nor events."""
+    found: list[Any] = []
+    for _ in range(3):
+        await plane.fetch(10, for_s / 3, found.extend)
+    assert not found
+
+
+def offsets(messages: list[Any]) -> list[int]:
+    """Of records; an error fails the test."""
+    assert not any(message.error() for message in messages), [message.error() for message in messages]
+    return [message.offset() for message in messages]
+
+
+def code(raised: pytest.ExceptionInfo[KafkaException]) -> int:
+    """librdkafka's error code."""
+    number: int = raised.value.args[0].code()
+    return number
