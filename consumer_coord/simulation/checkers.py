@@ -409,7 +409,7 @@ class Checkers:
                 raise Violation(
                     "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
                 )
-        elif truth.handing is not stint:
+        elif truth.handing is not stint and not self._replaced(stint.owner):
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
             truth.handing = stint

@@ -96,6 +96,7 @@ WHAT_IT_WAS = {
     271000422: "sought in a topic made again, out of range, begun by the policy: commits of that named the former one",
     271000601: "an application that stores offsets itself was to commit in a log that retention had emptied",
     274000006: "a coordinator that loaded the group refused a member that had none of the assignors that it knew of the others",
+    278000284: "a replaced process of a static member read what its successor had given up: nobody's next owner",
 }
 
 
