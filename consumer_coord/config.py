@@ -355,10 +355,9 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
         }
     )
     passed = {key: value for key, value in given.items() if key not in ours}
-    # librdkafka tells that an offset is out of range, and the consumer looks up where to begin instead.  A look-up of
-    # librdkafka's own outlives a seek and another assignment, and goes on where it leads: at the end that would skip records.
-    # At the beginning nothing is lost by that, and messages need not be searched for what it tells.
-    passed["auto.offset.reset"] = "earliest" if _reset(given) == "earliest" else "error"
+    # librdkafka tells that an offset is out of range, and the consumer looks up where to begin instead: a look-up of
+    # librdkafka's own outlives a seek and another assignment, and reading goes on where it leads.
+    passed["auto.offset.reset"] = "error"
     # Manual assignment needs a group.id all the same; a commit of librdkafka's own would carry no generation.
     passed["group.id"] = group_id or "consumer-coord"
     passed["enable.auto.commit"] = False

@@ -165,7 +165,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                         looks_up=self._threaded is not None,
                     ),
                     auto_store=self._auto_store,
-                    is_lapsed=is_lapsed if self._settings.librdkafka.get("auto.offset.reset") == "error" else None,
+                    is_lapsed=is_lapsed,
                 ),
                 call=self._call,
                 told=self._tell_commit,

@@ -62,10 +62,10 @@ class EngineSettings:
     """What the engine needs beside the coordinator's settings."""
 
     reset: ResetPolicy
+    #: Whether an event's error tells of an offset that is out of range.
+    is_lapsed: Callable[[Any], bool]
     #: False: :meth:`Engine.store` says what is finished, and not that it was handed out.
     auto_store: bool = True
-    #: Whether an event's error tells of an offset that is out of range; None when the data plane begins again by itself.
-    is_lapsed: Callable[[Any], bool] | None = None
     #: Whether automatic commits are told of, as those of the application are.
     tells_automatic: bool = False
 

@@ -137,7 +137,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                     looks_up=True,
                 ),
                 auto_store=auto_store,
-                is_lapsed=is_lapsed if self._settings.librdkafka.get("auto.offset.reset") == "error" else None,
+                is_lapsed=is_lapsed,
                 tells_automatic=self._on_commit is not None,
             ),
             call=self._call,

@@ -33,8 +33,8 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 class Reader:
     """The assigned partitions of one consumer.  Used by one caller at a time, who calls :meth:`ready` first."""
 
-    def __init__(self, plane: DataPlane, is_lapsed: Callable[[Any], bool] | None = None) -> None:
-        """``is_lapsed`` tells events of offsets that are out of range; None when the data plane begins again by itself."""
+    def __init__(self, plane: DataPlane, is_lapsed: Callable[[Any], bool]) -> None:
+        """``is_lapsed`` tells events of offsets that are out of range."""
         self.plane = plane
         self._is_lapsed = is_lapsed
         #: To hand out, in order.
@@ -76,14 +76,11 @@ class Reader:
         if batch:
             behind, lapsed = self.tracked(batch), self.lapsed
             ahead = deque(self.ahead)
-            if self._is_lapsed is None:
-                ahead.extend(batch)
-            else:
-                out = [one for one in batch if one.error() is not None and self._tells_lapsed(one)]
-                if out:
-                    lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in out}}
-                    batch = [one for one in batch if one not in out]
-                ahead.extend(batch)
+            out = [one for one in batch if one.error() is not None and self._tells_lapsed(one)]
+            if out:
+                lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in out}}
+                batch = [one for one in batch if one not in out]
+            ahead.extend(batch)
             # No call between: a message that is handed out must not come again from a repair.
             self.ahead, self.behind, self.lapsed = ahead, behind, lapsed
             if self._kept or self.paused or self.frozen:
@@ -92,12 +89,11 @@ class Reader:
 
     def _tells_lapsed(self, event: Any) -> bool:
         """Whether an event says that a partition's offset is out of range."""
-        assert self._is_lapsed is not None
         return partition_of_message(event) in self.assigned and self._is_lapsed(event.error())
 
     def all_records(self, batch: Sequence[Any]) -> bool:
-        """Whether the application may have a whole batch as it is: no event in it is for the engine."""
-        return self._is_lapsed is None or not [one for one in batch if one.error() is not None]
+        """Whether there is no event among them."""
+        return not [one for one in batch if one.error() is not None]
 
     def take(self, most: int) -> list[Any]:
         """Up to ``most`` messages of :attr:`ahead`, which count as handed out from now on."""
@@ -259,9 +255,8 @@ class Reader:
         if known := ready & self.assigned.keys():
             self.unsure = True
             await self.plane.resume(known)
-            if self._is_lapsed is not None:
-                # The pause dropped what waited in the data plane, and with it the event that tells that one is read no more.
-                await self._begin_again(known - self.lapsed.keys())
+            # The pause dropped what waited in the data plane, and with it the event that tells that one is read no more.
+            await self._begin_again(known - self.lapsed.keys())
             self.unsure = False
 
     async def _begin_again(self, partitions: Collection[TopicPartition]) -> None:
@@ -289,8 +284,7 @@ class Reader:
             moved = there.get(partition)
             right = (arrived is None and moved is None) or (moved is not None and moved.offset == here.offset)
             # An interrupted call may have taken the event that tells that a partition is read no more: it comes again.
-            right = right and (self._is_lapsed is None or partition in self.lapsed)
-            if partition not in assigned or partition in self._moving or not right:
+            if not (right and partition in self.lapsed and partition in assigned and partition not in self._moving):
                 wrong[partition] = here
         gone = (assigned - self.assigned.keys()) | (assigned & wrong.keys())
         if gone:

@@ -189,7 +189,6 @@ class MemberProcess:
             stage.cluster,
             Random(f"{seed}-{self.name}-plane"),
             PlaneConfig(
-                reset="earliest" if spec.reset == "earliest" else "error",
                 eof=spec.eof,
                 latency_ms=stage.scenario.latency_ms,
                 call_ms=spec.call_ms,

@@ -60,14 +60,13 @@ class SimulatedConsumer(AsyncGroupConsumer):
         told: Told,
         events: Callable[[], Awaitable[None]],
     ) -> None:
-        policy = plane.config.reset
         config = Config(
             client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
             coordinator=coordinator,
             strategy=(),
             auto_offset_reset=reset,
             isolation_level="read_uncommitted",
-            librdkafka={"auto.offset.reset": policy},
+            librdkafka={},
         )
         self._on_commit = None
         self._auto_store = auto_store

@@ -97,8 +97,6 @@ class SimulatedMessage:
 class PlaneConfig:
     """librdkafka's settings, and how long things take."""
 
-    #: ``auto.offset.reset``: earliest, latest, or error.
-    reset: str = "earliest"
     #: ``enable.partition.eof``.
     eof: bool = False
     #: ``queued.min.messages``.
@@ -448,10 +446,8 @@ class SimulatedPlane:
         elif offset == OFFSET_END:
             offset = end
         elif not first <= offset <= end:
-            if self.config.reset == "error":
-                error = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"{partition}: {offset} is out of range")
-                return _Answer(reading, version, [SimulatedMessage(partition, offset, error=error)], stopped=True)
-            offset = first if self.config.reset == "earliest" else end
+            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"{partition}: {offset} is out of range")
+            return _Answer(reading, version, [SimulatedMessage(partition, offset, error=error)], stopped=True)
         messages = []
         last = offset
         if offset < end and most > 0:

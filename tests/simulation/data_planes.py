@@ -89,9 +89,7 @@ class SimulatedLogs:
         self.cluster.kafka.create_topic(self.topic, PARTITIONS)
 
     def plane(self, **settings: Any) -> DataPlane:
-        config = PlaneConfig(
-            reset=settings.get("auto_offset_reset", "error"), eof=settings.get("enable_partition_eof", False), call_ms=2.0
-        )
+        config = PlaneConfig(eof=settings.get("enable_partition_eof", False), call_ms=2.0)
         return SimulatedPlane(self.process, self.cluster, Random(3), config)
 
 

@@ -154,21 +154,6 @@ def test_out_of_range_without_a_policy_is_an_event_and_then_silence(play: Play, 
     play(story)
 
 
-def test_out_of_range_with_a_policy_goes_on_without_a_word(play: Play) -> None:
-    async def story(logs: Logs) -> None:
-        logs.produce(0, 10)
-        logs.trim(0, 4)
-        plane = logs.plane(auto_offset_reset="earliest")
-        one = TopicPartition(logs.topic, 0)
-        await plane.assign(at(logs, 0, offset=1))
-        assert offsets(await take(plane, 6)) == [4, 5, 6, 7, 8, 9]
-        await plane.seek(one, OffsetAndMetadata(500))
-        assert offsets(await take(plane, 2)) == [4, 5]
-        await plane.close()
-
-    play(story)
-
-
 def test_a_topic_that_is_deleted_and_made_again_has_other_offsets(play: Play) -> None:
     async def story(logs: Logs) -> None:
         logs.produce(0, 5)
