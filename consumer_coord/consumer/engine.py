@@ -251,7 +251,7 @@ class Engine:
             # First, and found again until begun_anew: after an interrupt no position of the former topic is left to commit.
             self.auto.forget(recreated)
             self._forget_positions(recreated)
-            self.starting.begun_anew(recreated)
+            self.starting.begun_elsewhere(recreated)
             await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
             self.recreated.begun_anew(recreated)
 
@@ -403,8 +403,10 @@ class Engine:
         """Go on at another position; for a partition that is still to be started, begin there."""
         # Also before a start: what an interrupted call has left of a partition whose offset was out of range is stopped first.
         await self.reader.ready()
-        if partition in self.reader.assigned and not (partition in self.starting.pending or partition in self.reader.lapsed):
+        waits = partition in self.starting.pending or partition in self.reader.lapsed
+        if partition in self.reader.assigned and (self.manual or not waits):
             self._beginnings.pop(partition, None)
+            self.starting.begun_elsewhere([partition])
             await self.reader.seek(partition, position)
             return
         self.must_hold([partition], "seek")

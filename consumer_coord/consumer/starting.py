@@ -75,8 +75,8 @@ class Starting:
         self._chosen.update(positions)
         self._core.application.rouse()
 
-    def begun_anew(self, partitions: Collection[TopicPartition]) -> None:
-        """These begin with the first record of another topic: no look-up of the former one counts."""
+    def begun_elsewhere(self, partitions: Collection[TopicPartition]) -> None:
+        """These begin where the application says, or with the first record of another topic: no look-up counts."""
         self.unknown = _without(self.unknown, partitions)
         self.pending -= frozenset(partitions)
 

@@ -108,6 +108,9 @@ def test_a_manual_assignment_without_a_policy_tells_that_the_offset_is_out_of_ra
         message = one.poll(DEADLINE_S)
         assert message is not None
         assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+        produce(kafka, "orders", {0: range(5)})
+        one.seek(row(0, 2))
+        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
 
 
 @pytest.mark.behaviour(55)
