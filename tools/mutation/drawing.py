@@ -106,12 +106,21 @@ def _below(node: ast.AST, statement: ast.stmt | None, in_init: bool) -> Iterator
 
 
 def mutants(count: int, seed: int, patterns: Sequence[str] = FILES) -> list[Mutant]:
-    """Draw them, all places alike; with one seed more of them begin with the same ones."""
+    """Draw them, all places alike; with one seed more of them begin with the same ones.
+
+    Of those on one line that bear one name, the results' key, there is only the first.
+    """
     places = []
     for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern) if file.name not in _APART}):
         places += [(file, place) for place in _below(ast.parse(file.read_text()), None, False)]
     random.Random(seed).shuffle(places)
-    return [_mutant(file, place) for file, place in places[:count]]
+    drawn: dict[str, Mutant] = {}
+    for file, place in places:
+        if len(drawn) == count:
+            break
+        mutant = _mutant(file, place)
+        drawn.setdefault(mutant.name, mutant)
+    return list(drawn.values())
 
 
 def _mutant(file: Path, place: _Place) -> Mutant:
