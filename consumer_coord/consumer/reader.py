@@ -89,7 +89,8 @@ class Reader:
 
     def _tells_lapsed(self, event: Any) -> bool:
         """Whether an event says that a partition's offset is out of range."""
-        return partition_of_message(event) in self.assigned and self._is_lapsed(event.error())
+        # Others may be of no partition: that the group is refused to librdkafka, too.
+        return self._is_lapsed(event.error()) and partition_of_message(event) in self.assigned
 
     def all_records(self, batch: Sequence[Any]) -> bool:
         """Whether there is no event among them."""

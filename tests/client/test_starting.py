@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +136,17 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
             assert one.poll(0) is None
             one.resume([row(0)])
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
+
+
+def test_an_event_of_no_partition_is_handed_out(kafka: EmbeddedKafka) -> None:
+    """librdkafka is refused the group as well, and may be the first to tell of it."""
+    refused = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    event = SimpleNamespace(error=lambda: refused, topic=lambda: None, partition=lambda: None, offset=lambda: None)
+    with consumer(kafka) as one:
+        one._reader.arrived([event])
+        message = one.poll(0)
+        assert message is not None
+        assert message.error() is refused
 
 
 @pytest.mark.behaviour(55)
