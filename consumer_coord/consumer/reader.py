@@ -214,11 +214,11 @@ class Reader:
         self._moving.discard(partition)
         self.unsure = False
 
-    async def restart(self, positions: Positions) -> None:
-        """Begin these again elsewhere: their offsets were out of range."""
+    async def restart(self, positions: Positions, *, begun: Collection[TopicPartition] = ()) -> None:
+        """Begin these again elsewhere: their offsets were out of range.  Of ``begun`` that is a position to commit."""
         self.unsure = True
         self._forget(positions.keys(), {**self.assigned, **positions})
-        self._begun.update(partition for partition, position in positions.items() if position.offset >= 0)
+        self._begun.update(partition for partition in begun if positions[partition].offset >= 0)
         await self.plane.unassign(positions.keys())
         await self.plane.assign(positions)
         if still_paused := (self.paused | self.frozen) & positions.keys():

@@ -120,7 +120,7 @@ class Starting:
         again = {partition: at for partition, at in positions.items() if partition in self._reader.assigned}
         await self._reader.start(fresh, begun=[partition for partition in begun if partition in fresh])
         if again:
-            await self._reader.restart(again)
+            await self._reader.restart(again, begun=[partition for partition in begun if partition in again])
 
     def _begin(self, wanted: frozenset[TopicPartition]) -> None:
         left_s = self._retry_at - self._home.now()

@@ -320,12 +320,19 @@ class Threaded:
                 await asyncio.sleep(0)
                 return
 
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
         def arrived(done: asyncio.Future[list[Any]]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                sink(done.result())
+            try:
+                if not done.cancelled() and done.exception() is None:
+                    sink(done.result())
+            finally:
+                over.set_result(None)
 
         future = self.begin(lambda: self._kafka.fetch(most, wait_s))
         future.add_done_callback(arrived)
+        # Not idle before the sink has what was taken: a call that begins between the two would not know of it.
+        self._last = over
         await asyncio.shield(future)
 
     async def wait_idle(self) -> None:
