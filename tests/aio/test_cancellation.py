@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.librdkafka.plane import Threaded
 from tests.aio.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
 
 
@@ -165,5 +169,36 @@ def test_an_end_of_partition_event_cannot_be_committed(kafka: EmbeddedKafka) -> 
             assert event.error() is not None
             with pytest.raises(ValueError, match="Cannot commit offsets"):
                 await member.commit(event)
+
+    asyncio.run(main())
+
+
+def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
+    """A call that begins in the moment in which the thread has ended, and the one who waited for it is cancelled."""
+    going_on = threading.Event()
+
+    def fetch(most: int, wait_s: float) -> list[str]:
+        assert going_on.wait(20)
+        return ["message"]
+
+    librdkafka: Any = SimpleNamespace(
+        fetch=fetch, handle=SimpleNamespace(consume=lambda most, wait_s: [], close=lambda: None)
+    )
+
+    async def main() -> None:
+        plane = Threaded(librdkafka)
+        arrived: list[str] = []
+        waiting = asyncio.create_task(plane.fetch(1, 1.0, arrived.extend))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        going_on.set()
+        assert plane._call is not None
+        concurrent.futures.wait([plane._call])
+        # One turn of the loop, in which it hears that the thread has ended.
+        await asyncio.sleep(0)
+        await plane.wait_idle()
+        assert arrived == ["message"]
+        await plane.close()
 
     asyncio.run(main())

@@ -138,6 +138,18 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
         assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.behaviour(55)
+def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+        one.commit(offsets=[row(0, 5)], asynchronous=False)
+        one.seek(row(0, 5))
+        poll_until(one, lambda: one._reader.lapsed)
+        poll_until(one, lambda: not one._reader.lapsed)
+    assert _committed(kafka)[0] == 5, "nothing was read"
+
+
 def test_an_event_of_no_partition_is_handed_out(kafka: EmbeddedKafka) -> None:
     """librdkafka is refused the group as well, and may be the first to tell of it."""
     refused = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
