@@ -63,6 +63,8 @@ class Assigning:
         self._ask = ask
         self._on_return = on_return
         self._stuck: asyncio.Future[Any] | None = None
+        #: How many partitions the last assignment withheld until their owners give them up.
+        self.withheld = 0
         #: Members of the last assignment that were named in the log.
         self._told: frozenset[str] = frozenset()
 
@@ -77,6 +79,7 @@ class Assigning:
         Raises :class:`AssignorError` when the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan
         that must not be sent.
         """
+        self.withheld = 0
         run_blocking = self._cluster.environment.run_blocking
         if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
             group = leader.read_members(joined.members, joined.generation_id)
@@ -100,7 +103,7 @@ class Assigning:
         cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
         started = now()
         if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
-            assignments = leader.assign(assignor, cluster, group)
+            assignments, self.withheld = leader.assign(assignor, cluster, group)
             self._metrics.record("assign", (now() - started) * 1000)
             return assignments
         work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, cluster, group)))
@@ -113,7 +116,8 @@ class Assigning:
                 " this member left the group, and joins again when it does"
             )
         self._metrics.record("assign", (now() - started) * 1000)
-        return work.result()
+        assignments, self.withheld = work.result()
+        return assignments
 
     async def _report(self, group: leader.GroupView) -> None:
         """Name the members that say what cannot be, once each."""

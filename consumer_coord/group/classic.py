@@ -20,11 +20,7 @@ from typing import Any
 from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.config import common_protocol
 from consumer_coord.environment import now
-from consumer_coord.errors import (
-    CoordinatorError,
-    MalformedMessageError,
-    RetriableError,
-)
+from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.assigning import Assigning, tell_assignor
@@ -41,10 +37,7 @@ from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Deadline, Pace
 from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
 from consumer_coord.wire.membership import decode_assignment
-from consumer_coord.wire.messages.group import (
-    JoinGroupResponse,
-    SyncGroupRequestAssignment,
-)
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
 
 #: Limit for waiting for the first JoinGroup's answer when leaving.
 MEMBER_ID_MS = 200
@@ -99,6 +92,8 @@ class ClassicProtocol:
         #: How many assignments in a row had topics outside the subscription.
         self._mismatches = 0
         self._released_at = 0.0
+        #: When the leader asks for the rebalance that the owners of withheld partitions should have asked for.
+        self._follow_up: Deadline | None = None
         #: What the last JoinGroup named as owned: no other member gets it until a later one leaves it out.
         self._named: frozenset[TopicPartition] = frozenset()
 
@@ -264,7 +259,9 @@ class ClassicProtocol:
         if self._former_drivers:
             await asyncio.wait(tuple(self._former_drivers))
         while True:
-            await context.signal.until(self._join_wanted)
+            if not await context.signal.until(self._join_wanted, self._follow_up):
+                self._ask_for_follow_up()
+                continue
             try:
                 await self._rebalance()
                 retries = failures = 0
@@ -289,8 +286,15 @@ class ClassicProtocol:
         untold = self._context.application.failures.current is not None
         return self.standing.membership.join_wanted and not untold and not self._assigning.stuck
 
+    def _ask_for_follow_up(self) -> None:
+        """A static member that lost its generation before it gave them up comes back without a rebalance, and says nothing."""
+        self._follow_up = None
+        if self.is_leader and self.joined:
+            self.rejoin(f"withheld for their owners to give up, and still free: {self._assigning.withheld} partitions")
+
     async def _rebalance(self) -> None:
         """One pass: prepare, join, assign, sync, complete."""
+        self._follow_up = None
         standing, peers, metrics = self.standing, self._context.peers, self._context.metrics
         started = now()
         reason = standing.membership.rejoin_reason or ""
@@ -313,6 +317,8 @@ class ClassicProtocol:
             standing.check_not_superseded(current)
             assignment = await self._sync_group(joined, assignments)
             self.on_join_complete(joined.generation_id, topics, assignment)
+            if self.is_leader and self._assigning.withheld:
+                self._follow_up = Deadline.after(self._context.config.rebalance_timeout_ms)
         except BaseException:
             peers.gathering.gone(self.session)
             standing.membership = standing.membership.failed(reason)
@@ -584,8 +590,5 @@ class ClassicProtocol:
                 lambda: self.generation_state.has_member_id or not standing.joining, Deadline.after(MEMBER_ID_MS)
             )
 
-    def _names(self) -> list[str]:
-        return [assignor.name for assignor in self._assignors]
-
     def _detail(self, code: int) -> str:
-        return refused_value(code, self._context.config, self._names())
+        return refused_value(code, self._context.config, [each.name for each in self._assignors])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from assignors.base import Assignor, Cluster, Member, Plan
+from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.verify import InvalidPlanError, verify
 from consumer_coord.errors import AssignorError, MalformedMessageError
 from consumer_coord.net.metadata import Metadata
@@ -112,8 +112,8 @@ def assigned_partitions(assignments: Iterable[bytes]) -> Mapping[str, int]:
     return {topic: len(numbers) for topic, numbers in given.items()}
 
 
-def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[SyncGroupRequestAssignment, ...]:
-    """Call the assignor, check its plan, encode it.
+def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[tuple[SyncGroupRequestAssignment, ...], int]:
+    """Call the assignor, check its plan, encode it; with it, how many partitions the plan withholds.
 
     Raises :class:`~consumer_coord.errors.AssignorError`, which names the assignor and what was wrong.
     """
@@ -122,7 +122,25 @@ def assign(assignor: Assignor, cluster: Cluster, group: GroupView) -> tuple[Sync
     except Exception as error:
         raise AssignorError(f"assignor {assignor.name!r} raised {type(error).__name__}: {error}") from error
     check_plan(assignor, cluster, group, plan)
-    return encode_plan(plan)
+    return encode_plan(plan), withheld(cluster, group, plan) if RebalanceProtocol.COOPERATIVE in assignor.protocols else 0
+
+
+def withheld(cluster: Cluster, group: GroupView, plan: Plan) -> int:
+    """How many partitions the plan gives nobody because a member names them as owned: they wait for another rebalance."""
+    planned: dict[str, int] = {}
+    for topics in plan.values():
+        for topic, numbers in topics.items():
+            planned[topic] = planned.get(topic, 0) + len(numbers)
+    partitions = cluster.partitions
+    short = {topic for topic in group.topics & partitions.keys() if planned.get(topic, 0) < partitions[topic]}
+    waiting: set[tuple[str, int]] = set()
+    for member in group.members.values() if short else ():
+        for topic in short & member.owned.keys():
+            waiting.update((topic, number) for number in member.owned[topic] if number < partitions[topic])
+    for topics in plan.values() if waiting else ():
+        for topic in short & topics.keys():
+            waiting.difference_update((topic, number) for number in topics[topic])
+    return len(waiting)
 
 
 def check_plan(assignor: Assignor, cluster: Cluster, group: GroupView, plan: Plan) -> None:

@@ -14,6 +14,7 @@ import pytest
 from assignors import RangeAssignor
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from consumer_coord.errors import AssignorError, AuthorizationError, BrokerError, CoordinatorError
+from consumer_coord.group.leader import GroupView, withheld
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.membership import Subscription, decode_subscription, encode_subscription
 from consumer_coord.wire.messages.group import (
@@ -326,6 +327,38 @@ async def test_a_cooperative_plan_may_leave_out_what_its_owner_has_to_give_up_fi
         await one.join()
         assert one.held == parts("t", 0, 1, 3)
     assert plan_in(brokers.all(SyncGroupRequest)[0]) == {"member-1": {"t": [0, 1, 3]}, "zoe": {}}
+
+
+@in_virtual_time
+async def test_the_leader_asks_for_the_rebalance_that_the_owners_of_withheld_partitions_do_not_ask_for() -> None:
+    """A static member that loses its generation before it revoked comes back without a rebalance, and has nothing to revoke."""
+    brokers = _cooperative({"zoe": (5, [2])})
+    given = {"member-1": {"t": [0, 1, 3]}, "zoe": {}}
+    async with member(brokers, [ScriptedAssignor(lambda cluster, members: given)], rebalance_timeout_ms=30_000) as one:
+        await one.join()
+        brokers.others = {"zoe": Subscription(["t"], None, {}, 5)}
+        given["zoe"] = {"t": [2]}
+        await pause(29_000)
+        assert len(brokers.all(SyncGroupRequest)) == 1
+        await pause(2_000)
+        assert "withheld for their owners" in (brokers.all(JoinGroupRequest)[-1].reason or "")
+        await pause(100_000)
+        assert len(brokers.all(SyncGroupRequest)) == 2, "nothing is withheld any more"
+    assert plan_in(brokers.all(SyncGroupRequest)[1]) == given
+
+
+@pytest.mark.parametrize(
+    ("owned", "plan", "count"),
+    [
+        pytest.param({"a": {"t": [0, 1]}}, {"a": {"t": [0]}, "b": {}}, 1, id="what its owner gives up"),
+        pytest.param({"a": {"t": [0, 1]}}, {"a": {"t": [0]}, "b": {"t": [1, 2]}}, 0, id="all is given"),
+        pytest.param({"a": {"t": [0]}}, {"a": {"t": [0]}, "b": {}}, 0, id="left out by the assignor, and owned by nobody"),
+        pytest.param({"a": {"t": [0, 7]}, "b": {"t": [0], "gone": [0]}}, {"a": {}, "b": {}}, 1, id="twice, or not there"),
+    ],
+)
+def test_what_a_plan_withholds(owned: dict[str, dict[str, list[int]]], plan: Plan, count: int) -> None:
+    members = {name: Member(topics=["t"], owned=owned.get(name, {})) for name in "ab"}
+    assert withheld(Cluster({"t": 3}), GroupView(members), plan) == count
 
 
 @pytest.mark.behaviour(30)

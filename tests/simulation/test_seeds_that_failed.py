@@ -97,6 +97,7 @@ WHAT_IT_WAS = {
     271000601: "an application that stores offsets itself was to commit in a log that retention had emptied",
     274000006: "a coordinator that loaded the group refused a member that had none of the assignors that it knew of the others",
     278000284: "a replaced process of a static member read what its successor had given up: nobody's next owner",
+    279000138: "a static member lost its generation before it revoked, and came back without a rebalance: nobody owned them",
 }
 
 
@@ -145,6 +146,8 @@ def _forget_what_was_named(patch: pytest.MonkeyPatch) -> None:
         return named
 
     patch.setattr(ClassicProtocol, "_owned", forgetful)
+    # Or the leader mends it in the end.
+    patch.setattr(leader, "withheld", lambda cluster, group, plan: 0)
 
 
 def _believe_all_was_assigned(patch: pytest.MonkeyPatch) -> None:
@@ -256,8 +259,13 @@ def _reschedule_what_expires(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WaitingRequest, "abandon", abandon)
 
 
+def _withhold_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader, "withheld", lambda cluster, group, plan: 0)
+
+
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
+    279000138: (_withhold_for_ever, "liveness"),
     1035: (_leave_the_sync_waiting, "leaks"),
     1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
