@@ -44,6 +44,8 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
 
+#: How long the group waits for the data plane to send its question about topics; the answer may come later.
+_LEARN_S = 0.002
 #: How long the data plane may wait before the group is looked at again.
 _SLICE_S = 0.1
 #: While the coordinator is asked for something, and how long that makes a difference.
@@ -195,7 +197,7 @@ class Engine:
         """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""
         ends = self._home.now() + slice_s
         unheard = bool(self._expected) and not self.reader.assigned and slice_s > 0
-        if unheard and await self.reader.plane.learn(self._expected, slice_s):
+        if unheard and await self.reader.plane.learn(self._expected, min(slice_s, _LEARN_S)):
             self._expected = frozenset()
         left_s = ends - self._home.now()
         if left_s > 0 or slice_s == 0:

@@ -73,24 +73,39 @@ class Reader:
 
     def arrived(self, batch: list[Any]) -> None:
         """The data plane gave these."""
+        former = False
         if batch:
             behind, lapsed = self.tracked(batch), self.lapsed
             ahead = deque(self.ahead)
             out = [one for one in batch if one.error() is not None and self._tells_lapsed(one)]
             if out:
-                lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in out}}
                 batch = [one for one in batch if one not in out]
+                of_now = [one for one in out if self._stands_at(one.offset(), partition_of_message(one), behind)]
+                lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in of_now}}
+                former = len(of_now) < len(out)
+            self.unsure = self.unsure or former
             ahead.extend(batch)
             # No call between: a message that is handed out must not come again from a repair.
             self.ahead, self.behind, self.lapsed = ahead, behind, lapsed
             if self._kept or self.paused or self.frozen:
                 self._keep_back()
-        self.unsure = False
+        self.unsure = former
 
     def _tells_lapsed(self, event: Any) -> bool:
         """Whether an event says that a partition's offset is out of range."""
         # Others may be of no partition: that the group is refused to librdkafka, too.
         return self._is_lapsed(event.error()) and partition_of_message(event) in self.assigned
+
+    def _stands_at(
+        self, offset: int, partition: TopicPartition, behind: Mapping[tuple[str, int], tuple[int, int]]
+    ) -> bool:
+        """Whether an event about ``offset`` is of where the partition stands.
+
+        librdkafka hands out an event of an offset out of range also when the partition was given up, and assigned elsewhere,
+        since.  Whether it reads is not known then: a repair begins it again where it stands, and hears if that is out of range.
+        """
+        arrived = behind.get((partition.topic, partition.partition))
+        return offset == (self.assigned[partition].offset if arrived is None else arrived[0])
 
     def all_records(self, batch: Sequence[Any]) -> bool:
         """Whether there is no event among them."""

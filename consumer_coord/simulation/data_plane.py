@@ -292,7 +292,7 @@ class SimulatedPlane:
         taken: list[Any] = []
         while self._queue and len(taken) < call.most:
             version, reading, message = self._queue.popleft()
-            assert reading.version == version
+            assert reading.version == version or _is_out_of_range(message)
             if message.error() is None:
                 reading.position = reading.resume_at = message.offset() + 1
             taken.append(message)
@@ -325,14 +325,16 @@ class SimulatedPlane:
             if partition not in self._readings:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{partition} is not in the current assignment"))
         for partition in partitions:
-            self._drop(self._readings.pop(partition))
+            self._drop(self._readings.pop(partition), events=False)
 
-    def _drop(self, reading: Reading) -> None:
-        """What was fetched of it, or is being fetched, comes no more."""
+    def _drop(self, reading: Reading, *, events: bool = True) -> None:
+        """What was fetched of it, or is being fetched, comes no more; with ``events`` of offsets out of range neither."""
         old = reading.version
         reading.version = self._version()
         if self._queue:
-            self._queue = deque(entry for entry in self._queue if entry[0] != old)
+            self._queue = deque(
+                entry for entry in self._queue if entry[0] != old or (not events and _is_out_of_range(entry[2]))
+            )
 
     def _pause(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -483,6 +485,12 @@ class SimulatedPlane:
             self._look_soon()
         elif retry:
             self._look_soon(_RETRY_S)
+
+
+def _is_out_of_range(message: SimulatedMessage) -> bool:
+    """Whether it tells of an offset out of range: such events librdkafka does not take for outdated."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
 def _answer(waiter: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

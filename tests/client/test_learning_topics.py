@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, TopicMetadata
 
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
@@ -18,8 +18,14 @@ class Handle:
 
     def __init__(self) -> None:
         self.asked: list[str | None] = []
+        self.mentioned: list[str] = []
         self.topics = ["a", "b", "c", "d", "e", "f"]
         self.error: int | None = None
+
+    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]:
+        assert cached, "it asks a broker, and waits"
+        self.mentioned.append(partition.topic)
+        return (-1001, -1001)
 
     def list_topics(self, topic: str | None = None, *, timeout: float) -> ClusterMetadata:
         self.asked.append(topic)
@@ -51,6 +57,16 @@ def test_a_topic_is_asked_for_once(plane: Librdkafka) -> None:
 def test_many_topics_are_asked_for_in_one_request(plane: Librdkafka) -> None:
     assert plane.learn(_handle(plane).topics)
     assert _handle(plane).asked == [None]
+
+
+@pytest.mark.parametrize("error", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT])
+@pytest.mark.parametrize("topics", [["a", "b"], ["a", "b", "c", "d", "e"]])
+def test_librdkafka_knows_what_is_wanted_when_a_question_is_lost(
+    plane: Librdkafka, topics: list[str], error: int
+) -> None:
+    _handle(plane).error = error
+    assert not plane.learn(topics)
+    assert _handle(plane).mentioned == topics
 
 
 @pytest.mark.parametrize("topics", [["a", "b"], ["a", "b", "c", "d", "e"]])

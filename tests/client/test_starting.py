@@ -139,6 +139,22 @@ def test_the_event_of_an_offset_out_of_range_is_not_lost(kafka: EmbeddedKafka, b
 
 
 @pytest.mark.behaviour(55)
+@pytest.mark.parametrize("policy", ["latest", "earliest", "none"])
+def test_an_event_of_where_a_partition_stood_before_says_nothing(kafka: EmbeddedKafka, policy: str) -> None:
+    """librdkafka hands it out also when the partition was assigned or sought elsewhere since."""
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka, auto_offset_reset=policy) as one:
+        one.commit(offsets=[row(0, 0), row(1, 0)], asynchronous=False)
+        one.subscribe(["orders"])
+        assert len(take(one, 5)) == 5
+        one.seek(row(0, 1_000))
+        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
+        one.seek(row(0, 2))
+        one._reader.arrived([event])
+        assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
+
+
+@pytest.mark.behaviour(55)
 def test_the_first_record_is_no_position_to_commit_after_an_offset_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one:
         one.subscribe(["orders"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from confluent_kafka import KafkaError
 
@@ -149,6 +151,32 @@ def test_out_of_range_without_a_policy_is_an_event_and_then_silence(play: Play, 
         await plane.unassign([one])
         await plane.assign(at(logs, 0, offset=6))
         assert offsets(await take(plane, 4)) == [6, 7, 8, 9]
+        await plane.close()
+
+    play(story)
+
+
+def test_an_event_out_of_range_outlives_its_assignment(play: Play) -> None:
+    async def story(logs: Logs) -> None:
+        logs.produce(0, 10)
+        plane = logs.plane()
+        one = TopicPartition(logs.topic, 0)
+        for attempt in range(20):
+            await plane.assign(at(logs, 0, offset=1_000))
+            # Until the event waits to be taken; nothing tells of that.
+            await asyncio.sleep(0.05 * attempt)
+            await plane.unassign([one])
+            await plane.assign(at(logs, 0, offset=9))
+            (message,) = await take(plane, 1)
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+                assert message.offset() == 1_000
+                assert offsets(await take(plane, 1)) == [9], "it reads on nevertheless"
+                break
+            assert message.offset() == 9
+            await plane.unassign([one])
+        else:
+            pytest.fail("it was outdated each time")
         await plane.close()
 
     play(story)

@@ -143,6 +143,10 @@ class Librdkafka:
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
         """Ask for one topic, or for all of the cluster; False without an answer."""
         try:
+            for topic in topics:
+                # No wait, but librdkafka knows now that it is wanted, and asks by itself too.  What follows is lost when it
+                # takes down the connection to a bootstrap server, as at each start.
+                self.handle.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), cached=True)
             if len(topics) == 1:
                 self._hear(self.handle.list_topics(topics[0], timeout=limit_s).topics)
             else:

@@ -99,6 +99,10 @@ class EndlessHandle:
         self._check()
         return [TopicPartition(*key) for key in sorted(self.read)]
 
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        """Nothing was fetched yet."""
+        return (-1001, -1001)
+
     def list_topics(self, *_: object, **__: object) -> ClusterMetadata:
         self._check()
         return ClusterMetadata()
