@@ -69,6 +69,31 @@ def _takes_the_short_way(one: GroupConsumer) -> bool:
     return one._core.application.polls == polls + 1
 
 
+class _Handle:
+    """Stands in for confluent_kafka.Consumer: gives what waits."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+
+    def poll(self, timeout: float) -> str | None:
+        return next(iter(self.consume(1, timeout)), None)
+
+    def consume(self, most: int, timeout: float) -> list[str]:
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+
+def test_a_wait_that_a_message_ends_takes_what_came_with_it() -> None:
+    plane = Librdkafka({"group.id": "g"})
+    real, plane.handle = plane.handle, _Handle()
+    assert plane.fetch(3, 1.0) == []
+    plane.handle.waiting = ["a", "b", "c", "d", "e"]
+    assert plane.dry
+    assert plane.fetch(3, 1.0) == ["a", "b", "c"]
+    assert plane.fetch(1, 1.0) == ["d"]
+    real.close()
+
+
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -102,6 +127,28 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
         one.wakeup()
         with pytest.raises(WakeupError):
             one.poll(DEADLINE_S)
+
+
+def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    fetch = Librdkafka.fetch
+
+    def producing(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
+        waits.append(wait_s)
+        if len(waits) == 2:
+            produce(kafka, "orders", {0: ["late"]})
+        return fetch(self, most, wait_s)
+
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        _until_a_poll_finds_nothing(one)
+        monkeypatch.setattr(Librdkafka, "fetch", producing)
+        message = one.poll(DEADLINE_S)
+        assert message is not None
+        assert message.value() == b"late"
 
 
 def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:
