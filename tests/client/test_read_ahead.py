@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from confluent_kafka import Message
@@ -12,6 +12,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.errors import WakeupError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
 from tests.support.processes import wait_until
@@ -149,6 +150,27 @@ def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
         message = one.poll(DEADLINE_S)
         assert message is not None
         assert message.value() == b"late"
+
+
+def test_a_consume_that_finds_fewer_than_it_wants_keeps_them_and_fetches_nothing_anew(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    assign = Librdkafka.assign
+
+    def noting(self: Librdkafka, positions: Mapping[PartitionOf, OffsetAndMetadata]) -> None:
+        begun.append(positions)
+        assign(self, positions)
+
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        _until_a_poll_finds_nothing(one)
+        monkeypatch.setattr(Librdkafka, "assign", noting)
+        assert one.consume(5, 0.01) == []
+        produce(kafka, "orders", {0: range(COUNT, COUNT + 5)})
+        assert [message.offset() for message in one.consume(5, DEADLINE_S)] == list(range(COUNT, COUNT + 5))
+        assert begun == []
 
 
 def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:
