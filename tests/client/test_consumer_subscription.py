@@ -335,6 +335,18 @@ def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: Embed
     assert _committed(kafka, 0) == [10]
 
 
+@pytest.mark.behaviour(79)
+def test_without_on_commit_the_log_tells_of_commits_that_failed_and_of_no_others(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.commit(offsets=[row(0, 1)])
+        one.commit(offsets=[confluent_kafka.TopicPartition("orders", 1, 1, "x" * 5_000)])
+    told = [record.getMessage() for record in caplog.records if "an asynchronous commit failed" in record.getMessage()]
+    assert len(told) == 1
+    assert "orders-1" in told[0]
+
+
 def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> None:
     told: list[Any] = []
     with consumer(kafka, on_commit=lambda error, rows: told.append(rows)) as one:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.reader import Reader
 from consumer_coord.errors import WakeupError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
@@ -93,6 +96,42 @@ def test_a_wait_that_a_message_ends_takes_what_came_with_it() -> None:
     assert plane.fetch(3, 1.0) == ["a", "b", "c"]
     assert plane.fetch(1, 1.0) == ["d"]
     real.close()
+
+
+class _Plane:
+    """A data plane that keeps the names of what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def called(*_: object) -> None:
+            self.calls.append(name)
+
+        return called
+
+
+def test_a_call_that_came_to_its_end_leaves_nothing_to_put_right() -> None:
+    plane: Any = _Plane()
+    reader = Reader(plane, lambda error: False)
+    one, at = PartitionOf("orders", 0), OffsetAndMetadata(0)
+    calls: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        lambda: reader.start({one: at}),
+        lambda: reader.seek(one, at),
+        lambda: reader.pause([one]),
+        lambda: reader.resume([one]),
+        lambda: reader.freeze([one]),
+        lambda: reader.freeze([]),
+        lambda: reader.restart({one: at}),
+        lambda: reader.stop([one]),
+    ]
+    for number, call in enumerate(calls):
+        run_through(call())
+        assert plane.calls, number
+        plane.calls.clear()
+        run_through(reader.ready())
+        assert plane.calls == ["wait_idle"], number
+        plane.calls.clear()
 
 
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
