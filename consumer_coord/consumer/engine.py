@@ -151,7 +151,9 @@ class Engine:
             else:
                 await reader.ready()
             ready = len(reader.ahead)
-            if late or (ready >= least and not self.suspended):
+            # A partition without a position is told of before any more is waited for.
+            enough = ready >= least or (not ready and bool(self.starting.unknown))
+            if late or (enough and not self.suspended):
                 break
             await self._wait(most - ready, max(0.0, ends - self._home.now()))
             # Waiting is polling: the application is here.

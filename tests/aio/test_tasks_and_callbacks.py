@@ -127,6 +127,20 @@ def test_on_commit_is_awaited_and_may_use_the_consumer(kafka: EmbeddedKafka) -> 
     asyncio.run(main())
 
 
+def test_without_on_commit_the_log_tells_of_commits_that_failed_and_of_no_others(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with consumer(kafka, enable_auto_commit="false") as member, asyncio.timeout(DEADLINE_S):
+            await member.commit(offsets=[TopicPartition("orders", 0, 1)])
+            await member.commit(offsets=[TopicPartition("orders", 1, 1, "x" * 5_000)])
+
+    asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records if "an asynchronous commit failed" in record.getMessage()]
+    assert len(told) == 1
+    assert "orders-1" in told[0]
+
+
 def test_a_callback_of_close_may_commit(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         committed: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.start_positions import duration_ms
 from consumer_coord.errors import ConfigurationError, NoOffsetError, NotAssignedError
 from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import Request
+from consumer_coord.wire.messages.offsets import OffsetCommitRequest
 from tests.client.support.embedded import BROKER, Told, consumer, held, poll_until, produce, row, take
 
 
@@ -269,6 +272,46 @@ def test_the_commit_before_giving_up_is_bounded_in_time(kafka: EmbeddedKafka) ->
         kafka.clear_faults()
 
 
+@pytest.mark.behaviour(86)
+def test_after_an_unsubscribe_whose_time_was_up_a_revoke_waits_for_its_commit_again(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10), 1: range(20)})
+    refusing = threading.Event()
+    refused: list[Request] = []
+    revoked: list[int] = []
+
+    def refuse(_: int, request: Request) -> Fault | None:
+        if not isinstance(request.message, OffsetCommitRequest) or not refusing.is_set():
+            return None
+        refused.append(request)
+        return Fault(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def on_revoke(_: Any, rows: Any) -> None:
+        revoked.extend(each.partition for each in rows)
+        refusing.clear()
+
+    kafka.watch(refuse)
+    settings: dict[str, Any] = {"default_api_timeout_ms": 500, "auto_commit_interval_ms": 0}
+    with consumer(kafka, **settings) as one, consumer(kafka) as two:
+        one.subscribe(["orders"], on_revoke=on_revoke)
+        take(one, 30)
+        refusing.set()
+        one.unsubscribe()
+        assert refused
+        assert revoked == [0, 1], "when its time is up"
+        revoked.clear()
+        one.subscribe(["orders"], on_revoke=on_revoke)
+        produce(kafka, "orders", {0: ["new"], 1: ["new"]})
+        poll_until(one, lambda: [message.value() for message in one.kept].count(b"new") == 2)
+        refused.clear()
+        refusing.set()
+        two.subscribe(["orders"])
+        poll_until([one, two], lambda: len(refused) >= 3 or revoked)
+        assert not revoked
+        refusing.clear()
+        poll_until([one, two], lambda: len(held(one)) == len(held(two)) == 1)
+        assert revoked == held(two)
+
+
 @pytest.mark.behaviour(78, 79)
 def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(10)})
@@ -290,6 +333,18 @@ def test_asynchronous_commits_are_told_of_in_order_and_before_close(kafka: Embed
     assert told[-1][1][0] == 10
     # The automatic commit at close covers what was handed out.
     assert _committed(kafka, 0) == [10]
+
+
+@pytest.mark.behaviour(79)
+def test_without_on_commit_the_log_tells_of_commits_that_failed_and_of_no_others(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.commit(offsets=[row(0, 1)])
+        one.commit(offsets=[confluent_kafka.TopicPartition("orders", 1, 1, "x" * 5_000)])
+    told = [record.getMessage() for record in caplog.records if "an asynchronous commit failed" in record.getMessage()]
+    assert len(told) == 1
+    assert "orders-1" in told[0]
 
 
 def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, held, poll_until, produce
+from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, KeepingConsumer, held, poll_until, produce, row, take
 from tests.client.support.embedded import consumer as keeping_consumer
 
 COUNT = 3_000
@@ -174,3 +174,31 @@ def test_a_close_that_was_interrupted_is_closed_by_another_call(kafka: EmbeddedK
         with pytest.raises(Interrupt):
             one.close()
     assert kafka.group_state(GROUP) == "Empty"
+
+
+def _interrupted_after_two(one: KeepingConsumer) -> None:
+    """What a signal handler leaves that raises when librdkafka has given two messages."""
+    assert len(one._librdkafka.handle.consume(2, DEADLINE_S)) == 2
+    one._reader.unsure = True
+
+
+@pytest.mark.behaviour(24)
+def test_a_position_lies_before_what_only_an_interrupted_call_had(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("more")
+    with keeping_consumer(kafka) as one:
+        one.subscribe(["more"])
+        poll_until(one, lambda: one._reader.assigned)
+        produce(kafka, "more", {0: range(5)})
+        _interrupted_after_two(one)
+        assert one.position([row(0, topic="more")])[0].offset <= 0
+        assert [message.offset() for message in take(one, 5)] == list(range(5))
+        assert one.position([row(0, topic="more")])[0].offset == 5
+
+
+@pytest.mark.behaviour(24)
+def test_a_close_of_a_manual_assignment_commits_nothing_that_only_an_interrupted_call_had(kafka: EmbeddedKafka) -> None:
+    with keeping_consumer(kafka) as one:
+        one.assign([row(0, 3)])
+        _interrupted_after_two(one)
+    with keeping_consumer(kafka) as two:
+        assert two.committed([row(0)], 10)[0].offset == 3

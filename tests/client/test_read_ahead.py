@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.reader import Reader
 from consumer_coord.errors import WakeupError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
 from tests.support.processes import wait_until
@@ -69,6 +73,67 @@ def _takes_the_short_way(one: GroupConsumer) -> bool:
     return one._core.application.polls == polls + 1
 
 
+class _Handle:
+    """Stands in for confluent_kafka.Consumer: gives what waits."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+
+    def poll(self, timeout: float) -> str | None:
+        return next(iter(self.consume(1, timeout)), None)
+
+    def consume(self, most: int, timeout: float) -> list[str]:
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+
+def test_a_wait_that_a_message_ends_takes_what_came_with_it() -> None:
+    plane = Librdkafka({"group.id": "g"})
+    real, plane.handle = plane.handle, _Handle()
+    assert plane.fetch(3, 1.0) == []
+    plane.handle.waiting = ["a", "b", "c", "d", "e"]
+    assert plane.dry
+    assert plane.fetch(3, 1.0) == ["a", "b", "c"]
+    assert plane.fetch(1, 1.0) == ["d"]
+    real.close()
+
+
+class _Plane:
+    """A data plane that keeps the names of what is asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def called(*_: object) -> None:
+            self.calls.append(name)
+
+        return called
+
+
+def test_a_call_that_came_to_its_end_leaves_nothing_to_put_right() -> None:
+    plane: Any = _Plane()
+    reader = Reader(plane, lambda error: False)
+    one, at = PartitionOf("orders", 0), OffsetAndMetadata(0)
+    calls: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        lambda: reader.start({one: at}),
+        lambda: reader.seek(one, at),
+        lambda: reader.pause([one]),
+        lambda: reader.resume([one]),
+        lambda: reader.freeze([one]),
+        lambda: reader.freeze([]),
+        lambda: reader.restart({one: at}),
+        lambda: reader.stop([one]),
+    ]
+    for number, call in enumerate(calls):
+        run_through(call())
+        assert plane.calls, number
+        plane.calls.clear()
+        run_through(reader.ready())
+        assert plane.calls == ["wait_idle"], number
+        plane.calls.clear()
+
+
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -102,6 +167,49 @@ def test_polls_that_find_nothing_one_after_the_other_miss_nothing(kafka: Embedde
         one.wakeup()
         with pytest.raises(WakeupError):
             one.poll(DEADLINE_S)
+
+
+def test_a_poll_after_one_that_found_nothing_waits_longer_than_a_slice(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    fetch = Librdkafka.fetch
+
+    def producing(self: Librdkafka, most: int, wait_s: float) -> list[Message]:
+        waits.append(wait_s)
+        if len(waits) == 2:
+            produce(kafka, "orders", {0: ["late"]})
+        return fetch(self, most, wait_s)
+
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        _until_a_poll_finds_nothing(one)
+        monkeypatch.setattr(Librdkafka, "fetch", producing)
+        message = one.poll(DEADLINE_S)
+        assert message is not None
+        assert message.value() == b"late"
+
+
+def test_a_consume_that_finds_fewer_than_it_wants_keeps_them_and_fetches_nothing_anew(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    assign = Librdkafka.assign
+
+    def noting(self: Librdkafka, positions: Mapping[PartitionOf, OffsetAndMetadata]) -> None:
+        begun.append(positions)
+        assign(self, positions)
+
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        take(one, 2 * COUNT)
+        _until_a_poll_finds_nothing(one)
+        monkeypatch.setattr(Librdkafka, "assign", noting)
+        assert one.consume(5, 0.01) == []
+        produce(kafka, "orders", {0: range(COUNT, COUNT + 5)})
+        assert [message.offset() for message in one.consume(5, DEADLINE_S)] == list(range(COUNT, COUNT + 5))
+        assert begun == []
 
 
 def test_commits_cover_what_was_handed_out_and_no_more(kafka: EmbeddedKafka) -> None:

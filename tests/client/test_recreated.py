@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from consumer_coord.broker.server import EmbeddedKafka
-from tests.client.support.embedded import BROKER, KeepingConsumer, consumer, poll_until, produce, row, take
+from tests.client.support.embedded import BROKER, DEADLINE_S, KeepingConsumer, consumer, poll_until, produce, row, take
 
 OLD = 40
 
@@ -86,3 +86,23 @@ def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_
         poll_until(one, lambda: len(one._engine.recreated._former) == 2)
         one.seek(row(0, OLD))
         poll_until(one, lambda: one.committed([row(0)], 10)[0].offset == 0)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_out(kafka: EmbeddedKafka, paused: bool) -> None:
+    """What was only read ahead does not count."""
+    with consumer(kafka, enable_auto_commit=False, metadata_max_age_ms=1_000) as one:
+        one.subscribe(["orders"])
+        old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]
+        make_again(kafka, 0)
+        poll_until(one, lambda: len(one._engine.recreated._former) == 2)
+        produce(kafka, "orders", {0: ["new", "new"]})
+        one._reader.arrived(one._librdkafka.handle.consume(2, DEADLINE_S))
+        if paused:
+            one.pause([row(0)])
+        with pytest.raises(KafkaException, match="was deleted"):
+            one.commit(old, asynchronous=False)
+        one.resume([row(0)])
+        (new,) = take(one, 1)
+        one.commit(new, asynchronous=False)
+        assert one.committed([row(0)], 10)[0].offset == 1

@@ -78,6 +78,20 @@ def test_a_seek_is_committed_although_nothing_was_read_after_it(kafka: EmbeddedK
     assert _committed(kafka)[0] == 0
 
 
+def test_where_a_partition_is_taken_up_again_is_committed_over_what_another_member_committed(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 5)) == 5
+        position = one.position([row(0)])[0]
+        one.unsubscribe()
+        with consumer(kafka) as two:
+            two.commit(offsets=[row(0, 3)], asynchronous=False)
+        one.subscribe(["orders"], on_assign=lambda consumer, _: consumer.assign([position, row(1)]))
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+    assert _committed(kafka)[0] == 5
+
+
 @pytest.mark.behaviour(55)
 def test_a_duration_begins_again_where_it_says_when_the_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
     produce(kafka, "orders", {0: range(5)})
@@ -210,6 +224,26 @@ def test_a_partition_without_a_position_does_not_hold_up_the_others(kafka: Embed
         assert len(told) < 500
         one.seek(row(0, 2))
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
+
+
+@pytest.mark.behaviour(55)
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_poll_that_waits_for_ever_tells_of_a_missing_position_again_and_again(kafka: EmbeddedKafka, raises: bool) -> None:
+    """Nothing else calls for its attention."""
+    settings: dict[str, Any] = {"heartbeat_interval_ms": 3_000, "enable_auto_commit": False, "poll_raises_errors": raises}
+    told: list[str] = []
+    with consumer(kafka, auto_offset_reset="none", **settings) as one:
+        one.subscribe(["orders"])
+        for _ in range(3):
+            try:
+                message = one.poll()
+            except NoOffsetError as error:
+                told.append(str(error))
+            else:
+                assert message is not None
+                told.append(message.error().str())
+    assert len(told) == 3
+    assert all("orders-0, orders-1" in each for each in told)
 
 
 def test_offsets_out_of_range_begin_again_by_the_policy_of_librdkafka(kafka: EmbeddedKafka) -> None:
