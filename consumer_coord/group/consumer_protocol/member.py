@@ -186,10 +186,8 @@ class ConsumerMember:
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
         """The application gave these up: acknowledge it when commits of them have been answered, and not before a leave."""
-        if partitions and self._state.in_group:
-            self._holdings.giving_up |= partitions
-            if not self._marks.leaving:
-                self._begin_acknowledging()
+        if partitions and self._state.in_group and not self._marks.leaving:
+            self._begin_acknowledging()
 
     def _begin_acknowledging(self) -> None:
         if self._holdings.giving_up and (self._acknowledging is None or self._acknowledging.done()):
@@ -484,7 +482,6 @@ class ConsumerMember:
             self._polls.restart()
             if self._state is State.RECONCILING:
                 # What it gave up meanwhile it takes up again, or acknowledges.
-                self._holdings.look()
                 self._begin_acknowledging()
                 self._with.application.call_attention()
                 self._advance()
