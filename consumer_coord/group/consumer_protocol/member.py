@@ -362,7 +362,7 @@ class ConsumerMember:
         else:
             self._advance()
         self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
-        self._mates.heard(self, answer.member_epoch, joined=joins)
+        self._mates.heard(answer.member_epoch, joined=joins)
         if freed:
             self._mates.freed(self)
         if joins or (is_news and not holdings.to_revoke):
