@@ -83,6 +83,22 @@ def test_only_a_loss_of_partitions_against_ones_will_is_a_warning(
 
 
 @in_virtual_time
+async def test_the_steps_tell_of_a_coordinator_that_is_found_gone_and_found_again_once_each() -> None:
+    brokers = FakeBrokers(brokers=2)
+    async with member(brokers) as one:
+        steps: list[tuple[str, str]] = []
+        one.coordinator.show_steps(lambda step, text: steps.append((step, text)))
+        await one.join()
+        brokers.coordinator = 1
+        brokers.always(HeartbeatRequest, lambda _: codes.NONE if brokers.seen[-1].node == 1 else codes.NOT_COORDINATOR)
+        await pause(10_000)
+        told = [(step, text) for step, text in steps if step in ("CGRPCOORD", "COORDCLEAR")]
+        assert [step for step, _ in told] == ["CGRPCOORD", "COORDCLEAR", "CGRPCOORD"]
+        assert [node in text for (_, text), node in zip(told, ["broker-0", "broker-0", "broker-1"], strict=True)] == [True] * 3
+        assert "NOT_COORDINATOR" in told[1][1]
+
+
+@in_virtual_time
 async def test_figures_are_there_from_the_start_under_javas_names() -> None:
     names = {
         "join-total",

@@ -39,6 +39,15 @@ def test_early_heartbeats_last_for_an_interval_and_the_time_between_two_targets(
     assert len(moments) <= 40
 
 
+@pytest.mark.parametrize(
+    ("interval_ms", "crowd", "apart"),
+    [(100, 1, 50), (100, 3, 150), (2_000, 1, 200), (2_000, 50, 350), (5_000, 1, 500), (5_000, 50, 500)],
+)
+def test_members_that_wake_each_other_ask_less_often_each(interval_ms: int, crowd: int, apart: int) -> None:
+    moments = early_moments(interval_ms, crowd)
+    assert {round(later - earlier) for earlier, later in itertools.pairwise(moments[3:])} == {apart}
+
+
 @pytest.mark.behaviour(197)
 @in_virtual_time
 async def test_an_early_heartbeat_moves_no_regular_one() -> None:
