@@ -147,6 +147,12 @@ class AssignmentState:
                 self._let_go.pop(partition, None)
 
     @property
+    def giving_up(self) -> frozenset[TopicPartition]:
+        """What the application let go of, until :meth:`given_up`.  Look at :attr:`held` first: nothing is in neither then."""
+        with self._lock:
+            return frozenset(self._let_go)
+
+    @property
     def any_lost(self) -> bool:
         """True while the application has not looked at a loss yet."""
         with self._lock:

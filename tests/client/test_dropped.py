@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import time
@@ -15,8 +16,8 @@ from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.group.process_mates.registry import groups_of
 from tests.client.support.fake import GROUP, FakeBrokers
-from tests.client.support.member import new_cluster, new_member
-from tests.client.support.virtual import in_virtual_time
+from tests.client.support.member import at, member, new_cluster, new_member
+from tests.client.support.virtual import in_virtual_time, pause
 
 #: The session is far longer than a test that works takes.
 _SESSION_S = 60
@@ -100,3 +101,19 @@ async def test_nothing_is_kept_of_groups_that_were_used() -> None:
         await two.coordinator.close(1_000)
     assert not groups_of(cluster)
     await cluster.close()
+
+
+@in_virtual_time
+async def test_a_member_that_commits_for_weeks_keeps_nothing_of_the_commits_that_are_over() -> None:
+    async with member(FakeBrokers()) as one:
+        await one.join()
+        commits: list[weakref.ref[asyncio.Task[None]]] = []
+        for offset in range(5):
+            commit = one.coordinator.offsets.start_commit(at("t", 0, offset), timeout_ms=1_000)
+            await pause(1)
+            commits += [weakref.ref(task) for task in asyncio.all_tasks() if task.get_name().startswith("commit of")]
+            await commit
+        await pause(10)
+        gc.collect()
+        assert len(commits) == 5
+        assert all(over() is None for over in commits[:-1])

@@ -70,6 +70,13 @@ def test_every_event_in_every_state_does_what_the_table_says(state: MemberState,
         assert not after.heartbeats_wanted
 
 
+def test_the_generation_that_was_lost_last_is_remembered_whatever_its_number_and_however_often_nothing_is_lost() -> None:
+    lost = Generation(0, "a", "range")
+    member = Membership(MemberState.STABLE, Intent.SUBSCRIBED, lost).lose("why")
+    assert member.generation.generation_id < 0
+    assert member.lose("again").lost_generation == lost
+
+
 class MemberModel(RuleBasedStateMachine):
     """A member beside a model of flags: what each event sets and clears, and what follows."""
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import attrs
 
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.process_mates.mates import Mates
 from consumer_coord.group.process_mates.peers import Peers
 from consumer_coord.simulation.loop import run
 
@@ -106,3 +107,37 @@ def test_a_member_that_ended_is_not_told() -> None:
         assert gone.asked == 1
 
     in_loop(test)
+
+
+@attrs.define(eq=False)
+class ModernMember:
+    """A member of the consumer protocol, and how often it was told that there may be something to hear."""
+
+    member_epoch: int
+    expects_more: bool = False
+    told: int = 0
+
+    def beat_early(self, after_ms: Sequence[float]) -> None:
+        """It may ask now."""
+        self.told += 1
+
+
+def test_a_new_epoch_is_told_once_and_to_those_that_are_in_an_earlier_one() -> None:
+    mates = Mates()
+    members = [ModernMember(epoch) for epoch in (3, 1, 2, 3, 4)]
+    for member in members:
+        mates.add(member)
+    mates.heard(3, joined=False)
+    mates.heard(3, joined=False)
+    mates.heard(2, joined=False)
+    assert [member.told for member in members] == [0, 1, 1, 0, 0]
+
+
+def test_a_group_that_began_anew_with_low_epochs_is_told_of_too() -> None:
+    mates = Mates()
+    behind = ModernMember(1)
+    mates.add(behind)
+    mates.heard(9, joined=True)
+    mates.heard(1, joined=True)
+    mates.heard(2, joined=False)
+    assert behind.told == 2

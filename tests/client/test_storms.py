@@ -102,6 +102,20 @@ async def test_an_application_hears_of_a_join_that_goes_round_in_circles(code: i
 
 
 @in_virtual_time
+async def test_an_application_that_polls_on_whatever_it_is_told_makes_no_storm_of_joins() -> None:
+    brokers = FakeBrokers()
+    brokers.always(JoinGroupRequest, codes.GROUP_AUTHORIZATION_FAILED)
+    one = new_member(brokers)
+    one.coordinator.subscribe(["t"])
+    one.start(every_ms=1)
+    await pause(60_000)
+    assert {error.code for error in one.errors} == {codes.GROUP_AUTHORIZATION_FAILED}
+    # Ever later: by its pace alone it would join four times a second.
+    assert 50 <= len(brokers.all(JoinGroupRequest)) <= 80
+    await one.close(1_000)
+
+
+@in_virtual_time
 async def test_metadata_that_cannot_be_had_is_asked_for_with_a_backoff() -> None:
     brokers = FakeBrokers()
     one = new_member(brokers)

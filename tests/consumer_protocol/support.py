@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,8 +16,10 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatAssignment as HeartbeatAssignment
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatRequest as HeartbeatRequest
 from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponse as HeartbeatResponse
+from consumer_coord.wire.messages.group import ConsumerGroupHeartbeatResponseTopicPartitions as TopicPartitions
 from tests.client.support.fake import GROUP, RealCoordinator
 from tests.client.support.member import TestMember, new_cluster, new_member
 from tests.client.support.virtual import until
@@ -114,6 +117,21 @@ async def shared(*members: TestMember, partitions: int = 4) -> None:
     )
 
 
+def target(epoch: int, partitions: Mapping[uuid.UUID, Sequence[int]]) -> HeartbeatResponse:
+    """An answer that names what to hold."""
+    rows = [TopicPartitions(topic_id=topic_id, partitions=row) for topic_id, row in partitions.items()]
+    return HeartbeatResponse(
+        member_epoch=epoch, heartbeat_interval_ms=INTERVAL_MS, assignment=HeartbeatAssignment(topic_partitions=rows)
+    )
+
+
+def topic_id_of(one: TestMember) -> uuid.UUID:
+    """The id of the one topic that a member holds partitions of."""
+    [(topic_id, _)] = one.coordinator.protocol._holdings.owned  # type: ignore[attr-defined]
+    assert isinstance(topic_id, uuid.UUID)
+    return topic_id
+
+
 __all__ = [
     "INTERVAL_MS",
     "SESSION_MS",
@@ -124,4 +142,6 @@ __all__ = [
     "modern_member",
     "shared",
     "state_of",
+    "target",
+    "topic_id_of",
 ]

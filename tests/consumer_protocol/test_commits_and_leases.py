@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Callable
 
 import pytest
 
-from consumer_coord.errors import CommitFailedError, CoordinatorError
+from consumer_coord.errors import CommitFailedError, CoordinatorError, FencedError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.consumer_protocol import session
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
@@ -17,6 +20,7 @@ from consumer_coord.wire.messages.admin import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from consumer_coord.wire.messages.cluster import MetadataRequest
 from consumer_coord.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
@@ -31,10 +35,13 @@ from tests.consumer_protocol.support import (
     SESSION_MS,
     Broker,
     HeartbeatRequest,
+    HeartbeatResponse,
     joined,
     modern_member,
     shared,
     state_of,
+    target,
+    topic_id_of,
 )
 
 
@@ -133,6 +140,24 @@ def test_a_commit_of_a_member_that_is_not_counted_fails_and_it_joins_again(code:
     run()
 
 
+@in_virtual_time
+async def test_a_commit_that_is_refused_to_a_fenced_instance_partition_by_partition_fails_the_member_once() -> None:
+    broker = Broker()
+    one = await joined(broker, group_instance_id="i")
+    await one.stop()
+    fenced = dict.fromkeys(parts("t", 0, 1, 2, 3), codes.FENCED_INSTANCE_ID)
+    broker.answer(OffsetCommitRequest, lambda request: commit_answer(request, fenced))
+    results = await one.coordinator.commit({**at("t", 0, 5), **at("t", 1, 5)})
+    assert all(isinstance(error, FencedError) for error in results.values())
+    sent = len(broker.heartbeats)
+    await pause(2 * INTERVAL_MS)
+    with pytest.raises(FencedError):
+        await one.poll()
+    assert state_of(one) is State.FATAL
+    assert len(broker.heartbeats) == sent, "nothing of it may touch the member that has its place"
+    await one.close()
+
+
 @pytest.mark.behaviour(180)
 @in_virtual_time
 async def test_without_membership_nothing_is_committed() -> None:
@@ -143,6 +168,42 @@ async def test_without_membership_nothing_is_committed() -> None:
     [error] = (await one.coordinator.commit(at("t", 0, 5))).values()
     assert isinstance(error, CommitFailedError)
     assert not broker.all(OffsetCommitRequest)
+    await one.close()
+
+
+@in_virtual_time
+async def test_what_was_let_go_is_not_acknowledged_by_metadata_that_come_before_the_word_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The application's thread lets go, and the loop is told of it, in two steps; metadata may come between."""
+    broker = Broker()
+    one = await joined(broker)
+    await one.stop()
+    broker.always(OffsetCommitRequest, codes.COORDINATOR_LOAD_IN_PROGRESS)
+    commit = asyncio.ensure_future(one.coordinator.commit({partition: OffsetAndMetadata(7) for partition in one.held}))
+    wanted = {topic_id_of(one): (0, 1), uuid.UUID(int=7): (0,)}
+    broker.always(HeartbeatRequest, target(one.coordinator.generation + 1, wanted))
+    await until(lambda: one.coordinator.assignment.to_revoke)
+    told: list[Callable[[], object]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(one.coordinator.application, "call", told.append)
+        one.coordinator.let_go(parts("t", 2, 3))
+    # The topic that nobody knows is looked for meanwhile.
+    looked = len(broker.all(MetadataRequest))
+    await until(lambda: len(broker.all(MetadataRequest)) > looked + 1)
+    for tell in told:
+        tell()
+    await pause(1_000)
+
+    def owned() -> list[list[int]]:
+        said = [request.topic_partitions for request in broker.of(one) if request.topic_partitions]
+        return [sorted(number for row in rows for number in row.partitions) for rows in said]
+
+    assert set(map(tuple, owned())) == {(0, 1, 2, 3)}, "the commit is not answered yet"
+    broker.always(OffsetCommitRequest, commit_answer)
+    assert set((await commit).values()) == {None}
+    await until(lambda: owned()[-1] == [0, 1])
+    broker.always(HeartbeatRequest, None)
     await one.close()
 
 
@@ -235,6 +296,24 @@ async def test_a_transaction_holds_the_epoch_until_the_next_poll() -> None:
     await shared(one, second)
     await one.close()
     await second.close()
+
+
+@in_virtual_time
+async def test_a_transaction_waits_for_the_heartbeat_that_is_under_way_and_takes_the_epoch_that_it_brings() -> None:
+    broker = Broker()
+    one = await joined(broker)
+    await one.stop()
+    newer = target(one.coordinator.generation + 1, {topic_id_of(one): (0, 1, 2, 3)})
+
+    async def late(_: HeartbeatRequest) -> HeartbeatResponse:
+        await asyncio.sleep(1)
+        return newer
+
+    broker.answer(HeartbeatRequest, late)
+    sent = len(broker.heartbeats)
+    await until(lambda: len(broker.heartbeats) > sent)
+    assert (await one.coordinator.hold_joins()).generation_id == newer.member_epoch
+    await one.close()
 
 
 @pytest.mark.behaviour(182)

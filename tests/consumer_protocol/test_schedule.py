@@ -15,7 +15,15 @@ from consumer_coord.group.consumer_protocol.schedule import Schedule, early_mome
 from consumer_coord.net.cluster import ClusterClient
 from tests.client.support.member import COOPERATIVE, TestMember, new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
-from tests.consumer_protocol.support import Broker, joined, modern_member, shared
+from tests.consumer_protocol.support import (
+    Broker,
+    HeartbeatRequest,
+    joined,
+    modern_member,
+    shared,
+    target,
+    topic_id_of,
+)
 
 DEFAULT_INTERVAL_MS = 5_000
 
@@ -27,7 +35,17 @@ def test_early_heartbeats_last_for_an_interval_and_the_time_between_two_targets(
     assert min(apart) > 0
     assert max(apart) <= max(350, interval_ms / 10) + 0.001
     assert moments[-1] >= interval_ms + 1_000
+    assert moments[-2] <= interval_ms + 1_050.001, "and no longer"
     assert len(moments) <= 40
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "crowd", "apart"),
+    [(100, 1, 50), (100, 3, 150), (2_000, 1, 200), (2_000, 50, 350), (5_000, 1, 500), (5_000, 50, 500)],
+)
+def test_members_that_wake_each_other_ask_less_often_each(interval_ms: int, crowd: int, apart: int) -> None:
+    moments = early_moments(interval_ms, crowd)
+    assert {round(later - earlier) for earlier, later in itertools.pairwise(moments[3:])} == {apart}
 
 
 @pytest.mark.behaviour(197)
@@ -56,6 +74,23 @@ async def test_another_interval_begins_anew() -> None:
     schedule.joined(1_000)
     schedule.answered(now() + 1, 3_000)
     assert schedule.at(urgent=False) == pytest.approx(now() + 4)
+
+
+@in_virtual_time
+async def test_a_target_that_is_another_one_in_each_answer_makes_no_storm() -> None:
+    """What is to be taken up is told at once, but no more often than twenty times a second."""
+    broker = Broker()
+    one = await joined(broker)
+    await one.stop()
+    epoch, topic_id, numbers = one.coordinator.generation, topic_id_of(one), itertools.count()
+    broker.always(HeartbeatRequest, lambda _: target(epoch, {topic_id: range(4, 5 + next(numbers) % 2)}))
+    one.coordinator.let_go(one.held)
+    await pause(1_000)
+    before = len(broker.heartbeats)
+    await pause(100_000)
+    assert len(broker.heartbeats) - before == pytest.approx(2_000, abs=45)
+    broker.always(HeartbeatRequest, None)
+    await one.close()
 
 
 def _process(broker: Broker) -> ClusterClient:

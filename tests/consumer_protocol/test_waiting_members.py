@@ -10,6 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.group.consumer_protocol.states import State
+from tests.client.support.virtual import in_virtual_time, now_ms, pause
+from tests.consumer_protocol.support import Broker, joined, modern_member, state_of
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -46,3 +49,23 @@ def test_a_slow_broker_is_not_asked_for_topics_with_each_poll(protocol: str) -> 
                 owner.poll(0)
             # One more when it is assigned the partition after all, as an eager rebalance may do.
             assert slow.asked <= 2 + (time.monotonic() - began) / 2
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_application_that_waits_is_woken_when_there_is_something_for_it_and_not_otherwise(partitions: int) -> None:
+    @in_virtual_time
+    async def story() -> None:
+        broker = Broker({"t": partitions})
+        first = await joined(broker)
+        second = modern_member(broker)
+        rung: list[float] = []
+        second.coordinator.application.ring = lambda: rung.append(now_ms())
+        second.coordinator.subscribe(["t"])
+        await pause(20_000)
+        assert state_of(second) is State.STABLE
+        assert len(second.coordinator.assignment.target.partitions) == partitions - 1
+        assert bool(rung) == (partitions == 2)
+        await second.close()
+        await first.close()
+
+    story()

@@ -13,8 +13,6 @@ from consumer_coord.group.consumer_protocol.requests import Owned
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.topic_partition import TopicPartition, listed
 
-_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
-
 
 class Holdings:
     """Of one member; on its loop."""
@@ -27,8 +25,6 @@ class Holdings:
         #: True while a part of the target waits for metadata, or for what is held of a former topic.
         self.waits = False
         self._refreshes = 0
-        #: Revoked, while commits of them are under way: not acknowledged yet, so no other member is assigned them.
-        self.giving_up = _NO_PARTITIONS
         #: What a heartbeat says that is held: what is, what will be taken up, and what is being given up.
         self.owned: Owned = ()
 
@@ -42,7 +38,7 @@ class Holdings:
     def resolve(self, epoch: int, *, anew: bool = False) -> bool:
         """Publish the target, as far as its topics are known; True when that changed it, or the member is ``anew``."""
         assignment, cluster = self._with.assignment, self._with.cluster
-        held = assignment.held | self.giving_up
+        held = assignment.held | assignment.giving_up
         found = reconcile(self._target, cluster.metadata.names(), held, self._ids)
         self._ids = {
             **{topic: topic_id for topic, topic_id in self._ids.items() if any(one.topic == topic for one in held)},
@@ -67,24 +63,27 @@ class Holdings:
     def look(self) -> None:
         """Look at what is held now."""
         assignment = self._with.assignment
-        held = assignment.held | self.giving_up | assignment.target.partitions
+        held = assignment.held | assignment.giving_up | assignment.target.partitions
         self.owned = owned_by_id((one for one in held if one.topic in self._ids), self._ids)
+
+    @property
+    def giving_up(self) -> frozenset[TopicPartition]:
+        """Revoked, while commits of them are under way: not acknowledged yet, so no other member is assigned them."""
+        return self._with.assignment.giving_up
 
     def acknowledged(self, partitions: frozenset[TopicPartition]) -> None:
         """Commits of these have been answered: the group may give them to other members."""
-        self.giving_up -= partitions
         self._with.assignment.given_up(partitions)
         self.look()
 
     @property
     def to_revoke(self) -> bool:
         """True while the application holds what the group wants back, or the group has not heard yet that it does not."""
-        return bool(self.giving_up or self._with.assignment.to_revoke)
+        return bool(self._with.assignment.to_revoke or self.giving_up)
 
     def lost(self) -> bool:
         """The membership is gone; False if there was nothing to lose."""
         self._target = TargetAssignment()
-        self.giving_up = _NO_PARTITIONS
         self.waits = False
         had = self._with.assignment.lose()
         self.look()

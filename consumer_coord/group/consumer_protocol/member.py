@@ -186,10 +186,8 @@ class ConsumerMember:
 
     def released(self, partitions: frozenset[TopicPartition]) -> None:
         """The application gave these up: acknowledge it when commits of them have been answered, and not before a leave."""
-        if partitions and self._state.in_group:
-            self._holdings.giving_up |= partitions
-            if not self._marks.leaving:
-                self._begin_acknowledging()
+        if partitions and self._state.in_group and not self._marks.leaving:
+            self._begin_acknowledging()
 
     def _begin_acknowledging(self) -> None:
         if self._holdings.giving_up and (self._acknowledging is None or self._acknowledging.done()):
@@ -364,7 +362,7 @@ class ConsumerMember:
         else:
             self._advance()
         self.lease.heartbeat_answered(sent, rebalancing=holdings.to_revoke)
-        self._mates.heard(self, answer.member_epoch, joined=joins)
+        self._mates.heard(answer.member_epoch, joined=joins)
         if freed:
             self._mates.freed(self)
         if joins or (is_news and not holdings.to_revoke):
@@ -439,18 +437,17 @@ class ConsumerMember:
 
     async def _fail(self, error: CoordinatorError) -> None:
         """Nothing can retry this: tell the application, and do not stand in the group's way meanwhile."""
-        context = self._with
-        context.log.error("%s", error)
         was_member = self._epochs.present.generation_id >= 0
-        if self._state is State.PREPARE_LEAVING:
-            self._lose(str(error))
-        else:
-            self._go(Event.FAILED)
-            self._lose(str(error))
+        self._failed(error)
         # The other holder of an instance id is the member now: nothing of ours may leave it.
         if was_member and not isinstance(error, FencedError):
-            await self._say_goodbye(Deadline.after(context.config.request_timeout_ms), for_good=True)
-        context.application.failures.set(error)
+            await self._say_goodbye(Deadline.after(self._with.config.request_timeout_ms), for_good=True)
+        self._with.application.failures.set(error)
+
+    def _failed(self, error: CoordinatorError) -> None:
+        self._with.log.error("%s", error)
+        self._go(Event.FAILED)
+        self._lose(str(error))
 
     async def poll_interval_exceeded(self) -> None:
         """The application did not poll for ``max.poll.interval.ms``: leave, and come back at its next poll."""
@@ -485,7 +482,6 @@ class ConsumerMember:
             self._polls.restart()
             if self._state is State.RECONCILING:
                 # What it gave up meanwhile it takes up again, or acknowledges.
-                self._holdings.look()
                 self._begin_acknowledging()
                 self._with.application.call_attention()
                 self._advance()
@@ -517,7 +513,9 @@ class ConsumerMember:
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
             error = answers.fatal(code, group_id=self._with.config.group_id, detail="")
-            self._with.tasks.spawn(self._fail(error), "fail")
+            # At once: each partition of one answer may be refused so.
+            self._failed(error)
+            self._with.application.failures.set(error)
         else:
             self._refused(f"{request} was refused with {codes.error_name(code)}")
 

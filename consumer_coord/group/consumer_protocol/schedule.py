@@ -27,10 +27,10 @@ def early_moments(interval_ms: float, crowd: int = 1) -> Sequence[float]:
     """When to ask whether there is more, in milliseconds from now, with the heartbeat interval that the coordinator tells.
 
     The group's other members give up what this one is to have, and hear of it at their own heartbeats, so within an interval;
-    and there may be no target yet.  ``crowd``: how many members of this process ask, each of which wakes the others.
+    and there may be no target yet.  ``crowd``: how many members of this process ask (one or more), each waking the others.
     """
     tenth = interval_ms / 10
-    apart = min(max(_LEAST_APART_MS, tenth) * max(1, crowd), max(_MOST_APART_MS, tenth))
+    apart = min(max(_LEAST_APART_MS, tenth) * crowd, max(_MOST_APART_MS, tenth))
     first = _SOON_MS[-1]
     count = math.ceil((interval_ms + _TARGET_MS - first) / apart)
     return (*_SOON_MS, *(first + apart * number for number in range(1, count + 1)))

@@ -130,7 +130,7 @@ TRANSITIONS: dict[Event, dict[State, State]] = {
     },
     Event.FAILED: {
         State.JOINING: State.FATAL,
-        **_in_group(State.FATAL, but=_LEAVES),
+        **_in_group(State.FATAL),
         State.FENCED: State.FATAL,
         State.STALE: State.FATAL,
     },

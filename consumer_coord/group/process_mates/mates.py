@@ -20,7 +20,8 @@ class Mate(Protocol):
     @property
     def expects_more(self) -> bool: ...
 
-    def beat_early(self, after_ms: Sequence[float]) -> None: ...
+    def beat_early(self, after_ms: Sequence[float]) -> None:
+        """Of no effect outside the group."""
 
 
 class Mates:
@@ -48,8 +49,8 @@ class Mates:
         """A member ends."""
         self._members.pop(member, None)
 
-    def heard(self, member: Mate, epoch: int, *, joined: bool) -> None:
-        """``member`` is in ``epoch`` now; those in an earlier one have something to hear."""
+    def heard(self, epoch: int, *, joined: bool) -> None:
+        """A member is in ``epoch`` now; those in an earlier one have something to hear."""
         if joined:
             # The group may have begun anew, with low epochs.
             self._epoch = min(self._epoch, epoch)
@@ -57,7 +58,7 @@ class Mates:
             return
         self._epoch = epoch
         for mate in tuple(self._members):
-            if mate is not member and 0 < mate.member_epoch < epoch:
+            if mate.member_epoch < epoch:
                 mate.beat_early((0,))
 
     @property
