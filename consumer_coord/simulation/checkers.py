@@ -175,7 +175,7 @@ class Checkers:
 
     def _begins_anew(self, stint: Stint, truth: PartitionTruth, offset: int) -> bool:
         """Whether a commit may be of where a topic that was made again begins, before anything of it was handed out."""
-        if stint.sought_at > self._recreated_at[stint.partition]:
+        if self.sought_anew(stint):
             # The application began there itself, in what bears the name now.
             truth.covered = max(truth.covered, offset)
             return True
@@ -395,6 +395,10 @@ class Checkers:
         if stint in truth.stints:
             truth.covered = max(truth.covered, offset)
 
+    def sought_anew(self, stint: Stint) -> bool:
+        """Whether the application chose where to go on after the topic had been made again."""
+        return stint.sought_at > self._recreated_at.get(stint.partition, math.inf)
+
     def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
         """A member handed out the records from ``start`` up to ``end``, of the topic that there is now if ``present``."""
         truth = self._truth(stint.partition)
@@ -432,13 +436,14 @@ class Checkers:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
         truth = self._truth(stint.partition)
         looked_up = stint.start is None and stint.owner.reset != "earliest"
-        sought = stint.sought_at > self._recreated_at.get(stint.partition, math.inf)
-        if present and (looked_up or sought) and stint not in truth.stints:
-            # It chose where it begins after the topic was made again: what is before that need not be read.
+        if present and (looked_up or self.sought_anew(stint)) and stint not in truth.stints:
+            # It chose where it begins after the topic was made again: what is before that need not be read.  What it sought
+            # may be out of range.
             truth.covered = max(truth.covered, start)
             truth.stints.append(stint)
+            stint.start = stint.position = start
         # It may have fetched it before retention took it.
-        is_first = start in truth.log_starts
+        is_first = present and start in truth.log_starts
         if is_first:
             # Its first start is none of the beginnings that are left to it.
             stint.may_begin -= stint.start is not None and start != stint.position

@@ -232,6 +232,9 @@ class _Course:
             if self._emptied(partition, stands) or self._begins_at_the_end(holders[0]):
                 # Retention took the rest, or no record has come yet: nothing to read and nothing to commit.
                 continue
+            if checkers.sought_anew(holders[0]) and stands == end:
+                # What is before the end of the new topic need not be read.
+                continue
             if checkers.covered(partition) != end or (end and stands != end):
                 return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
             member = holders[0].owner

@@ -98,6 +98,9 @@ WHAT_IT_WAS = {
     274000006: "a coordinator that loaded the group refused a member that had none of the assignors that it knew of the others",
     278000284: "a replaced process of a static member read what its successor had given up: nobody's next owner",
     279000138: "a static member lost its generation before it revoked, and came back without a rebalance: nobody owned them",
+    280002107: "records of a topic that was, handed out after it was made again, counted as processed of the new one",
+    280002609: "a member sought to the end of a topic made again, and was to process what is before it",
+    282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
 
