@@ -234,13 +234,14 @@ def _raise_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
-    released = ConsumerMember.released
+    advance = ConsumerMember._advance
 
-    def forgetful(self: ConsumerMember, partitions: frozenset[TopicPartition]) -> None:
-        if not self._marks.leaving:
-            released(self, partitions)
+    def looking(self: ConsumerMember) -> None:
+        self._holdings.look()
+        advance(self)
 
-    patch.setattr(ConsumerMember, "released", forgetful)
+    patch.setattr(AssignmentState, "giving_up", frozenset())
+    patch.setattr(ConsumerMember, "_advance", looking)
 
 
 def _ask_the_data_plane_alone(patch: pytest.MonkeyPatch) -> None:
