@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from consumer_coord.consumer.data_plane import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     OFFSET_INVALID,
     DataPlane,
     after,
@@ -53,6 +55,8 @@ class Reader:
         self.behind: dict[tuple[str, int], tuple[int, int]] = {}
         #: Read no more because the offset is not in the log, and what the data plane says of it; replaced, not changed.
         self.lapsed: dict[TopicPartition, str] = {}
+        #: Where partitions stood whose events were of elsewhere, and of where.
+        self._doubted: dict[TopicPartition, tuple[int, int]] = {}
         #: Sought, while the data plane may not know of it.
         self._moving: set[TopicPartition] = set()
         #: True while a call to the data plane is under way, and after one that was interrupted.
@@ -80,7 +84,7 @@ class Reader:
             out = [one for one in batch if one.error() is not None and self._tells_lapsed(one)]
             if out:
                 batch = [one for one in batch if one not in out]
-                of_now = [one for one in out if self._stands_at(one.offset(), partition_of_message(one), behind)]
+                of_now = [one for one in out if self._is_of_now(one, behind)]
                 lapsed = {**lapsed, **{partition_of_message(one): one.error().str() for one in of_now}}
                 former = len(of_now) < len(out)
             self.unsure = self.unsure or former
@@ -96,16 +100,22 @@ class Reader:
         # Others may be of no partition: that the group is refused to librdkafka, too.
         return self._is_lapsed(event.error()) and partition_of_message(event) in self.assigned
 
-    def _stands_at(
-        self, offset: int, partition: TopicPartition, behind: Mapping[tuple[str, int], tuple[int, int]]
-    ) -> bool:
-        """Whether an event about ``offset`` is of where the partition stands.
+    def _is_of_now(self, event: Any, behind: Mapping[tuple[str, int], tuple[int, int]]) -> bool:
+        """Whether an event of an offset out of range is of where its partition stands.
 
-        librdkafka hands out an event of an offset out of range also when the partition was given up, and assigned elsewhere,
-        since.  Whether it reads is not known then: a repair begins it again where it stands, and hears if that is out of range.
+        librdkafka hands it out also when the partition was given up, and assigned elsewhere, since.  Whether it reads is not
+        known then: a repair begins it again where it stands, and hears if that is out of range.
         """
+        partition, offset = partition_of_message(event), event.offset()
         arrived = behind.get((partition.topic, partition.partition))
-        return offset == (self.assigned[partition].offset if arrived is None else arrived[0])
+        stands = self.assigned[partition].offset if arrived is None else arrived[0]
+        # Without a position it is librdkafka that looks one up, and tells of the one that it found.
+        known = stands >= 0 or stands in (OFFSET_BEGINNING, OFFSET_END)
+        if not known or offset == stands or (stands < 0 and offset < 0) or self._doubted.get(partition) == (stands, offset):
+            return True
+        # What is told again after a repair is believed, whatever it says.
+        self._doubted = {**self._doubted, partition: (stands, offset)}
+        return False
 
     def all_records(self, batch: Sequence[Any]) -> bool:
         """Whether there is no event among them."""
@@ -186,6 +196,7 @@ class Reader:
         begun = self._begun - set(partitions)
         lapsed = {partition: why for partition, why in self.lapsed.items() if partition not in partitions}
         ahead = deque(message for message in self.ahead if not _of(message, partitions)) if self.ahead else self.ahead
+        self._doubted = {partition: what for partition, what in self._doubted.items() if partition not in partitions}
         self.assigned, self.ahead, self._kept = assigned, ahead, kept
         self.behind, self._begun, self.lapsed = behind, begun, lapsed
 

@@ -117,6 +117,18 @@ def test_a_manual_assignment_begins_by_the_policy_when_the_offset_is_out_of_rang
 
 
 @pytest.mark.behaviour(55)
+@pytest.mark.parametrize("committed", [None, 1_000])
+def test_a_manual_assignment_without_a_position_begins_by_the_policy(kafka: EmbeddedKafka, committed: int | None) -> None:
+    """Nothing is committed, or what is not in the log."""
+    produce(kafka, "orders", {0: range(5)})
+    with consumer(kafka) as one:
+        if committed is not None:
+            one.commit(offsets=[row(0, committed)], asynchronous=False)
+        one.assign([row(0)])
+        assert [message.offset() for message in take(one, 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.behaviour(55)
 def test_a_manual_assignment_without_a_policy_tells_that_the_offset_is_out_of_range(kafka: EmbeddedKafka) -> None:
     with consumer(kafka, auto_offset_reset="none") as one:
         one.assign([row(0, 1_000)])
@@ -166,6 +178,21 @@ def test_an_event_of_where_a_partition_stood_before_says_nothing(kafka: Embedded
         one.seek(row(0, 2))
         one._reader.arrived([event])
         assert [message.offset() for message in take(one, 3)] == [2, 3, 4]
+
+
+def test_an_event_that_comes_again_is_believed_whatever_it_says(kafka: EmbeddedKafka) -> None:
+    """Or a partition would be begun again for ever."""
+    with consumer(kafka, auto_offset_reset="latest") as one:
+        one.subscribe(["orders"])
+        poll_until(one, lambda: len(one._reader.assigned) == 2)
+        one.seek(row(0, 1_000))
+        (event,) = one._librdkafka.handle.consume(1, DEADLINE_S)
+        one.seek(row(0, 0))
+        reader = one._reader
+        reader.arrived([event])
+        assert not reader.lapsed
+        reader.arrived([event])
+        assert reader.lapsed.keys() == {PartitionOf("orders", 0)}
 
 
 @pytest.mark.behaviour(55)
