@@ -41,7 +41,7 @@ _DEADLINE_S = 600.0
 _PARTITIONS_A_TOPIC = 1_000
 #: A broker maps two index files of each partition, and opens three.
 _MAPPINGS_A_PARTITION = 2
-_FILES_A_PARTITION = 3
+_FILES_A_PARTITION = 1
 _MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 _groups = itertools.count(1)
 
