@@ -55,7 +55,7 @@ FATES: dict[str, Fate] = {
     **_all(
         BOTH,
         "client.id metadata.broker.list bootstrap.servers topic.metadata.refresh.interval.ms metadata.max.age.ms"
-        " socket.timeout.ms socket.connection.setup.timeout.ms connections.max.idle.ms reconnect.backoff.ms"
+        " socket.timeout.ms socket.connection.setup.timeout.ms connections.max.idle.ms"
         " reconnect.backoff.max.ms allow.auto.create.topics security.protocol ssl.cipher.suites ssl.curves.list"
         " ssl.key.location ssl.key.password ssl.key.pem ssl.certificate.location ssl.certificate.pem ssl.ca.location ssl.ca.pem"
         " ssl.crl.location ssl.keystore.location ssl.keystore.password enable.ssl.certificate.verification"
@@ -63,6 +63,7 @@ FATES: dict[str, Fate] = {
         " sasl.oauthbearer.config group.id client.rack isolation.level auto.offset.reset retry.backoff.ms"
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
+    "reconnect.backoff.ms": Fate(BOTH, "librdkafka gets 50 when it is not set, as in Java: it hears of topics sooner"),
     "statistics.interval.ms": Fate(BOTH, "the group's figures are laid over librdkafka's"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
     "group.remote.assignor": Fate(USED, "with `group.protocol=consumer`"),
