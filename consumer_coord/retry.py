@@ -60,9 +60,9 @@ class Backoff:
     random: random.Random
 
     def ms(self, retries: int) -> float:
-        """Milliseconds, with jitter."""
+        """Milliseconds, with jitter also when ``max_ms`` is reached: equal waits would keep in step with other timers."""
         jitter = self.random.uniform(1 - _JITTER, 1 + _JITTER)
-        return min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30) * jitter)
+        return min(self.max_ms, min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30)) * jitter)
 
 
 class Pace:

@@ -287,3 +287,4 @@ def test_a_backoff_never_leaves_its_bounds() -> None:
         waits = [backoff.ms(retries) for _ in range(100)]
         assert min(waits) >= 80
         assert max(waits) <= 1_000
+        assert len(set(waits)) > 10, "who waits for as long each time keeps in step with others"

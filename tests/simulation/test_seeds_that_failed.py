@@ -34,6 +34,7 @@ from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.session import ClassicSession
 from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
+from consumer_coord.retry import Backoff
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
@@ -100,6 +101,7 @@ WHAT_IT_WAS = {
     279000138: "a static member lost its generation before it revoked, and came back without a rebalance: nobody owned them",
     280002107: "records of a topic that was, handed out after it was made again, counted as processed of the new one",
     280002609: "a member sought to the end of a topic made again, and was to process what is before it",
+    283001189: "members tried again every 30 s sharp, in step with the timer of the classic group whose joins they end",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
@@ -211,7 +213,16 @@ def _take_up_what_is_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AssignmentState, "withdraw", lambda self: None)
 
 
+def _keep_in_step(patch: pytest.MonkeyPatch) -> None:
+    def without_jitter(self: Backoff, retries: int) -> float:
+        return min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30) * self.random.uniform(0.8, 1.2))
+
+    patch.setattr(Backoff, "ms", without_jitter)
+
+
 def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
+    # The history has the waits of its time.
+    _keep_in_step(patch)
     patch.setattr(consumer_protocol.member, "_REFUSED_MAX_MS", 1_000)
     patch.setattr(consumer_protocol.member, "_REFUSED_MS", 100)
 
@@ -240,6 +251,8 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
         self._holdings.look()
         advance(self)
 
+    # The history has the waits of its time.
+    _keep_in_step(patch)
     patch.setattr(AssignmentState, "giving_up", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 
@@ -270,6 +283,7 @@ def _withhold_for_ever(patch: pytest.MonkeyPatch) -> None:
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
+    283001189: (_keep_in_step, "liveness"),
     1035: (_leave_the_sync_waiting, "leaks"),
     1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
