@@ -18,7 +18,7 @@ from tests.support.java import ToolJars
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
 from tests.support.leaks import LoggingSetUp, left_behind
 from tests.support.members import Members
-from tests.support.processes import children
+from tests.support.processes import running
 from tests.support.real_kafka import RealKafka
 from tests.support.secrets import SecretWatch
 from tests.support.shared import Shared, directory_of_the_run
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind() -> Iterator[None]:
     """A test fails when threads that would keep the interpreter alive, child processes or changed logging outlive it."""
-    threads, processes, logs = set(threading.enumerate()), set(children()), LoggingSetUp.now()
+    threads, processes, logs = set(threading.enumerate()), running(), LoggingSetUp.now()
     yield
     found = [*left_behind(threads, processes), *logs.changes()]
     assert not found, "the test left behind:\n" + "\n".join(found)

@@ -17,7 +17,7 @@ from tests.support.class_archive import ensure_class_archive
 from tests.support.jvm import class_archive, java_command
 from tests.support.leaks import left_behind
 from tests.support.line_process import LineProcess, LineProcessError
-from tests.support.processes import children, end, spawn, wait_until
+from tests.support.processes import end, running, spawn, wait_until
 from tests.support.shared import Shared
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
@@ -59,7 +59,7 @@ def is_running(pid: int) -> bool:
 
 def test_what_a_test_leaves_behind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.leaks._GRACE_S", 0)
-    threads, processes = set(threading.enumerate()), set(children())
+    threads, processes = set(threading.enumerate()), running()
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="forgotten")
     thread.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import attrs
 
@@ -15,22 +15,22 @@ from tests.support.processes import children, lasting
 _GRACE_S = 5.0
 
 
-def left_behind(threads_before: set[threading.Thread], children_before: set[int]) -> list[str]:
-    """Non-daemon threads and child processes that were not there before, one line each."""
+def left_behind(threads_before: set[threading.Thread], processes_before: Set[int]) -> list[str]:
+    """Non-daemon threads that were not there before, and child processes of ours that were not running, one line each."""
     end_s = time.monotonic() + _GRACE_S
     while True:
-        found = list(_new(threads_before, children_before))
+        found = list(_new(threads_before, processes_before))
         if not found or time.monotonic() > end_s:
             return found
         time.sleep(0.05)
 
 
-def _new(threads_before: set[threading.Thread], children_before: set[int]) -> Iterator[str]:
+def _new(threads_before: set[threading.Thread], processes_before: Set[int]) -> Iterator[str]:
     for thread in threading.enumerate():
         if thread not in threads_before and not thread.daemon:
             yield f"thread {thread.name}"
-    for pid, command in children().items():
-        if pid not in children_before and pid not in lasting:
+    for pid, command in children(processes_before).items():
+        if pid not in lasting:
             yield f"process {pid}: {command[:200]}"
 
 

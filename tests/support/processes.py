@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
@@ -105,10 +105,16 @@ def end(process: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> int:
     return code
 
 
-def children() -> Mapping[int, str]:
-    """Living child processes of this process: pid -> command line (empty where the system has no ``/proc``)."""
+def running() -> frozenset[int]:
+    """Every process of the machine (empty where the system has no ``/proc``)."""
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal()) if Path("/proc").is_dir() else frozenset()
+
+
+def children(besides: Collection[int] = ()) -> Mapping[int, str]:
+    """Living child processes of this process, without those of ``besides``: pid -> command line."""
     found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
+    for pid in running().difference(besides):
+        entry = Path("/proc", str(pid))
         try:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -116,7 +122,7 @@ def children() -> Mapping[int, str]:
             continue  # it ended while we looked
         state, parent = after_name[0], int(after_name[1])
         if parent == os.getpid() and state != "Z":
-            found[int(entry.name)] = command
+            found[pid] = command
     return found
 
 
