@@ -32,17 +32,23 @@ env:
 	@# As pip does for what it installs: tests and Spark start hundreds of processes, and each would compile all of it.
 	@$(IN_ENV) -m compileall -q consumer_coord assignors examples benchmarks tests
 
+# pytest compiles the tests in a way of its own: every worker would do all of it on a fresh clone.
+.venv/tests-compiled: | env
+	@$(IN_ENV) -m pytest --collect-only --quiet >/dev/null 2>&1 || true
+	@touch $@
+
 lint: env
 	@$(IN_ENV) -m ruff check --quiet .
 	@$(IN_ENV) -m mypy --no-error-summary
 
 # More than the two cores of a small machine: tests mostly wait for brokers.
-WORKERS ?= 4
-test: lint
+WORKERS ?= 6
+test: env
+	@$(MAKE) --no-print-directory --jobs=2 lint .venv/tests-compiled
 	@$(IN_ENV) -m pytest -n $(WORKERS) $(ARGS)
 
-quick: env
-	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow" $(ARGS)
+quick: .venv/tests-compiled
+	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow" --hypothesis-profile=quick $(ARGS)
 
 # In make test these are skipped where there is no Chromium.
 browser-test: env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from tests.support.shared import Shared, directory_of_the_run
 # others.
 settings.register_profile("fresh", deadline=None)
 settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
 settings.load_profile("fixed")
 
 #: A plugin of this suite is tested by running pytest inside a test.
@@ -60,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """For a worker: what takes long begins early, so that at the end all have something to do."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """The modules and the tests are there to stay: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             venv.create(directory, with_pip=True)
         except subprocess.CalledProcessError:
             return f"{sys.executable} cannot make virtual environments (on Debian: install python3-venv)"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile"]
     log = directory / "pip.log"
     for arguments in (
         ["--require-hashes", "--requirement", str(LOCK)],
@@ -73,6 +73,8 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             lines = log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
             return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"
+    # As pip does, one file after another; what is no Python of this version stays as it is.
+    subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", str(directory / "lib")], check=False)
     return None
 
 

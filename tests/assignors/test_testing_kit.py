@@ -109,6 +109,7 @@ class Snatches(RoundRobinAssignor):
     protocols = (RebalanceProtocol.COOPERATIVE,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("assignor", "complaint"),
     [

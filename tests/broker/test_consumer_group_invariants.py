@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def flat(partitions: Mapping[uuid.UUID, Any]) -> set[tuple[uuid.UUID, int]]:
     return {(topic, number) for topic, numbers in partitions.items() for number in numbers}
 
 
+@pytest.mark.slow
 @given(members(), PARTITIONS, st.integers(5, 8), PARTITIONS, PARTITIONS, st.booleans(), st.sets(st.sampled_from(TOPICS)))
 @settings(max_examples=300)
 def test_a_reconciled_member_never_has_what_is_not_its_own(

@@ -34,6 +34,7 @@ def total(members: Sequence[Member]) -> int:
     return sum(one.total for one in members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
 def test_groups_of_each_client(modern: EmbeddedKafka, members: Members, client: Client) -> None:
     recorder = Recorder(modern)
@@ -77,6 +78,7 @@ def test_a_group_of_both_clients_and_both_protocols(modern: EmbeddedKafka, membe
     started[0].wait_until(lambda: total(started) >= 2 * RECORDS, "all records")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
 def test_groups_survive_their_coordinator(modern: EmbeddedKafka, members: Members, client: Client) -> None:
     servers = modern.bootstrap_servers

@@ -118,6 +118,7 @@ def test_librdkafka_is_refused_transactions(kafka3e: EmbeddedKafka) -> None:
     assert refused.value.args[0].fatal()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "client", ["confluent-kafka", "kafka-python", "aiokafka", pytest.param("java", marks=pytest.mark.kafka)]
 )

@@ -52,6 +52,7 @@ def run(place: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [GroupConsumer, Consumer], ids=["ours", "librdkafka"])
 def test_a_group_from_its_first_member_to_its_deletion(
     client: Callable[[dict[str, Any]], Any], place: tuple[str, str], run: Run

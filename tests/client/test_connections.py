@@ -174,6 +174,7 @@ def _wait(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.05)
 
 
+@pytest.mark.slow
 def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
     count = 8
     with EmbeddedKafka(topics={"orders": count}, config=BROKER) as kafka:

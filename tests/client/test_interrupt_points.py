@@ -18,6 +18,9 @@ from tests.client.support.embedded import BROKER, consumer
 from tests.client.support.handle import EndlessHandle
 from tests.client.support.signal_points import interrupted
 
+#: An exception between a call and its await leaves a coroutine that nobody awaits.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
 PARTITIONS = 3
 
 
@@ -153,6 +156,7 @@ def test_commit_seek_and_pause(reading: Reading) -> None:
     assert reading.again == 0
 
 
+@pytest.mark.slow
 def test_a_hand_over(reading: Reading) -> None:
     core = reading.one._core
 

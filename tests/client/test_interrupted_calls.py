@@ -57,6 +57,7 @@ def _inside_the_client(frame: FrameType | None) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour(24)
 @pytest.mark.parametrize("how", ["poll", "consume"])
 def test_a_signal_handler_that_raises_again_and_again_skips_nothing(kafka: EmbeddedKafka, how: str) -> None:

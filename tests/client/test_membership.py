@@ -268,4 +268,4 @@ class MemberModel(RuleBasedStateMachine):
 
 
 MemberModel.TestCase.settings = settings(max_examples=300, stateful_step_count=60)
-TestMember = MemberModel.TestCase
+TestMember = pytest.mark.slow(MemberModel.TestCase)

@@ -51,6 +51,7 @@ def outcomes() -> Iterator[dict[str, Outcomes]]:
         yield {name: Outcomes(*[each.result() for each in both]) for name, both in running.items()}
 
 
+@pytest.mark.slow
 def test_every_program_sees_the_same_unless_it_is_explained(outcomes: dict[str, Outcomes]) -> None:
     different = {name: seen for name, seen in outcomes.items() if not alike(seen.theirs, seen.ours)}
     unexplained = {name: seen for name, seen in different.items() if name not in EXPLAINED}

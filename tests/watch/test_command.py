@@ -178,6 +178,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     return Place(kafka.bootstrap_servers, unique_name("shop"), kafka.new_topic(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["classic", "librdkafka", "ours"])
 def test_a_group_rebalances_and_the_events_follow(client: str, place: Place, tmp_path: Path) -> None:
     protocol = "classic" if client == "classic" else "consumer"
