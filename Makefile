@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.  All make .venv by themselves.
 # make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
-# make quick                       the tests that need no JVM and are not slow, in a minute
+# make quick                       what tells most about a change in a minute, and needs no JVM
 # make browser-test                the page of consumer-coord watch in a headless Chromium, which must be there
 # make demo ARGS=--web             the demo, and a page that shows its group live
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
@@ -42,13 +42,13 @@ lint: env
 	@$(IN_ENV) -m mypy --no-error-summary
 
 # More than the two cores of a small machine: tests mostly wait for brokers.
-WORKERS ?= 6
+WORKERS ?= 8
 test: env
 	@$(MAKE) --no-print-directory --jobs=2 lint .venv/tests-compiled
 	@$(IN_ENV) -m pytest -n $(WORKERS) $(ARGS)
 
 quick: .venv/tests-compiled
-	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow" --hypothesis-profile=quick $(ARGS)
+	@$(IN_ENV) -m pytest -n $(WORKERS) -m "not kafka and not spark and not slow and not thorough" --hypothesis-profile=quick $(ARGS)
 
 # In make test these are skipped where there is no Chromium.
 browser-test: env

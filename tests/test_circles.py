@@ -56,7 +56,7 @@ def circles(edges: Mapping[str, Set[str]]) -> list[list[str]]:
     return sorted(found)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_modules_import_each_other_in_one_direction() -> None:
     assert circles(graph()) == []
 

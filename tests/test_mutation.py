@@ -17,7 +17,7 @@ from tools.mutation.drawing import PROBE, ROOT, mutants
 from tools.mutation.executed import ExecutedLines
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_mutants_are_python_that_differs_and_calls_the_probe() -> None:
     drawn = mutants(60, 3)
     assert len({mutant.name for mutant in drawn}) == 60
@@ -29,7 +29,7 @@ def test_mutants_are_python_that_differs_and_calls_the_probe() -> None:
         assert mutant.first_line <= line <= mutant.last_line
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_seed_draws_the_same_mutants_and_more_of_them_begin_alike() -> None:
     assert [mutant.name for mutant in mutants(20, 5)] == [mutant.name for mutant in mutants(30, 5)[:20]]
     assert mutants(20, 5) != mutants(20, 6)
@@ -56,7 +56,7 @@ def test_the_lines_that_were_executed_since_the_last_look() -> None:
         threading.settrace(None)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_how_a_check_ends(tmp_path: Path) -> None:
     def spin() -> None:
         while True:

@@ -245,7 +245,7 @@ def test_no_file_holds(what: str, pattern: str) -> None:
     assert not found, f"{what}:\n" + "\n".join(found)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_exceptions_are_not_swallowed() -> None:
     """``except …: pass`` for everything hides what cannot be handled; `contextlib.suppress` of a named one is fine."""
     found = []

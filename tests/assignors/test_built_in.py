@@ -22,7 +22,7 @@ def test_a_broker_offers_those_that_need_no_figures(name: str) -> None:
     assert list(load_server_assignors([name])) == [name]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_module_beside_the_registry_names_them() -> None:
     classes = {assignor.__name__ for assignor in BUILT_IN.values()}
     for name, file in modules_below("consumer_coord"):

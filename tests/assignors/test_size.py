@@ -60,7 +60,7 @@ def work_after_a_change(partitions: int, halves: bool) -> int:
     return calls_of(lambda: assignor.assign(cluster, group))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.behaviour(111)
 @pytest.mark.parametrize("assignor", [RangeAssignor(), StickyAssignor(), CooperativeStickyAssignor()], ids=lambda a: a.name)
 def test_two_thousand_members_and_a_million_partitions(assignor: Assignor) -> None:

@@ -39,7 +39,7 @@ def test_no_plan_is_more_even_or_moves_less(racks: bool, seed: int) -> None:
         assert quality(cluster, members, plan, by_rack) == best(cluster, members, by_rack), f"{cluster} {members}"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.behaviour(99, 103)
 def test_longer_runs_in_huge_groups_cost_no_evenness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dealing, "MOST_ENTRIES", 10)

@@ -109,7 +109,7 @@ class Snatches(RoundRobinAssignor):
     protocols = (RebalanceProtocol.COOPERATIVE,)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("assignor", "complaint"),
     [

@@ -50,7 +50,7 @@ def flat(partitions: Mapping[uuid.UUID, Any]) -> set[tuple[uuid.UUID, int]]:
     return {(topic, number) for topic, numbers in partitions.items() for number in numbers}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @given(members(), PARTITIONS, st.integers(5, 8), PARTITIONS, PARTITIONS, st.booleans(), st.sets(st.sampled_from(TOPICS)))
 @settings(max_examples=300)
 def test_a_reconciled_member_never_has_what_is_not_its_own(

@@ -179,7 +179,7 @@ def calls_per_turn() -> Iterator[tuple[list[int], RunBlocking]]:
         sys.setprofile(None)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @in_virtual_time
 async def test_a_long_answer_of_one_cluster_does_not_delay_heartbeats_to_another() -> None:
     healthy, hostile = FakeBrokers(), LongAnswers(8_000)

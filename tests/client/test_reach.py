@@ -80,7 +80,7 @@ async def test_a_member_that_is_reached_at_once_says_nothing(caplog: pytest.LogC
     assert told(caplog) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "no-such-host.invalid"])
 def test_a_command_ends_soon_when_nothing_listens(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"{host}:{free_ports(1)[0]}"
@@ -115,7 +115,7 @@ def web_server() -> Iterator[str]:
     thread.join(10)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_another_kind_of_server_is_asked_about_in_the_log(web_server: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, REACH)
     assert main(["list", "--bootstrap-server", web_server, "--timeout", "4000"]) == ExitCode.TIMED_OUT

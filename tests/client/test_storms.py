@@ -55,7 +55,7 @@ async def _use(one: TestMember) -> None:
         await asyncio.sleep(0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("assignors", [COOPERATIVE, EAGER], ids=["cooperative", "eager"])
 @pytest.mark.parametrize(
     "request_class",

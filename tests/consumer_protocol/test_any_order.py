@@ -173,7 +173,7 @@ class AnyOrder:
         }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.behaviour(134, 135)
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_any_order_of_events_has_its_steps_and_ends_well(first: int) -> None:

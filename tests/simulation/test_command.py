@@ -15,7 +15,7 @@ from consumer_coord import cli
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_seeds_are_played_and_the_first_one_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -27,7 +27,7 @@ def test_seeds_are_played_and_the_first_one_is_told(
     assert re.search(r"3 histories from seed 4711 in .* every rule held", said)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_time_limit_starts_no_more_histories(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulate", "--seeds", "1000000", "--first-seed", "0", "--jobs", "1", "--time-limit", "0.5"]) == 0
     played = re.search(r"(\d+) histories from seed \d+ in", capsys.readouterr().out)
@@ -42,7 +42,7 @@ def test_processes_share_the_work() -> None:
     assert "4 histories from seed 5" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_one_seed_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulate", "--seed", "5"]) == 0
     once = capsys.readouterr().out

@@ -17,7 +17,7 @@ from consumer_coord.topic_partition import TopicPartition
 from tests.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
 
 #: librdkafka has timers of a second.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 def test_a_fetch_gives_what_is_there_and_waits_for_the_first_alone(play: Play) -> None:

@@ -13,7 +13,7 @@ from consumer_coord.topic_partition import TopicPartition
 from tests.simulation.data_planes import Logs, Play, at, nothing_comes, offsets, take
 
 #: librdkafka has timers of a second.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 def test_the_position_moves_when_a_message_is_taken(play: Play) -> None:

@@ -28,7 +28,7 @@ print(outcome.steps, outcome.frames)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [3, 8])
 def test_one_seed_is_one_history_byte_for_byte_whatever_the_hash_seed(seed: int) -> None:
     histories = []

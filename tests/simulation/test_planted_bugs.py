@@ -264,7 +264,7 @@ def _first_finding(name: str) -> Outcome | None:
     return None
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, rules = PLANTED[name]

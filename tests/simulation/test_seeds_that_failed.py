@@ -111,7 +111,7 @@ def _scenario(seed: int) -> Scenario:
 
 
 @pytest.mark.behaviour(132)
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", WHAT_IT_WAS)
 def test_a_history_that_failed_keeps_every_rule(seed: int) -> None:
     outcome = play(_scenario(seed))
@@ -305,7 +305,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", PUT_BACK)
 def test_the_bug_put_back_is_found_again(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, rule = PUT_BACK[seed]

@@ -37,7 +37,7 @@ def test_truncated_at_every_byte(message: type[Struct]) -> None:
                 decode(message, version, body[:length])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_every_byte_replaced_and_random_mutations(message: type[Struct]) -> None:
     rng = random.Random(f"{_SEED} {message.__name__}")
