@@ -151,7 +151,7 @@ async def test_a_commit_that_is_refused_to_a_fenced_instance_partition_by_partit
     assert all(isinstance(error, FencedError) for error in results.values())
     sent = len(broker.heartbeats)
     await pause(2 * INTERVAL_MS)
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match="OffsetCommit of group"):
         await one.poll()
     assert state_of(one) is State.FATAL
     assert len(broker.heartbeats) == sent, "nothing of it may touch the member that has its place"

@@ -67,11 +67,11 @@ def step_for(code: int, *, joins: bool) -> Step:
     return answers.step_for(JOIN if joins else HEARTBEAT, code)
 
 
-def fatal(code: int, *, group_id: str, detail: str) -> CoordinatorError:
+def fatal(code: int, *, group_id: str, detail: str, request: str = "ConsumerGroupHeartbeat") -> CoordinatorError:
     """The exception for a code that is not retried, with what to do about it; ``detail`` is the broker's message."""
     if code not in _ADVICE:
-        return answers.fatal(code, group_id=group_id, request="ConsumerGroupHeartbeat", detail=detail)
+        return answers.fatal(code, group_id=group_id, request=request, detail=detail)
     advice, kind = _ADVICE[code]
     plane = "control plane: " if kind is AuthorizationError else ""
-    said = f"{plane}ConsumerGroupHeartbeat of group {group_id!r} was refused with {codes.error_name(code)} ({code}): {advice}"
+    said = f"{plane}{request} of group {group_id!r} was refused with {codes.error_name(code)} ({code}): {advice}"
     return kind(f"{said}; the broker says: {detail}" if detail else said, code=code)

@@ -512,7 +512,7 @@ class ConsumerMember:
             self._speaking.everything = True
             self.beat_early((0,))
         elif code == codes.FENCED_INSTANCE_ID:
-            error = answers.fatal(code, group_id=self._with.config.group_id, detail="")
+            error = answers.fatal(code, group_id=self._with.config.group_id, detail="", request=request)
             # At once: each partition of one answer may be refused so.
             self._failed(error)
             self._with.application.failures.set(error)
