@@ -32,7 +32,8 @@ env:
 	@# As pip does for what it installs: tests and Spark start hundreds of processes, and each would compile all of it.
 	@$(IN_ENV) -m compileall -q consumer_coord assignors examples benchmarks tests
 
-# pytest compiles the tests in a way of its own: every worker would do all of it on a fresh clone.
+# pytest compiles the tests in a way of its own: every worker would do all of it on a fresh clone.  A test module that
+# cannot be imported is told by the run that follows.
 .venv/tests-compiled: | env
 	@$(IN_ENV) -m pytest --collect-only --quiet >/dev/null 2>&1 || true
 	@touch $@

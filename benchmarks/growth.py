@@ -39,7 +39,7 @@ _QUIET_S = 0.5
 _DEADLINE_S = 600.0
 #: A broker of a small machine takes about this many partitions of one topic at once; more topics make up the rest.
 _PARTITIONS_A_TOPIC = 1_000
-#: A broker maps two index files of each partition, and opens three.
+#: A broker maps two index files of each partition, and keeps one of its files open.
 _MAPPINGS_A_PARTITION = 2
 _FILES_A_PARTITION = 1
 _MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")

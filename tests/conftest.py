@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """The modules and the tests are there to stay: the garbage collector need not look at them again and again."""
+    """Modules and tests live as long as the run: the garbage collector leaves them out from here on."""
     gc.collect()
     gc.freeze()
 

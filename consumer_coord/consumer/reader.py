@@ -55,7 +55,7 @@ class Reader:
         self.behind: dict[tuple[str, int], tuple[int, int]] = {}
         #: Read no more because the offset is not in the log, and what the data plane says of it; replaced, not changed.
         self.lapsed: dict[TopicPartition, str] = {}
-        #: Where partitions stood whose events were of elsewhere, and of where.
+        #: Where a partition stood when an event of another offset came, and that offset.
         self._doubted: dict[TopicPartition, tuple[int, int]] = {}
         #: Sought, while the data plane may not know of it.
         self._moving: set[TopicPartition] = set()
@@ -103,8 +103,8 @@ class Reader:
     def _is_of_now(self, event: Any, behind: Mapping[tuple[str, int], tuple[int, int]]) -> bool:
         """Whether an event of an offset out of range is of where its partition stands.
 
-        librdkafka hands it out also when the partition was given up, and assigned elsewhere, since.  Whether it reads is not
-        known then: a repair begins it again where it stands, and hears if that is out of range.
+        librdkafka also hands out events of a former assignment of the partition.  Whether it reads the new one is not known
+        then: a repair assigns it again where it stands, and librdkafka tells if that is out of range.
         """
         partition, offset = partition_of_message(event), event.offset()
         arrived = behind.get((partition.topic, partition.partition))

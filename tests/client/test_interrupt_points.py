@@ -18,7 +18,7 @@ from tests.client.support.embedded import BROKER, consumer
 from tests.client.support.handle import EndlessHandle
 from tests.client.support.signal_points import interrupted
 
-#: An exception between a call and its await leaves a coroutine that nobody awaits.
+#: The signal handler may raise after the engine has made a coroutine and before it awaits it; Python warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 PARTITIONS = 3

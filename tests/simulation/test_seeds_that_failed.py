@@ -214,7 +214,7 @@ def _take_up_what_is_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AssignmentState, "withdraw", lambda self: None)
 
 
-def _keep_in_step(patch: pytest.MonkeyPatch) -> None:
+def _longest_wait_has_no_jitter(patch: pytest.MonkeyPatch) -> None:
     def without_jitter(self: Backoff, retries: int) -> float:
         return min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30) * self.random.uniform(0.8, 1.2))
 
@@ -222,8 +222,8 @@ def _keep_in_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
-    # The history has the waits of its time.
-    _keep_in_step(patch)
+    # It was found while waits were like that; with others the history takes another course.
+    _longest_wait_has_no_jitter(patch)
     patch.setattr(consumer_protocol.member, "_REFUSED_MAX_MS", 1_000)
     patch.setattr(consumer_protocol.member, "_REFUSED_MS", 100)
 
@@ -252,8 +252,8 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
         self._holdings.look()
         advance(self)
 
-    # The history has the waits of its time.
-    _keep_in_step(patch)
+    # It was found while waits were like that; with others the history takes another course.
+    _longest_wait_has_no_jitter(patch)
     patch.setattr(AssignmentState, "giving_up", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 
@@ -284,7 +284,7 @@ def _withhold_for_ever(patch: pytest.MonkeyPatch) -> None:
 PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     21: (_look_former_ids_up, "crash"),
     279000138: (_withhold_for_ever, "liveness"),
-    283001189: (_keep_in_step, "liveness"),
+    283001189: (_longest_wait_has_no_jitter, "liveness"),
     1035: (_leave_the_sync_waiting, "leaks"),
     1177: (_forget_what_was_named, "liveness"),
     189040286: (_believe_all_was_assigned, "liveness"),
