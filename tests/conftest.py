@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -77,6 +78,20 @@ def _leaves_nothing_behind() -> Iterator[None]:
     yield
     found = [*left_behind(threads, processes), *logs.changes()]
     assert not found, "the test left behind:\n" + "\n".join(found)
+
+
+class _OfThisProject(logging.Filter):
+    """Lets through what this project's loggers say."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] in {"consumer_coord", "assignors"}
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What this project's loggers said: the threads of a Spark session that other tests use log at any time."""
+    with caplog.filtering(_OfThisProject()):
+        yield caplog
 
 
 def fetched(jars: kafka_jars.JarSet) -> Path:
