@@ -41,12 +41,15 @@ def main() -> int:
         default="classic",
         help="who assigns: a member (classic), or the broker (consumer, KIP-848)",
     )
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_S, help="after so many seconds it ends, told or not (default %(default)g)"
+    )
     add_argument(parser)
     arguments = parser.parse_args()
     name = f"demo-{os.getpid()}"
     page = Path(tempfile.gettempdir()) / "consumer-coord-demo.html"
     with cluster(arguments.kafka) as (servers, topic), watched(arguments.web, servers, name, page):
-        return run(servers, name, topic, arguments.orders, arguments.protocol)
+        return run(servers, name, topic, arguments.orders, arguments.protocol, arguments.patience)
 
 
 @contextlib.contextmanager
@@ -69,7 +72,9 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
         admin.delete_topics([topic])[topic].result(30)
 
 
-def run(servers: str, name: str, topic: str, orders: int, protocol: str = "classic") -> int:
+def run(
+    servers: str, name: str, topic: str, orders: int, protocol: str = "classic", patience_s: float = PATIENCE_S
+) -> int:
     """The story, and its end."""
     show, ledger = screen(), Ledger(PARTITIONS)
     group = Group(servers, name, topic, protocol)
@@ -86,7 +91,7 @@ def run(servers: str, name: str, topic: str, orders: int, protocol: str = "class
             (5.0, "ann is killed; her session ends after 6 s", lambda: die(group, ann, ledger)),
         ]
         calm_since: float | None = None
-        while time.monotonic() - started < PATIENCE_S:
+        while time.monotonic() - started < patience_s:
             # The next turn comes when all members have had partitions for a while.
             if not shared(group, ledger):
                 calm_since = None
@@ -110,6 +115,8 @@ def run(servers: str, name: str, topic: str, orders: int, protocol: str = "class
     finally:
         group.close()
         show.close()
+    for _, text, _ in story:
+        print(f"not reached within {patience_s:g} s (--patience): {text}")
     return summary(ledger, stream, finished)
 
 

@@ -79,7 +79,7 @@ EXPECTED_CODES = {
 
 @pytest.mark.slow
 @pytest.mark.behaviour(113, 115, 119, 120, 121, 122)
-@pytest.mark.timeout(600 + SEQUENCES)
+@pytest.mark.timeout(900 + SEQUENCES)
 def test_random_sequences_are_answered_as_kafka_answers_them(kafka: KafkaCluster, topic: NewTopicFactory) -> None:
     """And they come upon every error there is, or it would show little."""
     name = topic(2)

@@ -91,7 +91,7 @@ def on_broker(kafka: RealKafka, work: Callable[[RealBroker], Coroutine[Any, Any,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600 + 2 * SEQUENCES)
+@pytest.mark.timeout(900 + 2 * SEQUENCES)
 def test_random_sequences_are_answered_as_kafka_answers_them(
     modern_kafka: RealKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +119,6 @@ EXPECTED_CODES = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_random_sequences_come_upon_every_error_and_both_conversions(modern_kafka: RealKafka) -> None:
     seen: dict[str, Counter[int]] = {}
     kinds: Counter[tuple[str, str]] = Counter()

@@ -16,19 +16,20 @@ from examples.demo.ledger import Ledger
 from examples.demo.screen import compact
 
 ROOT = Path(__file__).resolve().parents[2]
+DEMO = (sys.executable, "-m", "examples.demo")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_every_order_is_processed_while_members_come_go_and_die(protocol: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--orders", "100000", "--protocol", protocol, "--web", "127.0.0.1:0"],
+        [*DEMO, "--orders", "100000", "--protocol", protocol, "--web", "127.0.0.1:0", "--patience", "300"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,6 +39,13 @@ def test_every_order_is_processed_while_members_come_go_and_die(protocol: str, t
     assert all(f'"client":"{name}"' in page for name in ("ann", "bob", "cid", "dan", "eve"))
     for line in ("eve joins", "bob leaves", "ann is killed", "partitions changed hands"):
         assert line in done.stdout
+
+
+def test_the_demo_tells_what_it_had_no_time_for() -> None:
+    command = [*DEMO, "--orders", "100", "--patience", "0.5"]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
+    for event in ("eve joins", "bob leaves", "ann is killed"):
+        assert f"not reached within 0.5 s (--patience): {event}" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_demo_says_so_when_an_order_is_missing() -> None:

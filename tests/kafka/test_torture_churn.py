@@ -20,7 +20,6 @@ from tests.support.processes import wait_until
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("protocol", "assignor"), [("classic", "cooperative-sticky"), ("classic", "range"), ("consumer", "uniform")]
 )
@@ -34,7 +33,6 @@ def test_nothing_is_lost_and_no_commit_refused_under_churn(
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     "kills",
     [False, pytest.param(True, marks=pytest.mark.skipif(not long_runs(), reason="LONG_RUNS=1 runs it, too"))],
@@ -56,7 +54,6 @@ def test_a_group_under_load_moves_to_the_consumer_protocol_and_back(
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(280)
 def test_many_messages_through_members_that_come_and_go(kafka: KafkaCluster, topic: NewTopicFactory, group: str) -> None:
     """A million with ``LONG_RUNS=1``."""
     records, partitions = 1_000_000 if long_runs() else 200_000, 12

@@ -14,7 +14,6 @@ from tests.support.real_kafka import RealKafka
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(280)
 def test_nothing_grows_and_no_record_is_missing(kafka3: RealKafka, group: str) -> None:
     """Members of this process and of others come and go, a broker goes and comes back."""
     topic = kafka3.new_topic(12, replication_factor=3)
@@ -28,7 +27,6 @@ def test_nothing_grows_and_no_record_is_missing(kafka3: RealKafka, group: str) -
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(not long_runs(), reason="three minutes: LONG_RUNS=1 runs it")
 def test_all_brokers_restart_one_after_the_other_under_a_group_of_the_consumer_protocol(
     kafka3: RealKafka, group: str

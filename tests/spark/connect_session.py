@@ -19,7 +19,7 @@ from consumer_coord.spark.source import parallelism_of
 from tests.spark.assignors import ToTheFirst
 from tests.spark.drivers import QUICK_JVM
 
-DEADLINE_S = 90
+DEADLINE_S = 240
 
 
 def main(setup: Any) -> None:

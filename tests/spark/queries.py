@@ -13,7 +13,14 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.spark import progress
 from tests.support.processes import wait_until
 
-DEADLINE_S = 90.0
+#: For each wait; less than pytest's own limit, which interrupts Spark's connection to the JVM and leaves the session unusable.
+DEADLINE_S = 240.0
+
+
+def await_end(query: Any) -> None:
+    """Wait until a query ends by itself; raises what it failed with (StreamingQueryException), or TimeoutError."""
+    if not query.awaitTermination(DEADLINE_S):
+        raise TimeoutError(f"the query did not end within {DEADLINE_S:g} s: {query.status}")
 
 
 @attrs.define

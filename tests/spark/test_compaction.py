@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from consumer_coord.spark import by_value
 from consumer_coord.spark.packing import Packing, Range, Task
 from tests.spark.conftest import produce
-from tests.spark.queries import DEADLINE_S, Queries, Rows
+from tests.spark.queries import DEADLINE_S, Queries, Rows, await_end
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.processes import wait_until
 
@@ -53,7 +53,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
     options = {"maxOffsetsPerTrigger": "100", "kafka.client.id": "the first"}
     first, seen = queries.start(name, options, checkpoint="c", rows=Rows(before=break_down))
     with pytest.raises(StreamingQueryException, match="in the second batch"):
-        first.awaitTermination(DEADLINE_S)
+        await_end(first)
     assert seen.offsets() == list(range(100))
 
     compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
@@ -73,7 +73,7 @@ def test_changed_code_goes_on_from_an_old_checkpoint_over_the_holes_of_compactio
     changed = {"maxOffsetsPerTrigger": "130", "packer": by_value(one_by_one), "includeHeaders": "true"}
     frame = queries.frame(name, changed).withColumn("value", f.upper("value"))
     again, rows = queries.write(frame, checkpoint="c", now=True, rows=Rows(columns=("value", "partition", "offset")))
-    again.awaitTermination(DEADLINE_S)
+    await_end(again)
     kept = kept_offsets(kafka, name)
     assert rows.offsets()[:5] == kept[:5] == [395, 396, 397, 398, 399]
     assert [value for _, value, _, _ in rows.seen[:5]] == [f"V{number}" for number in range(395, 400)]

@@ -25,7 +25,7 @@ from tests.support.processes import wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded libraries")
 
 FRONT = Path(fork_front.__file__)
-DEADLINE_S = 60
+DEADLINE_S = 240
 
 
 class Server:

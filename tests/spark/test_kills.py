@@ -27,7 +27,6 @@ def scene(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.skipif(not long_runs(), reason="two minutes: LONG_RUNS=1 runs it, and proof.py the whole play")
 def test_kills_lose_nothing_and_leave_nothing_behind(scene: Scene, members: Members) -> None:
     verdict = play(scene, members, 5_000, 500, steps=[("jvm", "a"), ("planner", "b")])

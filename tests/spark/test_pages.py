@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 
 from consumer_coord.broker import EmbeddedKafka
 from tests.docs.blocks import DOCS, blocks_of, needs_spark, run_page
+from tests.spark.queries import await_end
 from tests.support.processes import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -48,7 +49,7 @@ def test_a_query_with_what_the_page_on_spark_sets(spark: Any, orders: EmbeddedKa
         frame = reader.option("subscribe", "orders").option("startingOffsets", "earliest").load()
         writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
+        await_end(query)
         assert rows_of(query) == 40
         # The planner leaves when its process ends, which Spark does not wait for; its session would last for 45 s.
         wait_until(lambda: orders.group_state("of-the-page") in ("Empty", None), 30, "the planner's leave")

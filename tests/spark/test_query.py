@@ -20,7 +20,7 @@ from consumer_coord.spark.packing import Packing, Range, Task
 from consumer_coord.spark.progress import ShareEvent
 from tests.spark.assignors import Failing, ToTheFirst
 from tests.spark.conftest import produce
-from tests.spark.queries import DEADLINE_S, Queries, Rows, kinds, owned, until
+from tests.spark.queries import DEADLINE_S, Queries, Rows, await_end, kinds, owned, until
 from tests.support.admin import set_consumer_timeouts
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 from tests.support.members import Members
@@ -36,7 +36,7 @@ def test_available_now_reads_everything_commits_it_and_leaves(
     for number in range(3):
         fill(name, number, 50)
     query, rows = queries.start(name, {"maxOffsetsPerTrigger": "60"}, now=True)
-    query.awaitTermination(DEADLINE_S)
+    await_end(query)
     assert [rows.offsets(number) for number in range(3)] == [list(range(50))] * 3
     assert [progress_["numInputRows"] for progress_ in query.recentProgress][:2] == [60, 60]
     assert queries.committed(name, 3) == {0: 50, 1: 50, 2: 50}
@@ -47,11 +47,11 @@ def test_a_restarted_query_goes_on_where_it_stood(queries: Queries, topic: NewTo
     name = topic(partitions=2)
     fill(name, 0, 10)
     first, rows = queries.start(name, checkpoint="same", now=True)
-    first.awaitTermination(DEADLINE_S)
+    await_end(first)
     fill(name, 0, 10, first=10)
     fill(name, 1, 5)
     second, more = queries.start(name, checkpoint="same", now=True)
-    second.awaitTermination(DEADLINE_S)
+    await_end(second)
     assert rows.offsets() == list(range(10))
     assert (more.offsets(0), more.offsets(1)) == (list(range(10, 20)), list(range(5)))
 
@@ -284,7 +284,7 @@ def test_a_packer_of_the_users_makes_the_tasks(queries: Queries, topic: NewTopic
     for settings, tasks in (({}, 1), ({"packer": by_value(one_each)}, 3)):
         frame = queries.frame(name, {"group.id": f"{queries.group}-{tasks}", **settings})
         query, rows = queries.write(frame.withColumn("topic", spark_partition_id().cast("string")), now=True)
-        query.awaitTermination(DEADLINE_S)
+        await_end(query)
         assert [rows.offsets(number) for number in range(3)] == [list(range(5))] * 3
         assert len({task for _, task, _, _ in rows.seen}) == tasks
 
@@ -292,7 +292,7 @@ def test_a_packer_of_the_users_makes_the_tasks(queries: Queries, topic: NewTopic
 def test_an_assignor_that_fails_on_the_leader_fails_the_query(queries: Queries, topic: NewTopicFactory) -> None:
     query, _ = queries.start(topic(), {"assignor": "tests.spark.assignors:Failing"})
     with pytest.raises(StreamingQueryException, match=rf"(?s){Failing.name}.*no idea"):
-        query.awaitTermination(DEADLINE_S)
+        await_end(query)
     until(lambda: queries.member_count() == 0, "the end of the membership")
 
 
@@ -321,7 +321,7 @@ def test_latest_is_committed_before_the_first_batch(
     query.stop()
     fill(name, 0, 5, first=100)
     other, rows = queries.start(name, {"startingOffsets": "latest"}, now=True)
-    other.awaitTermination(DEADLINE_S)
+    await_end(other)
     assert rows.offsets() == list(range(100, 105))
 
 
@@ -343,7 +343,7 @@ def test_nothing_of_an_unfinished_batch_is_committed_and_it_runs_again(
     assert queries.committed(name, 1)[0] == 0, "its start, and nothing of the batch"
     fill(name, 0, 5, first=10)
     again, rows = queries.start(name, checkpoint="c", now=True)
-    again.awaitTermination(DEADLINE_S)
+    await_end(again)
     assert [offset for batch, *_, offset in rows.seen if batch == reached[0]] == list(range(10)), "exactly the same batch"
     assert rows.offsets() == list(range(15))
     assert queries.committed(name, 1)[0] == 15
@@ -356,7 +356,7 @@ def test_a_topic_made_again_while_the_query_was_stopped(
     name = topic(partitions=1)
     fill(name, 0, 20)
     query, rows = queries.start(name, checkpoint="c", now=True)
-    query.awaitTermination(DEADLINE_S)
+    await_end(query)
     assert len(rows.seen) == 20
     kafka.delete_topic(name)
     kafka.create_topic(name, 1)
@@ -365,9 +365,9 @@ def test_a_topic_made_again_while_the_query_was_stopped(
     again, more = queries.start(name, options, checkpoint="c", now=True)
     if fail == "true":
         with pytest.raises(StreamingQueryException, match=f"topic '{name}'.*deleted and made again"):
-            again.awaitTermination(DEADLINE_S)
+            await_end(again)
     else:
-        again.awaitTermination(DEADLINE_S)
+        await_end(again)
         assert more.offsets() == list(range(30)), "nothing of the new topic is passed over, although the option says latest"
 
 
@@ -409,15 +409,15 @@ def test_unread_records_that_retention_deleted(
     fill(name, 0, 10)
     # With a setting of its own: what an executor's consumer fetches ahead for it is not there for the next query.
     first, _ = queries.start(name, {"kafka.client.id": "the first"}, checkpoint="c", now=True)
-    first.awaitTermination(DEADLINE_S)
+    await_end(first)
     fill(name, 0, 90, first=10)
     kafka.admin.delete_records([TopicPartition(name, 0, 40)])[TopicPartition(name, 0)].result(30)
     again, rows = queries.start(name, {"failOnDataLoss": fail, "maxOffsetsPerTrigger": "25"}, checkpoint="c", now=True)
     if fail == "true":
         with pytest.raises(StreamingQueryException, match=rf"topic '{name}', partition 0, offsets 10 to 35: .* 40 to 100"):
-            again.awaitTermination(DEADLINE_S)
+            await_end(again)
     else:
-        again.awaitTermination(DEADLINE_S)
+        await_end(again)
         assert rows.offsets() == list(range(40, 100))
         assert queries.committed(name, 1) == {0: 100}
 
@@ -427,7 +427,7 @@ def test_one_source_used_twice_in_a_query(queries: Queries, topic: NewTopicFacto
     fill(name, 0, 10)
     frame = queries.frame(name)
     query, rows = queries.write(frame.union(frame), now=True)
-    query.awaitTermination(DEADLINE_S)
+    await_end(query)
     assert sorted(rows.offsets()) == sorted([*range(10), *range(10)])
 
 
@@ -446,7 +446,7 @@ def test_a_pruned_schema(queries: Queries, topic: NewTopicFactory, fill: Callabl
     query = reader.load().writeStream.foreachBatch(lambda frame, _: found.extend(frame.collect())).trigger(availableNow=True)
     started = query.start()
     queries.started.append(started)
-    started.awaitTermination(DEADLINE_S)
+    await_end(started)
     assert [(bytes(row["value"]), row["offset"]) for row in found] == [(b"v0", 0), (b"v1", 1), (b"v2", 2)]
 
 
@@ -468,17 +468,17 @@ def test_a_broker_that_is_away_fails_the_query_with_its_address(queries: Queries
         },
     )
     with pytest.raises(StreamingQueryException, match=r"(?s)kafka\.bootstrap\.servers='127\.0\.0\.1:9'"):
-        query.awaitTermination(DEADLINE_S)
+        await_end(query)
 
 
 def test_a_checkpoint_of_another_group_is_refused(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     name = topic()
     fill(name, 0, 1)
     first, _ = queries.start(name, checkpoint="c", now=True)
-    first.awaitTermination(DEADLINE_S)
+    await_end(first)
     second, _ = queries.start(name, {"group.id": "another"}, checkpoint="c", now=True)
     with pytest.raises(StreamingQueryException, match=f"belongs to group '{queries.group}'"):
-        second.awaitTermination(DEADLINE_S)
+        await_end(second)
 
 
 def test_a_checkpoint_of_sparks_own_source_is_refused(
@@ -487,7 +487,7 @@ def test_a_checkpoint_of_sparks_own_source_is_refused(
     name = topic()
     fill(name, 0, 1)
     first, _ = queries.start(name, checkpoint="c", now=True)
-    first.awaitTermination(DEADLINE_S)
+    await_end(first)
     for log in (tmp_path / "c" / "offsets").glob("[0-9]*"):
         head = log.read_text().splitlines()[:2]
         log.write_text("\n".join([*head, json.dumps({name: {"0": 1}})]))
@@ -495,17 +495,17 @@ def test_a_checkpoint_of_sparks_own_source_is_refused(
         checksum.unlink()
     second, _ = queries.start(name, checkpoint="c", now=True)
     with pytest.raises(StreamingQueryException, match="Spark's own Kafka source"):
-        second.awaitTermination(DEADLINE_S)
+        await_end(second)
 
 
 def test_a_checkpoint_of_other_topics_is_refused(queries: Queries, topic: NewTopicFactory, fill: Callable[..., None]) -> None:
     one, other = topic(), topic()
     fill(one, 0, 1)
     first, _ = queries.start(one, checkpoint="c", now=True)
-    first.awaitTermination(DEADLINE_S)
+    await_end(first)
     second, _ = queries.start(other, checkpoint="c", now=True)
     with pytest.raises(StreamingQueryException, match=f"belongs to a query of {one}"):
-        second.awaitTermination(DEADLINE_S)
+        await_end(second)
     until(lambda: queries.member_count() == 0, "the end of the membership")
 
 

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from consumer_coord.spark import by_value
 from tests.spark.conftest import produce
 from tests.spark.drivers import Driver
-from tests.spark.queries import DEADLINE_S, Queries
+from tests.spark.queries import DEADLINE_S, Queries, await_end
 from tests.support.kafka_cluster import unique_name
 from tests.support.processes import wait_until
 from tests.support.real_kafka import free_ports
@@ -62,7 +62,7 @@ def test_a_query_over_tls_with_sasl(secured: SecuredKafka, queries: Queries, top
     if mechanism == "OAUTHBEARER":
         given["oauth_cb"] = by_value(token_of_alice)
     query, rows = queries.start(topic, {f"kafka.{key}": str(value) for key, value in given.items()}, now=True)
-    query.awaitTermination(DEADLINE_S)
+    await_end(query)
     assert [rows.offsets(number) for number in range(2)] == [list(range(RECORDS // 2))] * 2
     assert queries.committed(topic, 2) == {0: RECORDS // 2, 1: RECORDS // 2}
 
@@ -73,7 +73,7 @@ def test_a_wrong_password_fails_the_query_at_once_and_is_not_told(
     given = {**secured.settings("SASLTLS", "SCRAM-SHA-512"), "sasl.password": "not-the-password"}
     query, _ = queries.start(topic, {f"kafka.{key}": str(value) for key, value in given.items()})
     with pytest.raises(StreamingQueryException, match=r"sasl\.password") as caught:
-        query.awaitTermination(DEADLINE_S)
+        await_end(query)
     assert "not-the-password" not in str(caught.value)
 
 
