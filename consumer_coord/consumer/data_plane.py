@@ -54,6 +54,9 @@ class DataPlane(Protocol):
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         """Hear of topics that will be assigned, within ``limit_s``; False when no broker answered."""
 
+    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Whether the first records of these partitions would wait for fetches of idle ones, which wait for records."""
+
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too, from these positions; none of them is assigned now, and none is paused afterwards."""
 

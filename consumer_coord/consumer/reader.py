@@ -210,9 +210,14 @@ class Reader:
         if not positions:
             return
         self.unsure = True
+        idle = self._here(self._idle(positions))
+        if idle:
+            await self.plane.unassign(idle)
         self.assigned.update(positions)
         self._begun.update(partition for partition in begun if positions[partition].offset >= 0)
         await self.plane.assign(positions)
+        if idle:
+            await self.plane.assign(idle)
         if still_paused := self.paused & positions.keys():
             await self.plane.pause(still_paused)
         self.unsure = False
@@ -288,10 +293,21 @@ class Reader:
 
     async def _begin_again(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these anew from where they stand."""
-        here = {partition: self.assigned[partition] for partition in partitions}
-        here.update({one: OffsetAndMetadata(*self.behind[one]) for one in partitions if one in self.behind})
+        here = self._here(partitions)
         await self.plane.unassign(partitions)
         await self.plane.assign(here)
+
+    def _here(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where these stand in the data plane."""
+        here = {partition: self.assigned[partition] for partition in partitions}
+        here.update({one: OffsetAndMetadata(*self.behind[one]) for one in partitions if one in self.behind})
+        return here
+
+    def _idle(self, positions: Positions) -> Collection[TopicPartition]:
+        """What the data plane is not to fetch while it hears of new topics, so that these wait for no other fetch."""
+        if not self.assigned or not self.plane.held_up(positions):
+            return ()
+        return self.assigned.keys() - self.paused - self.frozen - self.lapsed.keys()
 
     async def _repair(self) -> None:
         """Put the data plane where we are, whatever an interrupted call has left."""

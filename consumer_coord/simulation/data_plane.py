@@ -195,6 +195,9 @@ class SimulatedPlane:
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         return True
 
+    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        return not self._queue and not self.config.eof and any(one.topic not in self._known for one in positions)
+
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         wanted = dict(sorted(positions.items()))
         await self._run(lambda: self._assign(wanted))

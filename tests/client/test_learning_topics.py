@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, TopicMetadata
 
-from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka
+from consumer_coord.consumer.reader import Reader
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition as Partition
 
 
 class Handle:
@@ -21,6 +25,26 @@ class Handle:
         self.mentioned: list[str] = []
         self.topics = ["a", "b", "c", "d", "e", "f"]
         self.error: int | None = None
+        #: What was asked and assigned, in order.
+        self.calls: list[tuple[str, list[tuple[str, int]]]] = []
+
+    def consume(self, most: int, timeout: float) -> list[Any]:
+        return []
+
+    def poll(self, timeout: float) -> None:
+        """No message comes."""
+
+    def incremental_assign(self, rows: list[TopicPartition]) -> None:
+        self.calls.append(("assign", [(row.topic, row.offset) for row in rows]))
+
+    def incremental_unassign(self, rows: list[TopicPartition]) -> None:
+        self.calls.append(("unassign", [(row.topic, row.partition) for row in rows]))
+
+    def pause(self, rows: list[TopicPartition]) -> None:
+        """Its partitions stay assigned."""
+
+    def resume(self, rows: list[TopicPartition]) -> None:
+        """Also of those that are unassigned."""
 
     def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]:
         assert cached, "it asks a broker, and waits"
@@ -29,6 +53,7 @@ class Handle:
 
     def list_topics(self, topic: str | None = None, *, timeout: float) -> ClusterMetadata:
         self.asked.append(topic)
+        self.calls.append(("ask", [(topic or "all", 0)]))
         if self.error is not None:
             raise KafkaException(KafkaError(self.error))
         found = ClusterMetadata()
@@ -104,3 +129,78 @@ def test_a_topic_that_does_not_exist_is_asked_for_again(plane: Librdkafka) -> No
     assert plane.learn(["later"])
     assert plane.learn(["later"])
     assert _handle(plane).asked == ["later", "later"]
+
+
+def _start(reader: Reader, *topics: str, offset: int = 0, epoch: int = -1) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Begin to read partition 0 of these; what librdkafka was told."""
+    calls: list[tuple[str, list[tuple[str, int]]]] = _handle_of(reader).calls
+    calls.clear()
+    asyncio.run(reader.start({Partition(topic, 0): OffsetAndMetadata(offset, epoch) for topic in topics}))
+    return list(calls)
+
+
+def _handle_of(reader: Reader) -> Any:
+    assert isinstance(reader.plane, Inline)
+    return reader.plane._kafka.handle
+
+
+@pytest.fixture
+def idle(plane: Librdkafka) -> Reader:
+    """Reads a and b from 7 on, and has found nothing."""
+    reader = Reader(Inline(plane), lambda error: False)
+    _start(reader, "a", "b", offset=7)
+    asyncio.run(reader.fetch(1, 0.001))
+    return reader
+
+
+def test_a_new_topic_does_not_wait_for_two_fetches_of_idle_partitions(idle: Reader) -> None:
+    assert _start(idle, "c") == [
+        ("unassign", [("a", 0), ("b", 0)]),
+        ("ask", [("c", 0)]),
+        ("assign", [("c", 0)]),
+        ("assign", [("a", 7), ("b", 7)]),
+    ]
+    assert idle.assigned.keys() == {Partition("a", 0), Partition("b", 0), Partition("c", 0)}
+    asyncio.run(idle.stop([Partition("c", 0)]))
+    assert _start(idle, "c") == [("assign", [("c", 0)])], "librdkafka knows the topic"
+
+
+def test_what_is_paused_is_not_assigned_again_for_a_new_topic(idle: Reader) -> None:
+    asyncio.run(idle.pause([Partition("a", 0)]))
+    assert ("unassign", [("b", 0)]) in _start(idle, "c")
+
+
+def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(
+    idle: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(rows: list[TopicPartition]) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_handle_of(idle), "incremental_assign", refuse)
+        with pytest.raises(KafkaException):
+            _start(idle, "c")
+    _handle_of(idle).assignment = list
+    _handle_of(idle).position = lambda rows: rows
+    _handle_of(idle).calls.clear()
+    asyncio.run(idle.ready())
+    assert ("assign", [("a", 7), ("b", 7), ("c", 0)]) in _handle_of(idle).calls
+
+
+def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Reader, plane: Librdkafka) -> None:
+    plane.dry = False
+    assert _start(idle, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
+
+
+def test_a_topic_whose_epoch_librdkafka_checks_is_not_asked_for(idle: Reader) -> None:
+    assert _start(idle, "c", epoch=3) == [("assign", [("c", 0)])]
+
+
+def test_the_end_of_an_idle_partition_is_not_told_again_for_a_new_topic() -> None:
+    plane = Librdkafka({"group.id": "g", "enable.partition.eof": "true"})
+    real, plane.handle = plane.handle, Handle()
+    reader = Reader(Inline(plane), lambda error: False)
+    _start(reader, "a")
+    asyncio.run(reader.fetch(1, 0.001))
+    assert _start(reader, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
+    real.close()

@@ -25,7 +25,7 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from consumer_coord.config import KNOWN
+from consumer_coord.config import KNOWN, as_boolean
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
@@ -87,6 +87,8 @@ class Librdkafka:
         self._known: set[str] = set()
         #: Topics that it was to ask about, without an answer in time, and until when it is not made to ask again.
         self._asked_until: dict[str, float] = {}
+        #: There was an assignment, so a Fetch may be under way.
+        self._has_fetched = False
         made = with_tokens(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:
@@ -101,6 +103,8 @@ class Librdkafka:
             hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
             raise ConfigurationError(f"librdkafka refuses the settings: {told}{hint}") from error
         _planes.add(self)
+        #: Ends are told once more of partitions that are assigned again.
+        self._tells_ends = as_boolean("enable.partition.eof", settings.get("enable.partition.eof", False))
 
     @property
     def told(self) -> bool:
@@ -140,6 +144,14 @@ class Librdkafka:
         answered = [self._ask(topics, max(0.001, ends - time.monotonic())) for topics in questions]
         return all(answered) and len(unasked) == len(unknown)
 
+    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Whether the first records of these would wait for two Fetches of idle partitions.
+
+        On the one connection to a broker the question about a new topic waits behind the first; librdkafka sends the next one
+        before it knows the answer.  False where a partition has records: what is fetched of it would be fetched again.
+        """
+        return self.dry and not self._tells_ends and not self._known.issuperset(_to_learn(positions))
+
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
         """Ask for one topic, or for all of the cluster; False without an answer."""
         try:
@@ -166,11 +178,10 @@ class Librdkafka:
 
     def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too."""
-        # Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
-        checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
-        # While partitions are read, the question waits behind a Fetch that waits for records.
-        limit_s = _LEARN_S + (self._fetch_wait_s() if self.handle.assignment() else 0.0)
-        self.learn({partition.topic for partition in positions} - checked, limit_s)
+        # The question may wait behind a Fetch that waits for records.
+        limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
+        self._has_fetched = True
+        self.learn(_to_learn(positions), limit_s)
         self.handle.incremental_assign(self._numbers(positions, limit_s))
 
     def _fetch_wait_s(self) -> float:
@@ -253,6 +264,9 @@ class Inline:
 
     async def learn(self, topics: Collection[str], limit_s: float) -> bool:
         return self._kafka.learn(topics, limit_s)
+
+    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        return self._kafka.held_up(positions)
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._kafka.assign(positions)
@@ -347,6 +361,9 @@ class Threaded:
         wanted = tuple(topics)
         return await self.run(lambda: self._kafka.learn(wanted, limit_s))
 
+    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        return self._kafka.held_up(positions)
+
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         await self.run(lambda: self._kafka.assign(positions))
 
@@ -385,6 +402,15 @@ def _after(earlier: concurrent.futures.Future[Any] | None, function: Callable[[]
     if earlier is not None:
         concurrent.futures.wait([earlier])
     return function()
+
+
+def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
+    """The topics that librdkafka is to know before it reads these.
+
+    Not where an epoch is to be checked (KIP-320): librdkafka checks it when it hears of a topic that is assigned.
+    """
+    checked = {partition.topic for partition, at in positions.items() if at.leader_epoch >= 0}
+    return {partition.topic for partition in positions} - checked
 
 
 #: confluent-kafka commits the metadata of a row with C's end of a text, and reads beyond that of other clients without one.
