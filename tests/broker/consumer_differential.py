@@ -12,6 +12,7 @@ assignors are compared with Java's classes in ``test_server_assignors``. ``range
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import uuid
 from base64 import urlsafe_b64decode
@@ -88,7 +89,9 @@ class ConsumerStep:
     slot: int
     response: Struct | None = None
     answered_in: int = -1
+    heard_at_s: float = math.inf
     probed_at_s: float = 0.0
+    state_at_s: float = 0.0
     state: Any = None
     new_ids: list[str] = attrs.field(factory=list)
     assignment_epoch: int = -1
@@ -135,12 +138,14 @@ async def record(broker: RealBroker, seed: int, name: str, length: int, pace: fl
         step = ConsumerStep(clock() - begun_s, move.message, move.version, move.slot)
         recording.steps.append(step)
         waiting[index] = asyncio.ensure_future(broker.call(f"{seed}-{move.connection}", move.message, move.version))
+        differential.note_answer(step, waiting[index], begun_s)
         may_wait = isinstance(move.message, (JoinGroupRequest, SyncGroupRequest))
         patience_s = _PATIENCE_S * pace if may_wait else _LONG_PATIENCE_S
         await asyncio.wait([waiting[index]], timeout=patience_s)
         await asyncio.sleep((_METADATA_S if move.connection == "admin" else _SETTLE_S) * pace)
         step.probed_at_s = clock() - begun_s
         probe = await _probe(lambda message, version: broker.call(f"{seed}-probe", message, version), name)
+        step.state_at_s = clock() - begun_s
         for number, future in sorted(waiting.items()):
             if future.done():
                 answered = recording.steps[number]
