@@ -308,7 +308,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def _fetch(self, most: int) -> list[Message]:
         """What waits in librdkafka; an interrupt on the way leaves the reader unsure, and it looks what is missing."""
         began = self._home.now()
-        messages: list[Message] = self._librdkafka.handle.consume(most, 0)
+        messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
             if self._librdkafka.told:

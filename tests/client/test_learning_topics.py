@@ -14,6 +14,7 @@ from confluent_kafka.admin import ClusterMetadata, TopicMetadata
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka
 from consumer_coord.consumer.reader import Reader
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition as Partition
 
 
@@ -27,12 +28,14 @@ class Handle:
         self.error: int | None = None
         #: What was asked and assigned, in order.
         self.calls: list[tuple[str, list[tuple[str, int]]]] = []
+        self.waiting: list[Any] = []
 
     def consume(self, most: int, timeout: float) -> list[Any]:
-        return []
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
 
-    def poll(self, timeout: float) -> None:
-        """No message comes."""
+    def poll(self, timeout: float) -> Any:
+        return next(iter(self.consume(1, timeout)), None)
 
     def incremental_assign(self, rows: list[TopicPartition]) -> None:
         self.calls.append(("assign", [(row.topic, row.offset) for row in rows]))
@@ -187,8 +190,10 @@ def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(
     assert ("assign", [("a", 7), ("b", 7), ("c", 0)]) in _handle_of(idle).calls
 
 
-def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Reader, plane: Librdkafka) -> None:
-    plane.dry = False
+@pytest.mark.parametrize("wait_s", [0.0, 0.001])
+def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Reader, wait_s: float) -> None:
+    _handle_of(idle).waiting = [SimulatedMessage(Partition("a", 0), 7)]
+    asyncio.run(idle.fetch(1, wait_s))
     assert _start(idle, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
 
 

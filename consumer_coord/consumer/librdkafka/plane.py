@@ -117,11 +117,18 @@ class Librdkafka:
             while waiting:
                 yield self.settings.get(name), waiting.popleft()
 
+    def take(self, most: int) -> list[Any]:
+        """What is there, without a wait."""
+        messages: list[Any] = self.handle.consume(most, 0)
+        if messages:
+            self.dry = False
+        return messages
+
     def fetch(self, most: int, wait_s: float) -> list[Any]:
         """Wait for one message, then take what is there: ``consume()`` alone would wait until all of ``most`` came."""
         handle = self.handle
         if wait_s <= 0 or not self.dry:
-            messages: list[Any] = handle.consume(most, 0)
+            messages = self.take(most)
             if messages or wait_s <= 0:
                 return messages
         # When the last wait was in vain, an idle member's most likely, one call is enough.
@@ -331,7 +338,7 @@ class Threaded:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
         if self._last is None or self._last.done():
             # Without a wait, and while the thread is idle, this does not block: a call on the thread would cost 0.1 ms.
-            messages = self._kafka.handle.consume(most, 0)
+            messages = self._kafka.take(most)
             if messages or wait_s <= 0:
                 sink(messages)
                 # The coordinator's heartbeats, and other tasks, run on this loop, however fast messages come.
