@@ -8,8 +8,7 @@ since later versions only append fields (KIP-429 owned partitions in 1, KIP-792 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -123,15 +122,18 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
     version = min(version, LATEST_VERSION)
     if version < 0:
         raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
-    data = assignment.user_data or b""
-    topics, partitions = list(assignment.partitions), list(assignment.partitions.values())
+    topics: Collection[str] = assignment.partitions
+    partitions = list(assignment.partitions.values())
     if not all(partitions):
         topics = [topic for topic, numbers in zip(topics, partitions, strict=True) if numbers]
         partitions = [numbers for numbers in partitions if numbers]
+    data = assignment.user_data
     try:
-        entries = chain.from_iterable(zip(map(_topics.__getitem__, topics), _runs(partitions), strict=True))
-        length = _COUNT.pack(-1 if assignment.user_data is None else len(data))
-        return b"".join((_VERSION.pack(version), _COUNT.pack(len(topics)), *entries, length, data))
+        pieces = [_heads[version, len(partitions)]]
+        for topic, run in zip(topics, _runs(partitions), strict=True):
+            pieces += (_topics[topic], run)
+        pieces.append(_NO_DATA if data is None else _COUNT.pack(len(data)) + data)
+        return b"".join(pieces)
     except struct.error:  # some name or number does not fit: the codec says which
         return _VERSION.pack(version) + encode(_by_schema(assignment), version)
 
@@ -172,6 +174,9 @@ def _encode_run(numbers: Sequence[int]) -> bytes:
     return struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
 
 
+#: (version, number of topics) -> how an assignment begins.
+_heads = _Remembered(lambda key: _VERSION.pack(key[0]) + _COUNT.pack(key[1]))
+_NO_DATA = _COUNT.pack(-1)
 _topics = _Remembered(_encode_topic)
 _single_numbers = _Remembered(lambda number: _encode_run((number,)))
 _short_ranges = _Remembered(_encode_run)
