@@ -15,18 +15,22 @@ from consumer_coord.wire.codec import Request
 class Fault:
     """What happens to a request.
 
-    It waits ``delay_ms`` first. With ``error_code`` it is answered with that error and nothing else happens. With ``drop``
-    the connection ends instead of an answer: ``"request"`` before anything was done, ``"response"`` after it was done.
+    It waits ``delay_ms`` first, and until ``until()`` is true, which is asked every 10 ms on the broker's thread. With
+    ``error_code`` it is answered with that error and nothing else happens. With ``drop`` the connection ends instead of an
+    answer: ``"request"`` before anything was done, ``"response"`` after it was done.
     """
 
     delay_ms: int = 0
     error_code: int = 0
     drop: str = ""
+    until: Callable[[], bool] | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.drop not in ("", "request", "response"):
             raise ValueError(f"a fault drops the request or the response, not {self.drop!r}")
 
+
+_LOOK_S = 0.01
 
 #: Looks at a request to a broker (by id) and may answer a fault.
 FaultHook = Callable[[int, Request], Fault | None]
@@ -91,6 +95,8 @@ async def before(fault: Fault) -> None:
     """Let the part of a fault happen that comes before the request is handled."""
     if fault.delay_ms:
         await asyncio.sleep(fault.delay_ms / 1000)
+    while fault.until is not None and not fault.until():
+        await asyncio.sleep(_LOOK_S)
     if fault.drop == "request":
         raise ConnectionDroppedError("a fault dropped this request")
 

@@ -140,36 +140,49 @@ def test_a_wakeup_ends_one_poll_and_nothing_else(kafka: EmbeddedKafka) -> None:
 @pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
 def test_ctrl_c_while_each_step_waits_leaves_a_consumer_that_goes_on(kafka: EmbeddedKafka, api: str) -> None:
     produce(kafka, "orders", {0: range(3)})
-    # librdkafka looks for the coordinator, too: the delay is for both.
-    kafka.add_fault(api, Fault(delay_ms=300), times=2 if api == "FindCoordinator" else 1)
+    asked, answered = threading.Event(), threading.Event()
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def hold() -> bool:
+        asked.set()
+        return answered.is_set()
 
-    def interrupted(call: Callable[[], Any]) -> None:
-        # The clock starts in here: on a busy machine it may be over before the call begins.
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+    def hold_up(name: str) -> None:
+        asked.clear()
+        answered.clear()
+        # librdkafka looks for the coordinator, too.
+        kafka.add_fault(name, Fault(until=hold), times=2 if name == "FindCoordinator" else 1)
+
+    with consumer(kafka) as one:
+
+        def interrupt(*_: Any) -> None:
+            if asked.is_set():
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                raise KeyboardInterrupt
+
+        def interrupted(call: Callable[[], Any]) -> None:
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+            try:
+                call()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                answered.set()
+
+        former = signal.signal(signal.SIGALRM, interrupt)
         try:
-            call()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    former = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with consumer(kafka) as one:
+            hold_up(api)
             one.subscribe(["orders"])
             with pytest.raises(KeyboardInterrupt):
-                interrupted(lambda: one.poll(30))
+                interrupted(lambda: one.poll(DEADLINE_S))
             assert len(take(one, 3)) == 3
             # And in a call that waits for the background.
-            kafka.add_fault("OffsetCommit", Fault(delay_ms=300))
+            hold_up("OffsetCommit")
             with pytest.raises(KeyboardInterrupt):
                 interrupted(lambda: one.commit(asynchronous=False))
             rows = one.commit(asynchronous=False)
             assert rows is not None
             assert all(row.error is None for row in rows)
-    finally:
-        signal.signal(signal.SIGALRM, former)
+        finally:
+            signal.signal(signal.SIGALRM, former)
 
 
 def test_a_close_in_a_signal_handler_that_interrupts_a_poll_is_refused(kafka: EmbeddedKafka) -> None:
