@@ -20,7 +20,7 @@ MOST_LINES = 600
 #: Pure modules and the wire: below them there are only `assignors` and each other.
 PURE = (
     "consumer_coord.errors",
-    "consumer_coord.locks",
+    "consumer_coord.threads.locks",
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.group.assignment",
@@ -54,6 +54,7 @@ BROKER_MAY_IMPORT = (
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.environment",
+    "consumer_coord.threads",
 )
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")

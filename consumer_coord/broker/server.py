@@ -22,6 +22,8 @@ from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
 from consumer_coord.errors import ClosedError
 from consumer_coord.printable import get_logger
+from consumer_coord.threads.locks import Bell
+from consumer_coord.threads.outcome import start_on
 from consumer_coord.wire.apis import APIS
 
 logger = get_logger(__name__)
@@ -147,7 +149,7 @@ class EmbeddedKafka:
         """
         if self._thread is not None:
             raise ClosedError("this EmbeddedKafka was started before: make a new one")
-        started = threading.Event()
+        started = Bell()
         problem: list[BaseException] = []
         self._thread = threading.Thread(
             target=self._run, args=(started, problem), name="embedded-kafka", daemon=True
@@ -332,9 +334,9 @@ class EmbeddedKafka:
         if self._loop is None:
             work.close()
             raise ClosedError("this EmbeddedKafka is not running")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return start_on(self._loop, work).result()
 
-    def _run(self, started: threading.Event, problem: list[BaseException]) -> None:
+    def _run(self, started: Bell, problem: list[BaseException]) -> None:
         loop = asyncio.new_event_loop()
         try:
             try:

@@ -17,7 +17,6 @@ group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import functools
 import os
 import re
@@ -41,6 +40,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -137,12 +137,12 @@ class BlockingCoordinator:
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return self._runtime.call(work, timeout_ms=limit)
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
         """Start a coroutine on the background loop without waiting for it."""
         self._runtime.check_process()
         return self._runtime.submit(work)
 
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Outcome[T]:
         """Call a function on the background loop that begins something; see :meth:`Runtime.begin`."""
         self._runtime.check_process()
         return self._runtime.begin(start)

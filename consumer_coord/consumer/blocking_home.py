@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.home import Pending
+from consumer_coord.threads.outcome import Outcome
 
 T = TypeVar("T")
 
@@ -23,11 +22,11 @@ class BlockingHome:
         self._core = coordinator.core
         self.now = time.monotonic
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
         """On the background loop."""
         return self._coordinator.submit(work)
 
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Outcome[T]:
         """On the background loop."""
         return self._coordinator.begin(start)
 
@@ -37,10 +36,8 @@ class BlockingHome:
 
     async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
         """Blocks."""
-        assert isinstance(pending, concurrent.futures.Future)
-        with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-            pending.exception(timeout_s)
-        return pending.done()
+        assert isinstance(pending, Outcome)
+        return pending.wait(timeout_s)
 
     async def ring(self, timeout_s: float) -> None:
         """Blocks."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
 import functools
 import os
@@ -26,7 +25,6 @@ from consumer_coord.consumer.oauth.settings import with_oauth_callback
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application import Application
-from consumer_coord.locks import Lock
 from consumer_coord.net import security
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
@@ -34,6 +32,8 @@ from consumer_coord.net.connection import Authenticator
 from consumer_coord.net.connections import Connections
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.printable import get_logger
+from consumer_coord.threads.locks import Bell, Lock
+from consumer_coord.threads.outcome import Outcome, start_on
 from consumer_coord.version import __version__
 
 logger = get_logger(__name__)
@@ -219,7 +219,7 @@ class Runtime:
         #: Told in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
         self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
         self._at_exit: dict[Leave, None] = {}
-        started = threading.Event()
+        started = Bell()
         self.thread = threading.Thread(target=self._run, args=(started,), name="consumer-coord", daemon=True)
         self.thread.start()
         started.wait()
@@ -235,7 +235,7 @@ class Runtime:
                 cls._instance = cls()
             return cls._instance
 
-    def _run(self, started: threading.Event) -> None:
+    def _run(self, started: Bell) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.set)
         self.loop.run_forever()
@@ -263,30 +263,28 @@ class Runtime:
         future = self.submit(work)
         limit_s = None if timeout_ms is None else timeout_ms / 1000 + _GRACE_S
         try:
-            return future.result(limit_s)
-        except concurrent.futures.TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise RequestTimedOutError(f"the background did not answer within {limit_s:.0f} s") from None
+            answered = future.wait(limit_s)
         except BaseException:
             # Ctrl-C in the waiting thread: what runs on the loop ends too.
             future.cancel()
             raise
+        if not answered:
+            future.cancel()
+            raise RequestTimedOutError(f"the background did not answer within {limit_s:.0f} s")
+        return future.result()
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
         """Start a coroutine on the loop, from any thread."""
         self._check_running()
-        return asyncio.run_coroutine_threadsafe(work(), self.loop)
+        return start_on(self.loop, work())
 
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> concurrent.futures.Future[T]:
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Outcome[T]:
         """Call a function on the loop, from any thread; what it returns tells how what it began has ended.
 
         Two turns of the loop cheaper than :meth:`submit`: there is no task that waits in between.
         """
         self._check_running()
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-        outcome.set_running_or_notify_cancel()
+        outcome: Outcome[T] = Outcome(self.loop, cancellable=False)
 
         def begin() -> None:
             try:
@@ -320,14 +318,12 @@ class Runtime:
         async def leave_all() -> None:
             await asyncio.gather(*(leave() for leave in tuple(self._at_exit)), return_exceptions=True)
 
-        future = asyncio.run_coroutine_threadsafe(leave_all(), self.loop)
-        try:
-            future.result(EXIT_TIMEOUT_S)
-        except concurrent.futures.TimeoutError:
+        future = start_on(self.loop, leave_all())
+        if not future.wait(EXIT_TIMEOUT_S):
             logger.debug("not every member could leave within %.1f s of the exit", EXIT_TIMEOUT_S)
 
 
-def _hand_on(outcome: concurrent.futures.Future[T], ended: asyncio.Future[T]) -> None:
+def _hand_on(outcome: Outcome[T], ended: asyncio.Future[T]) -> None:
     error = RequestTimedOutError("it was given up") if ended.cancelled() else ended.exception()
     if error is None:
         outcome.set_result(ended.result())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable
 
 from consumer_coord.group.assignment import AssignmentState
@@ -17,6 +16,7 @@ from consumer_coord.group.failures import Failures, copy_of
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.group.poll_times import PollTimes
 from consumer_coord.signals import Signal
+from consumer_coord.threads.locks import Bell
 
 
 class Application:
@@ -42,7 +42,7 @@ class Application:
         #: True when the application has something to look at: a change, a failure.
         self.attention = False
         #: Set with it, for an application that waits for nothing else.
-        self.bell = threading.Event()
+        self.bell = Bell()
         #: Wakes the application; an application on the loop has something else here.
         self.ring: Callable[[], object] = self.bell.set
         #: What the next poll raises, and what delays a join.

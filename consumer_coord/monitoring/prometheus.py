@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
-from consumer_coord.locks import Lock
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter
 from consumer_coord.printable import get_logger
+from consumer_coord.threads.locks import Lock
 
 try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric

@@ -182,7 +182,7 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
         return ["message"]
 
     librdkafka: Any = SimpleNamespace(
-        fetch=fetch, handle=SimpleNamespace(consume=lambda most, wait_s: [], close=lambda: None)
+        fetch=fetch, take=lambda most: [], handle=SimpleNamespace(close=lambda: None)
     )
 
     async def main() -> None:

@@ -364,7 +364,9 @@ def churn(
 
 
 def outcome(group: Group, ends: Mapping[int, int], lag_zero_s: float | None, counts: Mapping[str, int]) -> Outcome:
-    """Everything checked."""
+    """Everything checked; it ends the members, so that all they told is in."""
+    for member in group.living:
+        member.kill()
     batches, moved = group.batches, group.moved
     return Outcome(
         records=sum(ends.values()),

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.locks import Lock
 from consumer_coord.net.sasl import REFRESH_AFTER
+from consumer_coord.threads.locks import Lock
 
 #: What ``oauth_cb`` returns: token, expiry in seconds since 1970, principal, extensions.
 Returned = tuple[str, float, str, dict[str, str]]
