@@ -73,15 +73,13 @@ def double_owners(batches: Iterable[Batch]) -> list[str]:
 def refused_though_held(batches: Sequence[Batch], moved: Sequence[Moved]) -> list[str]:
     """Commits that were refused for partitions that the member went on to hold.
 
-    A member that has lost a partition hears so by its next callback about it; one that goes on and hears nothing more, or that
-    it was *revoked*, held it when it committed.  One that tells nothing more at all was killed before it could hear.
+    A member that has lost a partition hears so by its next callback about it; one that hears nothing more, or that it was
+    *revoked*, held it when it committed.
     """
     found = []
     for batch in batches:
         for partition, why in batch.refused.items():
             later = [one for one in moved if one.member == batch.member and one.at_ns > batch.at_ns]
-            if not later and not any(one.member == batch.member and one.at_ns > batch.at_ns for one in batches):
-                continue
             about = [one.what for one in sorted(later, key=lambda one: one.at_ns) if partition in one.partitions]
             if not about or about[0] != "lost":
                 found.append(f"{batch.member}, partition {partition}, generation {batch.generation}: {why}")
