@@ -294,7 +294,7 @@ class Runtime:
                 if not isinstance(error, Exception):
                     raise
             else:
-                begun.add_done_callback(functools.partial(_hand_on, outcome))
+                outcome.follow(begun)
 
         self.loop.call_soon_threadsafe(begin)
         return outcome
@@ -321,11 +321,3 @@ class Runtime:
         future = start_on(self.loop, leave_all())
         if not future.wait(EXIT_TIMEOUT_S):
             logger.debug("not every member could leave within %.1f s of the exit", EXIT_TIMEOUT_S)
-
-
-def _hand_on(outcome: Outcome[T], ended: asyncio.Future[T]) -> None:
-    error = RequestTimedOutError("it was given up") if ended.cancelled() else ended.exception()
-    if error is None:
-        outcome.set_result(ended.result())
-    else:
-        outcome.set_exception(error)

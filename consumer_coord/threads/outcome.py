@@ -10,8 +10,9 @@ import asyncio
 import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.printable import get_logger
 from consumer_coord.threads.locks import Bell
 
@@ -21,15 +22,16 @@ T = TypeVar("T")
 
 
 class _End(NamedTuple):
-    value: Any
-    error: BaseException | None
+    value: Any = None
+    error: BaseException | None = None
     cancelled: bool = False
 
 
-class Outcome(concurrent.futures.Future[T], Generic[T]):
+class Outcome(concurrent.futures.Future[T]):
     """A future that the loop's thread alone sets; :meth:`wait` and all that reads it may be interrupted at any point.
 
-    Not ``cancellable``: the work goes on whatever becomes of the one who waits.
+    Not ``cancellable``: the work goes on whatever becomes of the one who waits, and ends as RequestTimedOutError when it was
+    given up all the same.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, cancellable: bool) -> None:
@@ -49,8 +51,10 @@ class Outcome(concurrent.futures.Future[T], Generic[T]):
         work.add_done_callback(self._on_end)
 
     def _on_end(self, work: asyncio.Future[T]) -> None:
-        if work.cancelled():
+        if work.cancelled() and self._cancellable:
             super().cancel()
+        elif work.cancelled():
+            self.set_exception(RequestTimedOutError("it was given up"))
         elif (error := work.exception()) is not None:
             self.set_exception(error)
         else:
@@ -58,10 +62,11 @@ class Outcome(concurrent.futures.Future[T], Generic[T]):
 
     def _ended(self) -> None:
         if super().cancelled():
-            self._end = _End(None, concurrent.futures.CancelledError(), cancelled=True)
+            self._end = _End(cancelled=True)
+        elif (error := super().exception()) is not None:
+            self._end = _End(error=error)
         else:
-            error = super().exception()
-            self._end = _End(None if error is not None else super().result(), error)
+            self._end = _End(super().result())
         self._tell()
 
     def _give_up(self) -> None:
@@ -108,10 +113,7 @@ class Outcome(concurrent.futures.Future[T], Generic[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the work raised, None when it returned; raises CancelledError, or TimeoutError after ``timeout`` seconds."""
-        end = self._within(timeout)
-        if end.cancelled and end.error is not None:
-            raise end.error
-        return end.error
+        return self._within(timeout).error
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Call ``fn`` with this when it is over, on the loop's thread; at once when it is over already."""
@@ -120,9 +122,13 @@ class Outcome(concurrent.futures.Future[T], Generic[T]):
             self._tell()
 
     def _within(self, timeout_s: float | None) -> _End:
-        if not self.wait(timeout_s) or self._end is None:
+        self.wait(timeout_s)
+        end = self._end
+        if end is None:
             raise concurrent.futures.TimeoutError
-        return self._end
+        if end.cancelled:
+            raise concurrent.futures.CancelledError
+        return end
 
     def _tell(self) -> None:
         # Each is taken once, whichever thread takes it.

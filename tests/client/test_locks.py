@@ -75,7 +75,8 @@ def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> 
         except BaseException as error:  # noqa: BLE001 - the test tells of it
             broken.append(error)
 
-    #: What is raised in a destructor reaches nobody.
+    #: Filled by the signal handler: Python only prints an exception that a handler raises inside a destructor, so the loop
+    #: below might not see it.
     raised: list[bool] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
