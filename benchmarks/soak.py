@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -25,7 +26,7 @@ from benchmarks import cluster
 from benchmarks.table import markdown, number
 from tests.support.churn import Group, Outcome, SteadyProducer, outcome, take_in
 from tests.support.churn_checks import Batch, Moved
-from tests.support.line_process import LineProcess
+from tests.support.line_process import LineProcess, LineProcessError
 from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 12
@@ -97,8 +98,10 @@ class Inside(LineProcess):
         return Sample(after_s, found["rss_mb"], int(found["threads"]), int(found["sockets"]), int(found["tasks"]))
 
     def command(self, name: str, **arguments: object) -> Mapping[str, float]:
-        """Give a command, and wait until it is carried out."""
-        answer: Mapping[str, float] = json.loads(self.request(json.dumps({"command": name, **arguments}), 90.0))
+        """Give a command, and wait until it is carried out; raises LineProcessError when it failed."""
+        answer: Mapping[str, Any] = json.loads(self.request(json.dumps({"command": name, **arguments}), 90.0))
+        if "error" in answer:
+            raise LineProcessError(f"{name} {arguments}: {answer['error']}")
         return answer
 
     def on_line(self, line: str) -> None:

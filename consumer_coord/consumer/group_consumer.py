@@ -40,13 +40,7 @@ from consumer_coord.consumer.librdkafka.exceptions import (
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, rows
-from consumer_coord.consumer.librdkafka.rows import (
-    Rows,
-    assigned_rows,
-    is_lapsed,
-    positions_of,
-    seconds,
-)
+from consumer_coord.consumer.librdkafka.rows import Rows, assigned_rows, is_lapsed, positions_of, seconds
 from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
@@ -392,6 +386,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription, or assignment.
 
         Callbacks get the consumer and a list of TopicPartition, and run inside poll, consume, unsubscribe and close.
+        An application that collects messages of several calls commits in ``on_revoke`` what it has of those partitions.
         """
         self._check_open()
         wanted = subscription_arguments(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)

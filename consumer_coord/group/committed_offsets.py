@@ -32,6 +32,7 @@ from consumer_coord.errors import (
     RetriableError,
     UnknownTopicError,
 )
+from consumer_coord.group import commit_errors
 from consumer_coord.group.answers import fatal
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.generation import NO_GENERATION, Generation
@@ -301,7 +302,7 @@ class CommittedOffsets:
             for partition, entry in ticket.entries.items():
                 newest = entries[partition].topic_id
                 if entry.topic_id is not None and newest is not None and entry.topic_id != newest:
-                    ticket.complete(partition, _deleted_topic(partition))
+                    ticket.complete(partition, commit_errors.deleted_topic(partition))
 
     def _overdue(self, ticket: _Ticket) -> None:
         if not ticket.future.done():
@@ -331,14 +332,7 @@ class CommittedOffsets:
         if refused:
             self._metrics.record("commit-refused")
         for partition in sorted(refused):
-            self._complete(
-                tickets,
-                partition,
-                CommitFailedError(
-                    f"the offset of {partition} was not committed to group {self._group_id!r}: {why}. What was processed"
-                    " since the last commit will be processed again; poll to go on"
-                ),
-            )
+            self._complete(tickets, partition, commit_errors.not_committed(self._group_id, partition, why))
         return {partition: entry for partition, entry in entries.items() if partition not in refused}
 
     def _request(self, entries: Mapping[TopicPartition, _Entry], generation: Generation) -> OffsetCommitRequest:
@@ -362,6 +356,7 @@ class CommittedOffsets:
                 for (topic, topic_id), parts in topics.items()
             ],
         )
+
     def _read(
         self,
         answer: OffsetCommitResponse,
@@ -381,7 +376,7 @@ class CommittedOffsets:
                     continue
                 code = row.error_code
                 if code in _REFUSED:
-                    last = CommitFailedError(self._refusal(code), code=code)
+                    last = commit_errors.given_away(self._group_id, partition, code)
                     continue
                 if code in _COORDINATOR_GONE:
                     self._link.forget(broker, codes.error_name(code))
@@ -408,21 +403,12 @@ class CommittedOffsets:
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")
         if code in (codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
-            return CommitFailedError(self._refusal(code), code=code)
+            return commit_errors.given_away(self._group_id, partition, code)
         if code == codes.UNKNOWN_TOPIC_ID:
-            return _deleted_topic(partition)
+            return commit_errors.deleted_topic(partition)
         if code == codes.OFFSET_METADATA_TOO_LARGE:
-            return CommitFailedError(
-                f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes", code=code
-            )
+            return commit_errors.metadata_too_long(partition)
         return fatal(code, group_id=self._group_id, request=f"OffsetCommit of {partition}")
-
-    def _refusal(self, code: int) -> str:
-        return (
-            f"the commit was refused with {codes.error_name(code)}: the group {self._group_id!r} has given the partitions to"
-            " another member, because this one was silent for session.timeout.ms or did not poll for max.poll.interval.ms."
-            " What was processed since the last commit will be processed again; poll to rejoin"
-        )
 
     def _complete(
         self, tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None
@@ -477,7 +463,9 @@ class CommittedOffsets:
             if entry.ownership is not None and held[partition] == entry.ownership:
                 keep[partition] = entry
             else:
-                self._complete(tickets, partition, CommitFailedError(self._refusal(code), code=code))
+                held_then = entry.ownership is not None
+                why = commit_errors.given_away if held_then else commit_errors.not_held
+                self._complete(tickets, partition, why(self._group_id, partition, code))
         return keep
 
     # -- committed offsets --------------------------------------------------------------------------------------------
@@ -589,11 +577,5 @@ class CommittedOffsets:
 
 _REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
 _COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
-
-
-def _deleted_topic(partition: TopicPartition) -> CommitFailedError:
-    return CommitFailedError(
-        f"the offset of {partition} was not committed: the topic that it is of was deleted", code=codes.UNKNOWN_TOPIC_ID
-    )
 #: An OffsetFetch that names a member (KIP-848).
 _MEMBER_REFUSED = frozenset({codes.STALE_MEMBER_EPOCH, codes.UNKNOWN_MEMBER_ID})

@@ -161,6 +161,37 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
 
 @pytest.mark.behaviour(84)
 @in_virtual_time
+async def test_a_refused_commit_of_a_partition_that_was_not_held_says_so() -> None:
+    """It may be of a record that the application had in hand when the partition was revoked: the group has not lost it."""
+    brokers = FakeBrokers()
+    brokers.leader = "zoe"
+    brokers.assignment = {"t": [0]}
+    async with member(brokers) as one:
+        await one.join()
+        joined = asyncio.Event()
+
+        async def old(request: OffsetCommitRequest) -> int:
+            await joined.wait()
+            return codes.ILLEGAL_GENERATION
+
+        brokers.answer(OffsetCommitRequest, old)
+        commit = one.coordinator.offsets.start_commit({**at("t", 0, 5), **at("t", 1, 5)}, timeout_ms=20_000)
+        await pause(5)
+        generation = one.coordinator.generation
+        one.coordinator.enforce_rebalance()
+        await until(lambda: one.coordinator.generation > generation)
+        joined.set()
+        result = await commit
+        assert result[T0] is None
+        refused = result[T1]
+        assert isinstance(refused, CommitFailedError)
+        assert refused.code == codes.ILLEGAL_GENERATION
+        assert "did not hold the partition" in str(refused)
+        assert "on_revoke" in str(refused)
+
+
+@pytest.mark.behaviour(84)
+@in_virtual_time
 async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_no_others() -> None:
     brokers = FakeBrokers()
     brokers.leader = "zoe"

@@ -82,7 +82,8 @@ def refused_though_held(batches: Sequence[Batch], moved: Sequence[Moved]) -> lis
             later = [one for one in moved if one.member == batch.member and one.at_ns > batch.at_ns]
             about = [one.what for one in sorted(later, key=lambda one: one.at_ns) if partition in one.partitions]
             if not about or about[0] != "lost":
-                found.append(f"{batch.member}, partition {partition}, generation {batch.generation}: {why}")
+                told = ", ".join(about) or "nothing"
+                found.append(f"{batch.member}, partition {partition}, generation {batch.generation}, told {told} later: {why}")
     return found
 
 

@@ -87,11 +87,19 @@ class Confluent:
         )
 
     def poll(self) -> Ranges:
-        ranges: Ranges = {}
         first = self.consumer.poll(POLL_S)
-        if first is None:
-            return ranges
-        for message in (first, *self.consumer.consume(self.batch - 1, 0)):
+        return {} if first is None else self._ranges((first, *self.consumer.consume(self.batch - 1, 0)))
+
+    def poll_once(self) -> Ranges:
+        """As :meth:`poll`, in one call of the consumer's, which takes its time: callbacks run before all of these records.
+
+        A second call may give up the partition of a record that the first one returned.
+        """
+        return self._ranges(self.consumer.consume(self.batch, POLL_S))
+
+    def _ranges(self, messages: Iterable[Any]) -> Ranges:
+        ranges: Ranges = {}
+        for message in messages:
             if message.error() is not None:
                 self.on_error(str(message.error()))
             else:

@@ -152,7 +152,7 @@ class Member(threading.Thread):
 
     def _poll(self) -> None:
         try:
-            ranges = self.adapter.poll()
+            ranges = self._take()
         except Exception as error:  # noqa: BLE001 - told to the process that drives this one
             self._tell_error(f"{type(error).__name__}: {error}")
             time.sleep(POLL_S)
@@ -162,6 +162,12 @@ class Member(threading.Thread):
         if ranges:
             self._total += sum(count for partitions in ranges.values() for _, _, count in partitions.values())
             self._does(ranges)
+
+    def _take(self) -> Ranges:
+        if self._setup["does"] == "commit":
+            assert isinstance(self.adapter, Confluent)
+            return self.adapter.poll_once()
+        return self.adapter.poll()
 
     def _report(self, ranges: Ranges) -> None:
         self._emit("records", ranges=ranges, total=self._total, generation=self.adapter.generation())

@@ -1,0 +1,50 @@
+"""Why an offset was not committed, in words for the application."""
+
+from __future__ import annotations
+
+from consumer_coord.errors import CommitFailedError
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+
+
+def given_away(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
+    """The group went on without the member that held the partition."""
+    return CommitFailedError(
+        f"the commit of {partition} was refused with {codes.error_name(code)}: the group {group_id!r} has given the partition"
+        " to another member, because this one was silent for session.timeout.ms or did not poll for max.poll.interval.ms."
+        " What was processed since the last commit will be processed again; poll to rejoin",
+        code=code,
+    )
+
+
+def not_held(group_id: str, partition: TopicPartition, code: int) -> CommitFailedError:
+    """The member did not hold the partition when it committed, and its generation ended before the commit arrived."""
+    return CommitFailedError(
+        f"the offset of {partition} was not committed to group {group_id!r}: this member did not hold the partition when commit"
+        f" was called, and the group has rebalanced since ({codes.error_name(code)}). Of a partition that is revoked, commit in"
+        " on_revoke what you still have in hand: each call of poll or consume may run it",
+        code=code,
+    )
+
+
+def not_committed(group_id: str, partition: TopicPartition, why: str) -> CommitFailedError:
+    """It was not sent to the broker, which would have taken it."""
+    return CommitFailedError(
+        f"the offset of {partition} was not committed to group {group_id!r}: {why}. What was processed"
+        " since the last commit will be processed again; poll to go on"
+    )
+
+
+def deleted_topic(partition: TopicPartition) -> CommitFailedError:
+    """There may be another topic of that name."""
+    return CommitFailedError(
+        f"the offset of {partition} was not committed: the topic that it is of was deleted", code=codes.UNKNOWN_TOPIC_ID
+    )
+
+
+def metadata_too_long(partition: TopicPartition) -> CommitFailedError:
+    """The brokers' limit, which a client cannot ask for."""
+    return CommitFailedError(
+        f"the metadata committed with {partition} is longer than the brokers' offset.metadata.max.bytes",
+        code=codes.OFFSET_METADATA_TOO_LARGE,
+    )

@@ -1,0 +1,103 @@
+"""The members that tests and benchmarks drive (``tests.support.driver``)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from consumer_coord import GroupConsumer
+from consumer_coord.broker import EmbeddedKafka
+from tests.support.clients import Ours
+from tests.support.driver import Member, Out
+from tests.support.processes import wait_until
+
+RECORDS = 10
+
+
+class Told(Out):
+    """What a member tells, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+
+    def emit(self, event: str, **details: Any) -> None:
+        self.events.append(json.loads(json.dumps({"event": event, **details})))
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """The events of one kind."""
+        return [one for one in self.events if one["event"] == event]
+
+
+def test_a_member_that_commits_has_no_record_in_hand_of_a_partition_that_it_gives_up(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of such a record may be refused, and the next owner reads it once more."""
+    out, over = Told(), threading.Event()
+    with EmbeddedKafka(topics={"t": 2}) as kafka:
+        config = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "heartbeat.interval.ms": 100,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+        def write(partition: int) -> None:
+            for _ in range(RECORDS):
+                producer.produce("t", b"x", partition=partition)
+            assert producer.flush(30) == 0
+
+        other = GroupConsumer(config)
+
+        def join() -> None:
+            other.subscribe(["t"])
+            while not over.is_set():
+                other.poll(0.05)
+
+        joining = threading.Thread(target=join)
+        member = Member({"client": "ours", "config": config, "topics": ["t"], "does": "commit"}, 0, "1", out)
+        assert isinstance(member.adapter, Ours)
+        consumer = member.adapter.consumer
+        consume = consumer.consume
+
+        def consume_when_one_is_wanted_back(most: int, timeout: float) -> list[Any]:
+            if not joining.ident and out.of("assigned"):
+                write(0)
+                joining.start()
+                wait_until(lambda: consumer._core.assignment.to_revoke, 30, "the group wants a partition back")
+            found: list[Any] = consume(most, timeout)
+            return found
+
+        monkeypatch.setattr(consumer, "consume", consume_when_one_is_wanted_back)
+        member.begin()
+        member.start()
+        try:
+            wait_until(lambda: bool(out.of("assigned")), 30, "the first assignment")
+            write(1)
+            wait_until(lambda: len(out.of("committed")) > 0 < len(out.of("revoked")), 30, "a commit after the revocation")
+        finally:
+            member.put(None)
+            member.join(30)
+            over.set()
+            if joining.ident:
+                joining.join(30)
+            other.close()
+    assert not out.of("failure"), out.events
+    held: set[int] = set()
+    for event in out.events:
+        match event["event"]:
+            case "assigned":
+                held |= set(event["partitions"]["t"])
+            case "revoked" | "lost":
+                held -= set(event["partitions"]["t"])
+            case "batch":
+                assert {int(partition) for partition in event["ranges"]["t"]} <= held, out.events
+            case "committed":
+                assert not event["refused"], out.events
