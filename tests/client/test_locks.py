@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -23,14 +24,28 @@ class Interrupt(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _interrupting() -> Iterator[None]:
+def _interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupt
 
+    tell = sys.unraisablehook
+
+    def tell_of_others(unraisable: sys.UnraisableHookArgs) -> None:
+        # In a destructor, that of an entry in asyncio's set of all tasks for one, Python can only tell of it.
+        if unraisable.exc_type is not Interrupt:
+            tell(unraisable)
+
+    monkeypatch.setattr(sys, "unraisablehook", tell_of_others)
     before = signal.signal(signal.SIGVTALRM, interrupt)
     yield
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    _interrupt_no_more()
     signal.signal(signal.SIGVTALRM, before)
+
+
+def _interrupt_no_more() -> None:
+    """The signal that is set, if it comes yet, does nothing: neither to what pytest does with a test that failed."""
+    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _use(lock: Any) -> None:
@@ -86,12 +101,15 @@ def _interrupt_often(wait: Callable[[], object], work: Callable[[], object]) -> 
     signal.signal(signal.SIGVTALRM, interrupt)
     worker = threading.Thread(target=run, daemon=True)
     worker.start()
-    for _ in range(INTERRUPTS):
-        raised.clear()
-        with contextlib.suppress(Interrupt):
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
-            while worker.is_alive() and not raised:
-                wait()
+    try:
+        for _ in range(INTERRUPTS):
+            raised.clear()
+            with contextlib.suppress(Interrupt):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
+                while worker.is_alive() and not raised:
+                    wait()
+    finally:
+        _interrupt_no_more()
     ending.set()
     worker.join(60)
     assert not worker.is_alive()
