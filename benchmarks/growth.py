@@ -3,11 +3,11 @@
 ``python -m benchmarks.growth [--svg docs/growth.svg]``
 
 Members of ours without a data plane (``ConsumerCoordinator``), in ``--processes`` processes with one loop each,
-cooperative-sticky, on one broker.  Measured is one rebalance of a settled group that one more member joins, both rounds of it:
+cooperative-sticky.  Measured is one rebalance of a settled group that one more member joins, both rounds of it:
 until every member has its last assignment.  Bytes are those of all members on the wire, both ways.
 
 A hundred thousand partitions need more memory mappings and open files than Linux allows a process: as root the program raises
-both limits, and otherwise it says what to raise.
+both limits.  Where it may not open so many files it starts more brokers, each with a part of the partitions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import resource
 import sys
 import time
@@ -39,9 +40,10 @@ _QUIET_S = 0.5
 _DEADLINE_S = 600.0
 #: A broker of a small machine takes about this many partitions of one topic at once; more topics make up the rest.
 _PARTITIONS_A_TOPIC = 1_000
-#: A broker maps two index files of each partition, and keeps one of its files open.
+#: A broker maps two index files of each partition, and keeps one of its files open; and so many others.
 _MAPPINGS_A_PARTITION = 2
 _FILES_A_PARTITION = 1
+_OTHER_FILES = 3_000
 _MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 _groups = itertools.count(1)
 
@@ -115,7 +117,7 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
     try:
         group.add(members)
         _, before = group.settled(members, partitions)
-        began, broker_s = time.monotonic(), processor_s(str(kafka.pid()))
+        began, broker_s = time.monotonic(), brokers_s(kafka)
         group.add(1)
         # What looking costs is in the processor time, too, and heartbeats.
         ended, after = group.settled(members + 1, partitions)
@@ -124,7 +126,7 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
             partitions,
             ended - began,
             sum(state.cpu_s for state in after) - sum(state.cpu_s for state in before),
-            processor_s(str(kafka.pid())) - broker_s,
+            brokers_s(kafka) - broker_s,
             (sum(state.sent for state in after) - sum(state.sent for state in before)) / 1e6,
             max(state.generation for state in after) - max(state.generation for state in before),
         )
@@ -132,21 +134,35 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
         group.close()
 
 
-def raise_limits(partitions: int) -> None:
-    """Let what is started from here map and open enough for so many partitions; ends the program if that is refused."""
-    mappings, files = _MAPPINGS_A_PARTITION * partitions * 3 // 2 + 65_530, _FILES_A_PARTITION * partitions + 10_000
+def brokers_s(kafka: RealKafka) -> float:
+    """Seconds of processor time of all brokers so far."""
+    return sum(processor_s(str(pid)) for pid in kafka.pids)
+
+
+def raise_limits(partitions: int) -> int:
+    """Let each broker that is started from here map and open as much as it may; returns how many brokers it takes.
+
+    Ends the program where the kernel refuses the memory mappings.
+    """
+    files = _FILES_A_PARTITION * partitions + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = int(_MAX_MAP_COUNT.read_text())
-    try:
-        if 0 <= soft < files:
+    if 0 <= soft < files:
+        try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files if 0 <= hard < files else hard))
-        if allowed < mappings:
+        except (OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            files = hard
+    brokers = math.ceil(partitions * _FILES_A_PARTITION / (files - _OTHER_FILES))
+    mappings = _MAPPINGS_A_PARTITION * math.ceil(partitions / brokers) * 3 // 2 + 65_530
+    if int(_MAX_MAP_COUNT.read_text()) < mappings:
+        try:
             _MAX_MAP_COUNT.write_text(str(mappings))
-    except (OSError, ValueError) as error:
-        sys.exit(
-            f"{partitions:,} partitions on one broker need {mappings:,} memory mappings and {files:,} open files ({error}):"
-            f" sysctl vm.max_map_count={mappings}; ulimit -n {files}; or --most-partitions 10000"
-        )
+        except OSError as error:
+            sys.exit(
+                f"{partitions:,} partitions on {brokers} brokers need {mappings:,} memory mappings each ({error}):"
+                f" sysctl vm.max_map_count={mappings}; or --most-partitions 10000"
+            )
+    return brokers
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
@@ -177,8 +193,6 @@ _SERIES = (("seconds", "#1b6ca8", "time, s"), ("cpu_s", "#c0392b", "CPU, s"), ("
 
 def plot(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
     """Panels side by side, both axes logarithmic; each is (title, the field on the x axis, points)."""
-    import math
-
     width = _LEFT + len(panels) * (_WIDTH + _GAP)
     height = _TOP + _HEIGHT + 76
     out = [
@@ -238,11 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (title, field, [case for case in cases if case[0] <= options.most_members and case[1] <= options.most_partitions])
         for title, field, cases in series
     ]
-    raise_limits(max(partitions for _, _, cases in within for _, partitions in cases))
+    brokers = raise_limits(max(partitions for _, _, cases in within for _, partitions in cases))
+    print(f"brokers: {brokers}", file=sys.stderr, flush=True)
     panels = []
-    # A broker with 100,000 partitions needs room; small indexes, because it keeps two of each partition in memory.
+    # 100,000 partitions need room; small indexes, because a broker keeps two of each partition in memory.
     properties = {"log.index.size.max.bytes": "4096"}
-    with cluster.broker(properties=properties, heap="4g") as kafka:
+    with cluster.broker(brokers, properties=properties, heap="4g" if brokers == 1 else "2g") as kafka:
         for title, field, cases in within:
             points: list[Point] = []
             known: dict[int, list[str]] = {}

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from consumer_coord.spark import fork_front, fork_server
 from consumer_coord.spark.fork_server import read_at_start
 from consumer_coord.spark.launcher import end_server, start_server
-from tests.support.processes import wait_until
+from tests.support.processes import spawn, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded libraries")
 
@@ -37,17 +38,16 @@ class Server:
         self.process = start_server(self.path)
         wait_until(self.path.exists, DEADLINE_S, "the fork server")
 
-    def start(self, case: str, cwd: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(self, case: str, cwd: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", str(FRONT), str(self.path), "-m", "tests.spark.forked", "of", case]
         ours = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OPENBLAS_NUM_THREADS": "1", "COLOR": "blü"}
-        return subprocess.Popen(
+        return spawn(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
             env={**os.environ, **ours, **(environment or {})},
-            text=True,
         )
 
 
@@ -66,11 +66,12 @@ def root() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-def told(process: subprocess.Popen[str]) -> Any:
+def told(process: subprocess.Popen[bytes]) -> Any:
     """The next thing that the process behind ``process`` says."""
     assert process.stdout is not None
+    assert select.select([process.stdout], [], [], DEADLINE_S)[0], f"nothing was said within {DEADLINE_S} s"
     line = process.stdout.readline()
-    assert line, process.stderr.read() if process.stderr is not None else ""
+    assert line, process.stderr.read().decode() if process.stderr is not None else ""
     return json.loads(line)
 
 
@@ -84,7 +85,7 @@ def is_alive(pid: int) -> bool:
 def test_a_forked_planner_has_streams_environment_directory_and_arguments(server: Server, root: Path) -> None:
     process = server.start("echo", root)
     assert process.stdin is not None
-    process.stdin.write("a line\n")
+    process.stdin.write(b"a line\n")
     process.stdin.flush()
     first = told(process)
     assert first.pop("pid") != process.pid
@@ -93,7 +94,7 @@ def test_a_forked_planner_has_streams_environment_directory_and_arguments(server
     assert told(process) == {"heard": "a line\n"}
     _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 7
-    assert errors == "to standard error\n"
+    assert errors == b"to standard error\n"
 
 
 @pytest.mark.parametrize(("case", "code"), [("done", 0), ("fails", 1), ("killed", -signal.SIGKILL)])
@@ -101,7 +102,7 @@ def test_its_end_is_the_end_that_spark_sees(server: Server, root: Path, case: st
     process = server.start(case, root)
     _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == code
-    assert ("RuntimeError: it fails" in errors) is (case == "fails")
+    assert (b"RuntimeError: it fails" in errors) is (case == "fails")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

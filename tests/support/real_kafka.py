@@ -123,6 +123,11 @@ class RealKafka(KafkaCluster):
         """The process id of a broker that runs."""
         return self._running(broker).pid
 
+    @property
+    def pids(self) -> Sequence[int]:
+        """The process ids of all brokers, which run."""
+        return [self.pid(broker) for broker in self._nodes]
+
     def stop(self, broker: int = 1) -> None:
         """Shut a broker down in good order (SIGTERM: it hands its leaderships over first)."""
         self._end(self._nodes[broker], grace_s=_REQUEST_DEADLINE_S)
