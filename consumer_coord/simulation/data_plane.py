@@ -320,7 +320,10 @@ class SimulatedPlane:
             if partition.topic not in self._known:
                 # Heard of with the handle's first metadata request, or at the next look for unknown topics.
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
-            self._readings[partition] = Reading(partition, at.offset, self._version(), known_at, resume_at=at.offset)
+            reading = Reading(partition, at.offset, self._version(), known_at, resume_at=at.offset)
+            # What tells of a former assignment's offset out of range may end the reading of the new one, too.
+            reading.stopped = self.tells_of(partition) and self._random.random() < 0.5
+            self._readings[partition] = reading
         self._look_soon()
 
     def _unassign(self, partitions: Iterable[TopicPartition]) -> None:
