@@ -81,6 +81,8 @@ class AutoCommit:
         self._running = False
         #: What needs no commit any more: committed, on its way, or where the group's commit was found.
         self._last: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: The last commit of each partition that was sent.
+        self._sent: dict[TopicPartition, Pending[CommitResult]] = {}
 
     def begin(self) -> None:
         """Start, with the first subscription or assignment."""
@@ -111,6 +113,12 @@ class AutoCommit:
         """These are not read any more: another member may commit them."""
         for partition in partitions:
             self._last.pop(partition, None)
+            self._sent.pop(partition, None)
+
+    def under_way(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Pending[CommitResult]]:
+        """The commits of these that are not answered yet."""
+        sent = {partition: self._sent[partition] for partition in partitions if partition in self._sent}
+        return {partition: pending for partition, pending in sent.items() if not pending.done()}
 
     def commit(
         self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit"
@@ -121,6 +129,7 @@ class AutoCommit:
             return None
         self._last.update(wanted)
         pending = self._recreated.commit(wanted, timeout_ms)
+        self._sent.update(dict.fromkeys(wanted, pending))
         last = self._last
         pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
         if self._follow is not None:

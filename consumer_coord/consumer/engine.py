@@ -59,6 +59,14 @@ _GRACE_S = 5.0
 FOREVER_S = 365 * 86_400.0
 
 
+@attrs.frozen
+class _Final:
+    """The last commit of a partition that is about to be revoked, and how long that waits for it (of the home's clock)."""
+
+    pending: Pending[CommitResult]
+    ends: float
+
+
 @attrs.frozen(kw_only=True)
 class EngineSettings:
     """What the engine needs beside the coordinator's settings."""
@@ -110,7 +118,7 @@ class Engine:
         #: True while a close has no time left to wait for commits.
         self._hurry = False
         #: Commits of what is about to be revoked.
-        self._final: dict[TopicPartition, Pending[CommitResult]] = {}
+        self._final: dict[TopicPartition, _Final] = {}
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -277,11 +285,16 @@ class Engine:
                 finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in new}
                 config = self.core.config
                 limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
-                pending = self.auto.commit(finished, limit_ms, what="commit before giving up")
-                if pending is not None:
+                self.auto.commit(finished, limit_ms, what="commit before giving up")
+                # The last one of the interval may be on its way with the same positions, and may take longer than that.
+                under_way, ends = self.auto.under_way(new), self._home.now() + limit_ms / 1000
+                for pending in set(under_way.values()):
                     pending.add_done_callback(lambda _: self.core.application.rouse())
-                    self._final.update(dict.fromkeys(finished, pending))
-            if not self._hurry and not all(pending.done() for pending in self._final.values()):
+                if under_way:
+                    self._home.later(limit_ms / 1000, self.core.application.rouse)
+                self._final.update({partition: _Final(pending, ends) for partition, pending in under_way.items()})
+            moment = self._home.now()
+            if not self._hurry and any(not one.pending.done() and moment < one.ends for one in self._final.values()):
                 return False
         self.commits.tell()
         return True
@@ -301,6 +314,8 @@ class Engine:
         await self._home.wait_idle()
         await self.reader.ready()
         core = self.core
+        # As by a poll: the application is here, and commits and callbacks may take their time.
+        core.application.polls += 1
         core.prepare_to_leave()
         try:
             core.application.attention = False

@@ -35,6 +35,8 @@ class Heart(Protocol):
     @property
     def joining(self) -> bool: ...
     @property
+    def ending(self) -> bool: ...
+    @property
     def polls(self) -> int: ...
 
     def hears_at(self, moment: float) -> None: ...
@@ -118,7 +120,7 @@ class Heartbeat:
             if self._heart.joining:
                 # The group is known to rebalance: nothing is to be heard early.
                 self._early.clear()
-            elif self.poll_expired:
+            elif self.poll_expired and not self._heart.ending:
                 await self._heart.poll_interval_exceeded()
                 continue
             if now() - self._answered_at > self._session_s:

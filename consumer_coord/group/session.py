@@ -108,6 +108,11 @@ class ClassicSession:
         return self._standing.joining
 
     @property
+    def ending(self) -> bool:
+        """True while the member leaves: last commits may wait for the coordinator, and nothing is polled any more."""
+        return self._standing.membership.ending
+
+    @property
     def rebalancing(self) -> bool:
         """True while a join is needed or under way."""
         return self._standing.rebalancing

@@ -167,7 +167,7 @@ class Checkers:
         for stint in reversed(truth.stints):
             if stint.owner.name == client:
                 return stint
-        for stint in self._holders.get(partition, ()):
+        for stint in [*self._holders.get(partition, []), *truth.given_up]:
             if stint.owner.name == client and stint.may_begin and self._begins_anew(stint, truth, offset):
                 truth.stints.append(stint)
                 return stint
@@ -392,6 +392,7 @@ class Checkers:
         stint.sought_at = self._clock()
         stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
         stint.position = offset
+        stint.sought_only = True
         if stint in truth.stints:
             truth.covered = max(truth.covered, offset)
 
@@ -413,12 +414,15 @@ class Checkers:
                 raise Violation(
                     "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
                 )
-        elif truth.handing is not stint and not self._replaced(stint.owner):
+        elif truth.handing is not stint and not self._replaced(stint.owner) and not stint.forgotten:
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
             truth.handing = stint
         if stint.may_begin:
             self._notices(stint, start, present=present)
+        if stint.sought_only and self.sought_anew(stint) and truth.committed_by is stint and truth.committed == start:
+            # What it sought is not in the new log: it began by the policy, and has committed that already.
+            stint.position = start
         if stint.start is None:
             self.starts(stint, start, log_start=log_start)
         elif start != stint.position and partition not in self._deleted:
@@ -461,6 +465,7 @@ class Checkers:
 
     def _processes(self, stint: Stint, count: int) -> None:
         truth = self._truth(stint.partition)
+        stint.sought_only = False
         start, end = stint.position, stint.position + count
         stint.position = end
         self.processed += count
@@ -504,6 +509,9 @@ class Checkers:
         holders = self._holders.get(stint.partition, [])
         if stint in holders:
             holders.remove(stint)
+        truth = self._truth(stint.partition)
+        if stint.may_begin and stint not in truth.stints:
+            truth.given_up.append(stint)
         if len(holders) < 2:
             self._shared.pop(stint.partition, None)
         self._history.note(

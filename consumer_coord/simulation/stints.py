@@ -52,6 +52,8 @@ class Stint:
     committed_before: int = -1
     #: When its application chose a position last.
     sought_at: float = -math.inf
+    #: Nothing was handed out since.
+    sought_only: bool = False
     #: Its application went back to records that it had read.
     went_back: bool = False
     start: int | None = None
@@ -85,6 +87,8 @@ class PartitionTruth:
     #: Processed beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     stints: list[Stint] = attrs.field(factory=list)
+    #: Begun before the topic was made again, and given up before the new one was read: a commit of it may be on its way.
+    given_up: list[Stint] = attrs.field(factory=list)
     #: Where the log began, at one time or another.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
     #: The last owner that began to hand out records, and those before it.

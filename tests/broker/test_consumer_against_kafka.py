@@ -42,6 +42,7 @@ from tests.broker.consumer_differential import (
 from tests.broker.differential import RealBroker
 from tests.broker.ours_to_kafka import write_internal
 from tests.broker.test_against_kafka import codes_of, read_log
+from tests.support.admin import set_consumer_timeouts
 from tests.support.real_kafka import RealKafka
 
 pytestmark = pytest.mark.kafka
@@ -167,11 +168,13 @@ def test_a_planted_bug_of_our_coordinator_is_found(
 
 def test_groups_that_kafka_wrote_are_read_back_right(modern_kafka: RealKafka) -> None:
     """Every record comes out the same when it is written again, and the groups are what Kafka says they are."""
+    names = {seed: f"stored-{seed}-{uuid.uuid4().hex[:8]}" for seed in range(70, 80)}
+    for name in names.values():
+        # So long that groups have members when they are read, however busy the machine is.
+        set_consumer_timeouts(modern_kafka.admin, name, session_ms=60_000, heartbeat_ms=500)
 
     async def scenario(broker: RealBroker) -> None:
-        recordings = await asyncio.gather(
-            *(record(broker, seed, f"stored-{seed}-{uuid.uuid4().hex[:8]}", 25, 1) for seed in range(70, 80))
-        )
+        recordings = await asyncio.gather(*(record(broker, seed, name, 25, 1) for seed, name in names.items()))
         types: Counter[int] = Counter()
         compared = 0
         for recording in recordings:
