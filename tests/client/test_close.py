@@ -142,6 +142,23 @@ async def test_a_commit_that_cannot_finish_does_not_hold_close_up_beyond_its_tim
     await one.cluster.close()
 
 
+@pytest.mark.behaviour(95)
+@in_virtual_time
+async def test_a_close_that_waits_for_a_commit_is_not_taken_for_an_application_that_does_not_poll() -> None:
+    brokers = FakeBrokers()
+    one = new_member(brokers, max_poll_interval_ms=1_000)
+    await one.join()
+    await one.stop()
+    brokers.always(OffsetCommitRequest, codes.COORDINATOR_LOAD_IN_PROGRESS)
+    commit = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=60_000)
+    closing = asyncio.ensure_future(one.coordinator.close(10_000))
+    await pause(3_000)
+    brokers.always(OffsetCommitRequest, None)
+    await closing
+    assert [*(await commit).values()] == [None]
+    await one.cluster.close()
+
+
 @pytest.mark.behaviour(96)
 @pytest.mark.parametrize(("reply", "sent"), [(SILENCE, 1), (DROP, 2)])
 @in_virtual_time

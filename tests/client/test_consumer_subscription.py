@@ -223,6 +223,31 @@ def test_without_automatic_commits_nothing_is_committed(kafka: EmbeddedKafka) ->
 
 
 @pytest.mark.behaviour(86)
+def test_a_commit_of_the_interval_that_is_under_way_is_answered_before_on_revoke(kafka: EmbeddedKafka) -> None:
+    produce(kafka, "orders", {0: range(10)})
+    asked, leaving = threading.Event(), threading.Event()
+    looks: list[bool] = []
+
+    def answers() -> bool:
+        """Asked every 10 ms: after a while of waiting for it."""
+        asked.set()
+        if leaving.is_set():
+            looks.append(True)
+        return len(looks) > 5
+
+    kafka.add_fault("OffsetCommit", Fault(until=answers))
+    with consumer(kafka, auto_commit_interval_ms=50) as one:
+        found: list[bool] = []
+        one.subscribe(["orders"], on_revoke=lambda *_: found.append(len(looks) > 5))
+        take(one, 10)
+        poll_until(one, asked.is_set)
+        leaving.set()
+        one.unsubscribe()
+        assert found == [True]
+    assert _committed(kafka, 0) == [10]
+
+
+@pytest.mark.behaviour(86)
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_what_is_finished_is_committed_before_it_is_given_up(kafka: EmbeddedKafka, strategy: str) -> None:
     produce(kafka, "orders", {0: range(10), 1: range(20)})
