@@ -142,7 +142,7 @@ def brokers_s(kafka: RealKafka) -> float:
 def raise_limits(partitions: int) -> int:
     """Let each broker that is started from here map and open as much as it may; returns how many brokers it takes.
 
-    Ends the program where the kernel refuses the memory mappings.
+    Ends the program where a broker may open too few files for any partition, or the kernel refuses the memory mappings.
     """
     files = _FILES_A_PARTITION * partitions + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -152,6 +152,8 @@ def raise_limits(partitions: int) -> int:
         except (OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             files = hard
+    if files <= _OTHER_FILES:
+        sys.exit(f"a broker may open {files:,} files, and needs {_OTHER_FILES:,} beside those of partitions: ulimit -n 20000")
     brokers = math.ceil(partitions * _FILES_A_PARTITION / (files - _OTHER_FILES))
     mappings = _MAPPINGS_A_PARTITION * math.ceil(partitions / brokers) * 3 // 2 + 65_530
     if int(_MAX_MAP_COUNT.read_text()) < mappings:
