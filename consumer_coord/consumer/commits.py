@@ -117,8 +117,11 @@ class AutoCommit:
 
     def under_way(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Pending[CommitResult]]:
         """The commits of these that are not answered yet."""
-        sent = {partition: self._sent[partition] for partition in partitions if partition in self._sent}
-        return {partition: pending for partition, pending in sent.items() if not pending.done()}
+        return {
+            partition: pending
+            for partition in partitions
+            if (pending := self._sent.get(partition)) is not None and not pending.done()
+        }
 
     def commit(
         self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit"
