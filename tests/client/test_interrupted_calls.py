@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -22,6 +23,18 @@ INTERRUPTS = 60
 
 class Interrupt(BaseException):
     """What a signal handler raises, as KeyboardInterrupt is raised."""
+
+
+@pytest.fixture(autouse=True)
+def _interrupted_destructors_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt inside a destructor Python can only tell of; all else that it tells of still fails the test."""
+    tell = sys.unraisablehook
+
+    def tell_of_others(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not Interrupt:
+            tell(unraisable)
+
+    monkeypatch.setattr(sys, "unraisablehook", tell_of_others)
 
 
 @pytest.fixture
