@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,25 +15,15 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, KeepingConsumer, held, poll_until, produce, row, take
 from tests.client.support.embedded import consumer as keeping_consumer
+from tests.client.support.interrupts import Interrupt, keep_quiet_in_destructors
 
 COUNT = 3_000
 INTERRUPTS = 60
 
 
-class Interrupt(BaseException):
-    """What a signal handler raises, as KeyboardInterrupt is raised."""
-
-
 @pytest.fixture(autouse=True)
-def _interrupted_destructors_are_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt inside a destructor Python can only tell of; all else that it tells of still fails the test."""
-    tell = sys.unraisablehook
-
-    def tell_of_others(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not Interrupt:
-            tell(unraisable)
-
-    monkeypatch.setattr(sys, "unraisablehook", tell_of_others)
+def _quiet_destructors(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_quiet_in_destructors(monkeypatch)
 
 
 @pytest.fixture

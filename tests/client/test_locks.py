@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -15,12 +14,9 @@ import pytest
 
 from consumer_coord.threads.locks import Bell, Lock
 from consumer_coord.threads.outcome import start_on
+from tests.client.support.interrupts import Interrupt, keep_quiet_in_destructors
 
 INTERRUPTS = 40
-
-
-class Interrupt(BaseException):
-    """What the handler raises."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +24,8 @@ def _interrupting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise Interrupt
 
-    tell = sys.unraisablehook
-
-    def tell_of_others(unraisable: sys.UnraisableHookArgs) -> None:
-        # In a destructor, that of an entry in asyncio's set of all tasks for one, Python can only tell of it.
-        if unraisable.exc_type is not Interrupt:
-            tell(unraisable)
-
-    monkeypatch.setattr(sys, "unraisablehook", tell_of_others)
+    # One such destructor: that of an entry in asyncio's set of all tasks.
+    keep_quiet_in_destructors(monkeypatch)
     before = signal.signal(signal.SIGVTALRM, interrupt)
     yield
     _interrupt_no_more()

@@ -42,11 +42,16 @@ class LeaseProcess:
         """Of how many partitions, at its last sample."""
         return len(self.samples[-1][1]) if self.samples else 0
 
-    def freeze_for(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT."""
-        os.kill(self._process.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.kill(self._process.pid, signal.SIGCONT)
+    def freeze(self) -> None:
+        """It has stopped itself, between what it holds and its lease."""
+        self._process.send_signal(signal.SIGUSR1)
+        until(lambda: os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG))
+
+    def thaw(self) -> None:
+        """SIGCONT, and until it said something."""
+        before = len(self.samples)
+        self._process.send_signal(signal.SIGCONT)
+        until(lambda: len(self.samples) > before)
 
     def end(self) -> Samples:
         """SIGKILL; returns what it said."""

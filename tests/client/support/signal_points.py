@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import consumer_coord
+from tests.client.support.interrupts import Interrupt
 
 _PACKAGE = str(Path(consumer_coord.__file__).parent)
 #: Not behind BEFORE_WITH: ``with lock`` begins without such a point.
@@ -27,10 +28,6 @@ def _is_point(instruction: str) -> bool:
 
 
 _points: dict[Any, frozenset[int]] = {}
-
-
-class Interrupt(BaseException):
-    """What the handler raises."""
 
 
 def _points_of(code: Any) -> frozenset[int]:
