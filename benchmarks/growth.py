@@ -257,8 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     brokers = raise_limits(max(partitions for _, _, cases in within for _, partitions in cases))
     print(f"brokers: {brokers}", file=sys.stderr, flush=True)
     panels = []
-    # 100,000 partitions need room; small indexes, because a broker keeps two of each partition in memory.
-    properties = {"log.index.size.max.bytes": "4096"}
+    # 100,000 partitions need room: small indexes, because a broker keeps two of each partition in memory, and a larger record
+    # for the group in __consumer_offsets, which may be of 1 MiB as brokers are set.
+    properties = {"log.index.size.max.bytes": "4096", "message.max.bytes": str(4 << 20)}
     with cluster.broker(brokers, properties=properties, heap="4g" if brokers == 1 else "2g") as kafka:
         for title, field, cases in within:
             points: list[Point] = []
