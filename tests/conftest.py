@@ -144,13 +144,6 @@ def kafka(kafka_libs: Path, shared: Shared) -> KafkaCluster:
     return KafkaCluster.at(shared.use("kafka", lambda: RealKafka(kafka_libs, outlives_test=True).start()))
 
 
-@pytest.fixture(scope="session")
-def kafka3(kafka_libs: Path) -> Iterator[RealKafka]:
-    """Three real brokers, shared by the tests of one worker: a test that ends or pauses one restarts or resumes it."""
-    with RealKafka(kafka_libs, brokers=3, outlives_test=True) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def topic(kafka: KafkaCluster) -> NewTopicFactory:
     """``topic(partitions=1, prefix="topic", config=None)`` makes a topic on ``kafka`` and returns its unique name."""

@@ -11,7 +11,7 @@ import pytest
 from tests.support.secured import SecuredKafka
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def secured(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
     """A broker with TLS and SASL listeners, and ACLs."""
     made = SecuredKafka(kafka_libs, tmp_path_factory.mktemp("secured"))

@@ -32,7 +32,10 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     ),
     "kafka_3_9": ("tests/kafka/test_older_brokers.py",),
     "kafka_2_4": ("tests/kafka/test_older_brokers.py",),
-    "kafka3": ("tests/kafka/test_three_brokers.py", "tests/kafka/test_torture_soak.py"),
+    "kafka3": (
+        "tests/kafka/three_brokers/test_restarts_and_kills.py",
+        "tests/kafka/three_brokers/test_torture_soak.py",
+    ),
     "java_assignors": ("tests/assignors/test_range_and_round_robin.py", "tests/assignors/test_sticky_against_java.py"),
     "oracle": (
         "tests/broker/test_coordinator_oracle.py",
