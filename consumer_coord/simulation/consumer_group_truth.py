@@ -80,6 +80,10 @@ class ConsumerGroupTruth:
             for other, instance in self._instances.items()
         )
 
+    def instance_of(self, member_id: str) -> str | None:
+        """The instance id that a member came with, also after it left."""
+        return self._instances.get(member_id)
+
     def counts(self, member_id: str, epoch: int) -> bool:
         """True when the group counts this member, with an epoch that it may know."""
         return epoch > 0 and epoch in self.members.get(member_id, ())

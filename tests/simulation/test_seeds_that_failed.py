@@ -107,6 +107,8 @@ WHAT_IT_WAS = {
     380000026: "an application closed, 4 s after its last poll, and the member took it for one that does not poll",
     380000286: "a topic was made again and the partition given up; a commit of where it begins arrived then",
     381000002: "a member that a conversion had forgotten began to read; the checkers took its owner for the former one",
+    480000010: "a classic process took over a static member's instance id and ended the group of the consumer protocol with it;"
+    " the checkers did not know that this replaces the member",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
