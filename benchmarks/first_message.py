@@ -31,6 +31,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from benchmarks import cluster
 from benchmarks.table import markdown, median, number
+from tests.support.processes import wait_until
 from tests.support.real_kafka import Listener, RealKafka
 from tests.support.secured import Authority
 
@@ -160,14 +161,6 @@ class _Reading:
         self._thread.join()
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + _DEADLINE_S
-    while not condition():
-        if time.monotonic() > ends:
-            raise TimeoutError("it did not come to that")
-        time.sleep(0.01)
-
-
 def _moves(client: str, place: Place, *, joins: bool) -> float:
     producer = Producer({"bootstrap.servers": place.bootstrap_servers, "linger.ms": 0})
     ended = threading.Event()
@@ -183,11 +176,11 @@ def _moves(client: str, place: Place, *, joins: bool) -> float:
     writing.start()
     group = f"moves-{time.time_ns()}"
     one = _Reading(client, place, group)
-    _wait(lambda: len(one.first) == PARTITIONS)
+    wait_until(lambda: len(one.first) == PARTITIONS, _DEADLINE_S, "a record of each partition", interval_s=0.01)
     two: _Reading | None = None
     try:
         two = _Reading(client, place, group)
-        _wait(lambda: two is not None and len(two.first) == PARTITIONS // 2)
+        wait_until(lambda: two is not None and len(two.first) == PARTITIONS // 2, _DEADLINE_S, "half for each", interval_s=0.01)
         moved = set(two.first)
         if joins:
             return max(two.first[partition] - one.last[partition] for partition in moved)
@@ -195,7 +188,7 @@ def _moves(client: str, place: Place, *, joins: bool) -> float:
         last = one.last
         gone = [partition for partition in range(PARTITIONS) if partition not in moved]
         one.end()
-        _wait(lambda: two is not None and len(two.first) == PARTITIONS)
+        wait_until(lambda: two is not None and len(two.first) == PARTITIONS, _DEADLINE_S, "all for one", interval_s=0.01)
         return max(two.first[partition] - last[partition] for partition in gone)
     finally:
         one.end()

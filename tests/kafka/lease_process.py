@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
+from tests.support.processes import wait_until
+
+#: For whatever these processes are to come to.
+DEADLINE_S = 40.0
 #: Two samples of one member that are no further apart stand for the time between them.
 _NEAR_S = 0.1
 
@@ -45,13 +47,16 @@ class LeaseProcess:
     def freeze(self) -> None:
         """It has stopped itself, between what it holds and its lease."""
         self._process.send_signal(signal.SIGUSR1)
-        until(lambda: os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG))
+        wait_until(self._is_stopped, DEADLINE_S, "the stop of a member")
+
+    def _is_stopped(self) -> bool:
+        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG) is not None
 
     def thaw(self) -> None:
         """SIGCONT, and until it said something."""
         before = len(self.samples)
         self._process.send_signal(signal.SIGCONT)
-        until(lambda: len(self.samples) > before)
+        wait_until(lambda: len(self.samples) > before, DEADLINE_S, "a sample of a member that goes on")
 
     def end(self) -> Samples:
         """SIGKILL; returns what it said."""
@@ -70,11 +75,3 @@ def shared(one: Samples, other: Samples) -> int:
         if 0 < after < len(other) and moments[after] - moments[after - 1] <= _NEAR_S:
             count += bool(held & other[after - 1][1] & other[after][1])
     return count
-
-
-def until(condition: Callable[[], object], within_s: float = 40) -> None:
-    """Wait for something."""
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.02)

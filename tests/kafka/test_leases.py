@@ -14,8 +14,9 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.kafka.lease_process import LeaseProcess, shared, until
+from tests.kafka.lease_process import DEADLINE_S, LeaseProcess, shared
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -45,7 +46,7 @@ def _settings(kafka: KafkaCluster, topic: str, group: str, **more: Any) -> dict[
 def _pair(first: dict[str, Any], second: dict[str, Any]) -> Iterator[tuple[LeaseProcess, LeaseProcess]]:
     one, two = LeaseProcess(**first), LeaseProcess(**second)
     try:
-        until(lambda: one.may_hand_out == two.may_hand_out == 2)
+        wait_until(lambda: one.may_hand_out == two.may_hand_out == 2, DEADLINE_S, "two partitions for each")
         yield one, two
     finally:
         one.end()
@@ -65,9 +66,9 @@ def test_a_frozen_member_wakes_up_and_hands_out_nothing_old(
             one.freeze()
             time.sleep(sessions * _SESSION_S)
             if sessions > 1:
-                until(lambda: two.may_hand_out == 4)
+                wait_until(lambda: two.may_hand_out == 4, DEADLINE_S, "all partitions for the other member")
             one.thaw()
-            until(lambda: one.may_hand_out == two.may_hand_out == 2)
+            wait_until(lambda: one.may_hand_out == two.may_hand_out == 2, DEADLINE_S, "two partitions for each")
             if not lease and shared(one.samples, two.samples):
                 break
         both = shared(one.end(), two.end())
@@ -156,13 +157,13 @@ def test_connections_that_die_without_a_sign_cost_neither_a_shared_partition_nor
             try:
                 assert proxy.swallow() > 0
                 started = time.monotonic()
-                until(functools.partial(_more_accepted, proxy, accepted))
+                wait_until(functools.partial(_more_accepted, proxy, accepted), DEADLINE_S, "a new connection")
                 if newcomer is not None:
-                    until(functools.partial(_may_hand_out, newcomer))
+                    wait_until(functools.partial(_may_hand_out, newcomer), DEADLINE_S, "a share for the newcomer")
             finally:
                 samples = newcomer.end() if newcomer is not None else []
             assert shared(samples, one.samples) == shared(samples, two.samples) == 0
-            until(lambda: one.may_hand_out == two.may_hand_out == 2)
+            wait_until(lambda: one.may_hand_out == two.may_hand_out == 2, DEADLINE_S, "two partitions for each")
             # Its session and that of the newcomer that was killed, not the rebalance timeout.
             assert time.monotonic() - started < settings["max.poll.interval.ms"] / 1000
         assert shared(one.end(), two.end()) == 0

@@ -284,10 +284,9 @@ def roll(kafka: RealKafka, brokers: int) -> Callable[[Group, float, int], Mappin
     def rolling_restart(group: Group, seconds: float, seed: int) -> Mapping[str, int]:
         ends, restarted = time.monotonic() + seconds, 0
         while time.monotonic() < ends or restarted < brokers:
+            kafka.await_in_sync()
             kafka.restart(restarted % brokers + 1)
             restarted += 1
-            # Until the replicas are in sync again the next one would take partitions away.
-            time.sleep(1.0)
         return {"broker restarted": restarted}
 
     return rolling_restart

@@ -99,6 +99,15 @@ class KafkaCluster:
         """The last lines of a broker's log."""
         return self._nodes[broker].log_tail(lines)
 
+    def await_in_sync(self) -> None:
+        """Wait until every replica of every partition is in sync: a broker that goes before that takes partitions away."""
+
+        def in_sync() -> bool:
+            topics = self.admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics.values()
+            return all(set(one.isrs) == set(one.replicas) for topic in topics for one in topic.partitions.values())
+
+        wait_until(in_sync, _REQUEST_DEADLINE_S, "replicas in sync")
+
     # -- topics ----------------------------------------------------------------------------------------------------
 
     def new_topic(

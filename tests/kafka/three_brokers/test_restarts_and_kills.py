@@ -7,7 +7,7 @@ import itertools
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka.lease_process import LeaseProcess, shared, until
+from tests.kafka.lease_process import LeaseProcess, shared
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group
 from tests.support.members import Member, Members, await_shared
@@ -65,15 +65,15 @@ def test_a_rolling_restart_of_all_brokers_suspends_no_lease_and_moves_no_partiti
         "bootstrap.servers": kafka3.bootstrap_servers,
         "group.id": group,
         "topic": name,
-        # A busy machine starts a broker in tens of seconds.
-        "session.timeout.ms": 120_000,
+        "session.timeout.ms": 30_000,
         "heartbeat.interval.ms": 1_000,
     }
     processes = [LeaseProcess(**settings) for _ in range(3)]
     try:
-        until(lambda: all(process.may_hand_out == 2 for process in processes), 60)
+        wait_until(lambda: all(process.may_hand_out == 2 for process in processes), 60, "two partitions for each")
         begins = [len(process.samples) for process in processes]
         for broker in (1, 2, 3):
+            kafka3.await_in_sync()
             kafka3.stop(broker)
             kafka3.restart(broker)
             # A new admin client: an older one may wait for the coordinator that was.
