@@ -15,7 +15,6 @@ import pytest
 from tests.support.scheduling import misplaced
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 600
 
 #: Pure modules and the wire: below them there are only `assignors` and each other.
 PURE = (
@@ -205,11 +204,30 @@ def test_clock_randomness_and_connections_are_handed_to_core_and_broker() -> Non
             assert not calls, f"{name} calls {calls}"
 
 
-def test_no_file_is_longer_than_a_reader_bears() -> None:
-    code = [file for file in tracked_files() if file.suffix in {".py", ".java"}]
-    lengths = {file: len(file.read_text().splitlines()) for file in code}
-    too_long = {str(file.relative_to(ROOT)): lines for file, lines in lengths.items() if lines > MOST_LINES}
-    assert not too_long
+def core_classes(packages: Sequence[str]) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the module and the definition of every class at the top of a module of these packages."""
+    for package in packages:
+        for module, file in modules_below(package):
+            for node in parsed(file).body:
+                if isinstance(node, ast.ClassDef):
+                    yield module, node
+
+
+def test_the_steps_of_kafka_are_public() -> None:
+    steps = {"ensure_coordinator_ready", "join_group_if_needed", "on_join_prepare", "perform_assignment", "on_join_complete"}
+    facade = next(cls for _, cls in core_classes(["consumer_coord/group"]) if cls.name == "ConsumerCoordinator")
+    assert steps <= {node.name for node in facade.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+def test_a_class_name_of_the_client_means_one_thing() -> None:
+    """In the core and in the application's half; private classes of one file aside."""
+    places: dict[str, list[str]] = {}
+    for module, cls in core_classes(["consumer_coord/group", "consumer_coord/net", "consumer_coord/consumer"]):
+        if not cls.name.startswith("_"):
+            places.setdefault(cls.name, []).append(module)
+    # Both are of the broker, and the client had them once.
+    assert not places.keys() & {"GroupMember", "ConsumerGroupMember"}
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
 def test_every_directory_of_tests_is_a_package() -> None:
