@@ -94,9 +94,7 @@ def _assign_by_rack(
             plans[member].update(dict.fromkeys(topics, tuple(sorted(partitions))))
 
 
-def _match_co_partitioned(
-    state: _RangeState, racks: _MemberRacks, takers: Sequence[int], topics: Sequence[str]
-) -> None:
+def _match_co_partitioned(state: _RangeState, racks: _MemberRacks, takers: Sequence[int], topics: Sequence[str]) -> None:
     remaining = list(takers)
     for partition in range(state.count):
         for place, member in enumerate(remaining):

@@ -120,9 +120,7 @@ def members(*, max_members: int = 7, racks: bool = True) -> st.SearchStrategy[di
     return st.builds(_members, subscriptions, st.dictionaries(ids, own, max_size=max_members))
 
 
-def _members(
-    usual: Sequence[str], own: Mapping[str, tuple[Sequence[str] | None, bool, str | None]]
-) -> dict[str, Member]:
+def _members(usual: Sequence[str], own: Mapping[str, tuple[Sequence[str] | None, bool, str | None]]) -> dict[str, Member]:
     return {
         member_id: Member(
             tuple(usual if topics is None else topics),

@@ -44,9 +44,7 @@ def verify(
         raise InvalidPlanError(found)
 
 
-def violations(
-    cluster: Cluster, members: Mapping[str, Member], plan: Plan, protocol: RebalanceProtocol
-) -> Iterator[str]:
+def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, protocol: RebalanceProtocol) -> Iterator[str]:
     """Everything that is wrong with a plan, one sentence each; see :func:`verify`."""
     given_plan: object = plan  # custom assignors need not have been seen by a type checker
     if not isinstance(given_plan, Mapping):
@@ -156,8 +154,7 @@ def _unsafe(
             owner = owners.get(partition)
             if owner is not None and owner != member_id:
                 yield (
-                    f"member {member_id!r} is given partition {partition} of topic {topic!r}, "
-                    f"which {owner!r} has not revoked"
+                    f"member {member_id!r} is given partition {partition} of topic {topic!r}, which {owner!r} has not revoked"
                 )
 
 

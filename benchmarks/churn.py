@@ -84,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 name = f"churn-{next(_groups)}"
                 group = Group(kafka, topic, name, client=case.client, assignor=case.assignor, protocol=case.protocol)
                 try:
-                    found = churn(
-                        kafka, topic, PARTITIONS, group, seconds=options.seconds, seed=seed, disturb=options.disturb
-                    )
+                    found = churn(kafka, topic, PARTITIONS, group, seconds=options.seconds, seed=seed, disturb=options.disturb)
                 finally:
                     group.close()
                 print(case.name, attrs.asdict(found), file=sys.stderr, flush=True)

@@ -107,9 +107,7 @@ def _committed(client: str, place: Place) -> float:
         message = consumer.poll(0.1)
         if message is not None and message.error() is None and message.partition() not in seen:
             seen.add(message.partition())
-            here = TopicPartition(
-                message.topic(), message.partition(), message.offset(), leader_epoch=message.leader_epoch()
-            )
+            here = TopicPartition(message.topic(), message.partition(), message.offset(), leader_epoch=message.leader_epoch())
             consumer.commit(offsets=[here], asynchronous=False)
     consumer.close()
     return _starts(client, place, group)
@@ -221,11 +219,14 @@ def _broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
     }
     listeners = [Listener("TLS", "SSL")]
     with RealKafka(cluster.libs(), listeners=listeners, properties=properties, jvm_arguments=("-Xmx1g",)) as kafka:
-        yield kafka, {
-            "bootstrap.servers": kafka.bootstrap("TLS"),
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(authority.ca),
-        }
+        yield (
+            kafka,
+            {
+                "bootstrap.servers": kafka.bootstrap("TLS"),
+                "security.protocol": "SSL",
+                "ssl.ca.location": str(authority.ca),
+            },
+        )
 
 
 def _fill(kafka: RealKafka, count: int) -> list[str]:

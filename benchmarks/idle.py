@@ -81,9 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 found = measure(variant, kafka, topic, options.members, options.seconds)
                 results[variant.name].append(found)
                 print(variant.name, json.dumps(found), file=sys.stderr, flush=True)
-    rows = [
-        [name, *(number(median([one[key] for one in found])) for key in found[0])] for name, found in results.items()
-    ]
+    rows = [[name, *(number(median([one[key] for one in found])) for key in found[0])] for name, found in results.items()]
     print(f"\n{options.members} idle members in one process, {options.seconds:g} s, medians of {options.rounds}:\n")
     print(markdown(HEAD, rows), flush=True)
 

@@ -99,9 +99,7 @@ def measure(
             one.kill()
 
 
-def compare(
-    variants: Sequence[Variant], members: int, rounds: int, *, across: bool, death: bool
-) -> dict[str, list[Run]]:
+def compare(variants: Sequence[Variant], members: int, rounds: int, *, across: bool, death: bool) -> dict[str, list[Run]]:
     """All clients, taking turns."""
     results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
     with cluster.broker(properties=NEW_PROTOCOL) as kafka:

@@ -81,9 +81,7 @@ class Inside(LineProcess):
         self._known: dict[str, MemberInside] = {}
         self.failures: list[str] = []
         setup = {"client": "ours", "config": config, "topics": [topic], "batch": 200, "members": [], "does": "commit"}
-        super().__init__(
-            [sys.executable, "-m", "tests.support.driver", json.dumps({**setup, "lasts": True})], name="inside"
-        )
+        super().__init__([sys.executable, "-m", "tests.support.driver", json.dumps({**setup, "lasts": True})], name="inside")
 
     def start_member(self) -> MemberInside:
         """One more member."""
@@ -122,9 +120,7 @@ class Inside(LineProcess):
 class Soak:
     """One run."""
 
-    def __init__(
-        self, kafka: RealKafka, brokers: int, group: str, topic: str, seed: int, *, protocol: str = "classic"
-    ) -> None:
+    def __init__(self, kafka: RealKafka, brokers: int, group: str, topic: str, seed: int, *, protocol: str = "classic") -> None:
         self._kafka, self._brokers = kafka, brokers
         self._chance = random.Random(seed)
         self._topic = topic

@@ -1,6 +1,6 @@
 """A consumer in a group: what confluent_kafka.Consumer does, with one import changed.
 
-    python -m examples.plain_consumer localhost:9092 orders billing
+python -m examples.plain_consumer localhost:9092 orders billing
 """
 
 from __future__ import annotations

@@ -261,6 +261,4 @@ def test_a_release_needs_a_version_a_day_and_addresses() -> None:
     placeholder = {**project, "urls": {**addresses, "Issues": "https://project.example/issues"}}
     assert list(missing(placeholder, "1.2.0", changelog)) == ["pyproject.toml: project.example leads nowhere (Issues)"]
     addresses.pop("Issues")
-    assert list(missing(project, "1.2.0", changelog)) == [
-        "pyproject.toml has no https address for Issues in [project.urls]"
-    ]
+    assert list(missing(project, "1.2.0", changelog)) == ["pyproject.toml has no https address for Issues in [project.urls]"]

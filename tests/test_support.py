@@ -117,9 +117,7 @@ def helpless_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("helpless_java")
-def test_without_an_archive_of_classes_jvms_start_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_archive_of_classes_jvms_start_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     libs = tmp_path / "kafka" / "libs"
     libs.mkdir(parents=True)
     ensure_class_archive(libs)

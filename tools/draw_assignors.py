@@ -138,9 +138,7 @@ def _panel(panel: Panel, cluster: Cluster, left: float) -> list[str]:
     return lines
 
 
-def _cell(
-    cluster: Cluster, topic: str, partition: int, at: float, top: float, moved: bool, waiting: bool
-) -> list[str]:
+def _cell(cluster: Cluster, topic: str, partition: int, at: float, top: float, moved: bool, waiting: bool) -> list[str]:
     width = _width(cluster, topic, partition)
     stroke = "#222" if moved else "#888"
     style = f'stroke="{stroke}" stroke-width="{2.5 if moved else 1}"'

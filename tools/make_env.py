@@ -66,9 +66,7 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
         ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
     ):
         with log.open("w") as output:
-            ran = subprocess.run(
-                [*pip, *arguments], stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock], check=False
-            )
+            ran = subprocess.run([*pip, *arguments], stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock], check=False)
         if ran.returncode != 0:
             lines = log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]

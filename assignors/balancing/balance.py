@@ -135,9 +135,7 @@ class Balance:
                     return heavy, light, *found
         return None
 
-    def _exchange(
-        self, heavy: int, light: int, gap: float, least: float, left: int | None
-    ) -> tuple[Item, Item | None] | None:
+    def _exchange(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> tuple[Item, Item | None] | None:
         """The move or else the swap that brings two members closest to each other."""
 
         def may_go(source: int, target: int, moves: int) -> Callable[[Item], bool]:

@@ -83,9 +83,7 @@ def resolve(cluster: Cluster, subscriptions: Subscriptions, claims: Sequence[Mem
     bound: dict[str, set[int]] = {}
     for topic in odd_topics:
         disputed = [
-            _Claim(claims[position][1], position, owned[topic], True)
-            for position, owned in enumerate(kept)
-            if topic in owned
+            _Claim(claims[position][1], position, owned[topic], True) for position, owned in enumerate(kept) if topic in owned
         ]
         _resolve_topic(topic, cluster.partitions[topic], disputed + foreign.get(topic, []), kept, free, bound)
     return Claims(kept, free, bound)

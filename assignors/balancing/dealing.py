@@ -16,9 +16,7 @@ MOST_ENTRIES = 40_000
 Gains = MutableMapping[str, Sequence[int]]
 
 
-def deal(
-    partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, int]], gains: Sequence[Gains]
-) -> None:
+def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, int]], gains: Sequence[Gains]) -> None:
     """Deal ``partitions`` (topic -> numbers) to members.
 
     ``wanted``: (member, how many) pairs that sum up to the number of partitions.  What member m is given is added to

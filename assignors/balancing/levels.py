@@ -89,9 +89,7 @@ class Flow:
             if rest % step:
                 self._raise(lot, rising, height, height + rest % step, standing, 1)
 
-    def _raise(
-        self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None
-    ) -> int:
+    def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
         """Give each class in a set as many partitions as lead from one height to another; returns the set.
 
         ``first``: so many of them, those with the smallest numbers, instead of all.
@@ -308,9 +306,7 @@ class Flow:
     def _hand_on(self, source: int, path: Sequence[tuple[int, int]], height: int) -> None:
         """Send as many partitions along a path as it takes."""
         sink = path[-1][1]
-        number = min(
-            self.loads[source] - self.sizes[source] * height, self.sizes[sink] * height - self.loads[sink]
-        )
+        number = min(self.loads[source] - self.sizes[source] * height, self.sizes[sink] * height - self.loads[sink])
         giver = source
         for lot, taker in path:
             number = min(number, self.given[lot][giver])
@@ -328,4 +324,3 @@ class Flow:
             giver = taker
         self.loads[source] -= number
         self.loads[sink] += number
-

@@ -37,9 +37,7 @@ class Lots:
         """One lot per topic."""
         topics = subscriptions.topics
         number_of = {topic: number for number, topic in enumerate(topics)}
-        owned = [
-            {number_of[topic]: partitions for topic, partitions in kept.items()} if kept else {} for kept in claims.kept
-        ]
+        owned = [{number_of[topic]: partitions for topic, partitions in kept.items()} if kept else {} for kept in claims.kept]
         supply = [cluster.partitions[topic] for topic in topics]
         return cls(topics, supply, owned, [claims.free.get(topic, ()) for topic in topics], None)
 
@@ -67,17 +65,14 @@ class Lots:
         in_rack = {rack: bit_set([m for m, own in enumerate(rack_of) if own == rack], size) for rack in in_use}
         near_members = [without | sum([in_rack[rack] for rack in racks]) for _, racks in number_of]
         near_lots = {
-            rack: bit_set([number for (_, racks), number in number_of.items() if rack in racks], len(supply))
-            for rack in in_use
+            rack: bit_set([number for (_, racks), number in number_of.items() if rack in racks], len(supply)) for rack in in_use
         }
         nearness = Nearness(near_members, [near_lots.get(rack, -1) for rack in rack_of])
         topics = [topic for topic, _ in number_of]
         return cls(topics, supply, owned, [free.get(number, ()) for number in range(len(supply))], nearness)
 
 
-def racks_of_members(
-    cluster: Cluster, subscriptions: Subscriptions, members: Mapping[str, Member]
-) -> Sequence[str] | None:
+def racks_of_members(cluster: Cluster, subscriptions: Subscriptions, members: Mapping[str, Member]) -> Sequence[str] | None:
     """For each member its rack, or None where racks do not matter (Kafka's ``useRackAwareAssignment``).
 
     They matter when a member is in a rack that has replicas, and some partition has none in some rack.

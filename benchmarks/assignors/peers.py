@@ -84,9 +84,7 @@ class Peer(ABC):
         return
 
 
-def _after_change(
-    assignor: str, case: Case, members: Mapping[str, Member], plan: Plan, generation: int
-) -> dict[str, Member]:
+def _after_change(assignor: str, case: Case, members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
     """The group as a leader decodes it: tuples, and strings of each member's own; in the eager protocol, user data."""
     group = {
         member_id: attrs.evolve(

@@ -29,9 +29,7 @@ async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Dead
     if code == codes.NONE:
         return coordinator
     if codes.is_retriable(code):
-        raise CoordinatorNotAvailableError(
-            f"group {group_id!r} has no coordinator now ({codes.error_name(code)})", code=code
-        )
+        raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator now ({codes.error_name(code)})", code=code)
     raise refused(code, group_id, "FindCoordinator")
 
 

@@ -357,12 +357,14 @@ def _print_reset(
             }
             for group, offsets in plans.items()
         ]
-        print_json({
-            "executed": arguments.execute,
-            "groups": rows,
-            "warnings": list(notes),
-            "errors": _failures_as_json(failures),
-        })
+        print_json(
+            {
+                "executed": arguments.execute,
+                "groups": rows,
+                "warnings": list(notes),
+                "errors": _failures_as_json(failures),
+            }
+        )
         return
     for note in notes:
         warn(f"\nWarning: {note}")

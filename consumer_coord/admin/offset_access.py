@@ -40,9 +40,7 @@ class Committed:
     metadata: str
 
 
-async def committed_offsets(
-    cluster: ClusterClient, group_id: str, deadline: Deadline
-) -> Mapping[TopicPartition, Committed]:
+async def committed_offsets(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Mapping[TopicPartition, Committed]:
     """Everything that the group has committed, by partition; empty for a group that does not exist."""
 
     def read(answer: Any, _: Broker) -> dict[TopicPartition, Committed]:
@@ -174,9 +172,7 @@ async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartitio
     if not wanted:
         return Ends({}, {})
     metadata = await topics_metadata(cluster, {partition.topic for partition in wanted}, deadline)
-    unknown = {
-        partition: why for partition in sorted(wanted) if (why := _why_unreadable(metadata, partition)) is not None
-    }
+    unknown = {partition: why for partition in sorted(wanted) if (why := _why_unreadable(metadata, partition)) is not None}
     readable = wanted - unknown.keys()
     if not readable:
         return Ends({}, unknown)
@@ -201,5 +197,3 @@ def require_known(partitions: Iterable[TopicPartition], known: Iterable[TopicPar
     missing = frozenset(partitions) - frozenset(known)
     if missing:
         raise UnknownTopicError(f"no such partition: {listed(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)
-
-

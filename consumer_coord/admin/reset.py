@@ -66,11 +66,7 @@ async def plan_reset(
     metadata = await topics_metadata(cluster, {partition.topic for partition in scope}, deadline)
     require_known(
         scope,
-        (
-            TopicPartition(name, number)
-            for name, topic in metadata.topics.items()
-            for number in range(topic.partition_count)
-        ),
+        (TopicPartition(name, number) for name, topic in metadata.topics.items() for number in range(topic.partition_count)),
     )
     if reset.rule in (Rule.EARLIEST, Rule.LATEST):
         stamp = EARLIEST if reset.rule is Rule.EARLIEST else LATEST
@@ -106,9 +102,7 @@ async def _listed(
     return {partition: found[partition].offset for partition in sorted(found)}
 
 
-async def _at_time(
-    cluster: ClusterClient, scope: frozenset[TopicPartition], timestamp_ms: int, deadline: Deadline
-) -> Plan:
+async def _at_time(cluster: ClusterClient, scope: frozenset[TopicPartition], timestamp_ms: int, deadline: Deadline) -> Plan:
     offsets = await _listed(cluster, dict.fromkeys(scope, timestamp_ms), deadline)
     younger = [partition for partition, offset in offsets.items() if offset < 0]
     offsets.update(await _listed(cluster, dict.fromkeys(younger, LATEST), deadline))

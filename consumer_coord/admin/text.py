@@ -34,17 +34,19 @@ def offsets_table(report: GroupReport, *, verbose: bool) -> str:
     rows: list[list[object]] = []
     for row in report.rows:
         member, committed = row.member, row.committed
-        rows.append([
-            report.group.group_id,
-            row.partition.topic,
-            row.partition.partition,
-            None if committed is None else committed.offset,
-            row.end,
-            row.lag,
-            None if member is None else member.member_id,
-            None if member is None else member.host,
-            None if member is None else member.client_id,
-        ])
+        rows.append(
+            [
+                report.group.group_id,
+                row.partition.topic,
+                row.partition.partition,
+                None if committed is None else committed.offset,
+                row.end,
+                row.lag,
+                None if member is None else member.member_id,
+                None if member is None else member.host,
+                None if member is None else member.client_id,
+            ]
+        )
     members = [row.member for row in report.rows if row.member is not None]
     widths = [
         _longest(15, [report.group.group_id]),
@@ -150,9 +152,7 @@ def listing_table(listings: Sequence[Listing], *, state: bool, type_: bool) -> s
     if state:
         header.append("STATE")
         widths.append(20)
-    rows = [
-        [listing.group_id, *([listing.type] if type_ else []), *([listing.state] if state else [])] for listing in listings
-    ]
+    rows = [[listing.group_id, *([listing.type] if type_ else []), *([listing.state] if state else [])] for listing in listings]
     return table(widths, [header, *rows])
 
 

@@ -26,9 +26,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 class Rebalance:
     """Moves groups through their rebalances. It has no state of its own but the timers it starts."""
 
-    def __init__(
-        self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, wall_clock_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, wall_clock_ms: Callable[[], int]) -> None:
         self._config = config
         self._store = store
         self._purgatory = purgatory
@@ -43,9 +41,7 @@ class Rebalance:
         else:
             self.maybe_complete_join(shard, group)
 
-    def prepare(
-        self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None
-    ) -> None:
+    def prepare(self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None) -> None:
         """Go to PreparingRebalance. Members that wait for an assignment are told to join again; for ``done`` see below."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_and_propagate_error(shard, group, error_codes.REBALANCE_IN_PROGRESS)
@@ -63,9 +59,7 @@ class Rebalance:
             self._schedule_join(shard, group)
         return (done or _ignore)(error_codes.NONE)
 
-    def maybe_complete_join(
-        self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None
-    ) -> None:
+    def maybe_complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
         """End the join phase if all members have joined; an initial rebalance always waits for its delay."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
@@ -118,9 +112,7 @@ class Rebalance:
 
     def _schedule_join(self, shard: Shard, group: GroupMetadata) -> None:
         self._purgatory.cancel(group.join_operation)
-        group.join_operation = self._purgatory.schedule(
-            group.rebalance_timeout_ms, lambda: self.complete_join(shard, group)
-        )
+        group.join_operation = self._purgatory.schedule(group.rebalance_timeout_ms, lambda: self.complete_join(shard, group))
 
     def _schedule_initial_join(self, shard: Shard, group: GroupMetadata, delay_ms: int, remaining_ms: int) -> None:
         def extend_or_complete() -> None:
@@ -143,9 +135,7 @@ class Rebalance:
             self._purgatory.cancel(group.sync_operation)
             group.sync_operation = None
 
-    def set_and_propagate_assignment(
-        self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]
-    ) -> None:
+    def set_and_propagate_assignment(self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]) -> None:
         """The leader's assignment is stored: give each member its part, an empty one if it has none."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")

@@ -100,9 +100,7 @@ class BrokerCluster:
         self._racks = tuple(racks)
         ids = tuple(range(brokers))
         self.topics = Topics(self.config, ids, _memory_log if storage is None else storage.new_log)
-        self.nodes = tuple(
-            BrokerNode(self, broker_id, self.rack_of(broker_id)) for broker_id in ids
-        )
+        self.nodes = tuple(BrokerNode(self, broker_id, self.rack_of(broker_id)) for broker_id in ids)
         if stored is not None:
             self._restore(stored)
         for name, partitions in (topics or {}).items():
@@ -254,9 +252,7 @@ class BrokerCluster:
             name,
             self.config.num_partitions if partitions is None else partitions,
             uuid.UUID(int=self.random.getrandbits(128), version=4),
-            replication_factor=min(
-                replication_factor or self.config.default_replication_factor, len(self.topics.brokers)
-            ),
+            replication_factor=min(replication_factor or self.config.default_replication_factor, len(self.topics.brokers)),
             configs=configs or {},
             is_up=self.is_up,
             assignments=assignments,

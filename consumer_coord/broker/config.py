@@ -44,9 +44,7 @@ class BrokerConfig:
     group_consumer_regex_refresh_interval_ms: int = _setting(
         "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
     )
-    group_consumer_migration_policy: str = _text(
-        "group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES
-    )
+    group_consumer_migration_policy: str = _text("group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
     offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, 1)
@@ -87,18 +85,14 @@ class BrokerConfig:
             values[field.name] = _parse(name, value, type(field.default), field.metadata)
         config = cls(**values)
         if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
-            raise ConfigurationError(
-                "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms"
-            )
+            raise ConfigurationError("group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms")
         if config.queued_max_request_bytes < 2 * config.socket_request_max_bytes:
             raise ConfigurationError("queued.max.request.bytes must be at least twice socket.request.max.bytes")
         return config
 
     def to_mapping(self) -> dict[str, str]:
         """All settings by their dotted names, as the text that DescribeConfigs answers."""
-        return {
-            field.metadata["name"]: _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))
-        }
+        return {field.metadata["name"]: _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))}
 
 
 def _parse(name: str, value: object, kind: type, bounds: Mapping[str, Any]) -> int | str:

@@ -167,9 +167,7 @@ class DataDirectory:
     def new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
         """The log of a partition, with what is on disk of it. Raises :class:`DataDirectoryError` for a damaged one."""
         path = self._path / partition_directory(topic, partition)
-        log = PartitionLog(
-            retention_bytes, max_batch_bytes, SegmentFiles(path, self._config.log_segment_bytes, self._files)
-        )
+        log = PartitionLog(retention_bytes, max_batch_bytes, SegmentFiles(path, self._config.log_segment_bytes, self._files))
         segments = _segments(path) if path.is_dir() else []
         for position, (_, segment) in enumerate(segments):
             _restore(log, segment, last=position == len(segments) - 1)
@@ -272,9 +270,7 @@ def _check(path: Path) -> StoredCluster | None:
         stored = StoredCluster.from_json((path / _CLUSTER).read_text())
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise DataDirectoryError(f"{path / _CLUSTER} is damaged: {error!r}") from error
-    expected = {
-        partition_directory(topic.name, partition) for topic in stored.topics for partition in range(topic.partitions)
-    }
+    expected = {partition_directory(topic.name, partition) for topic in stored.topics for partition in range(topic.partitions)}
     for name in names:
         if name != _CLUSTER and name not in expected and name not in stored.deleting:
             raise DataDirectoryError(f"data_dir {path} has {name} in it, which belongs to no topic of {_CLUSTER}")

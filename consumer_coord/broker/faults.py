@@ -54,9 +54,7 @@ class Faults:
         self._plans: list[_Plan] = []
         self._hooks: list[FaultHook] = []
 
-    def add(
-        self, api_key: int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None
-    ) -> None:
+    def add(self, api_key: int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
         """Let ``fault`` happen to the ``nth`` request of an API from now on, and to the ``times`` - 1 after it."""
         if nth < 1 or times < 1:
             raise ValueError("nth and times count from 1")

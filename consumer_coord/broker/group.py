@@ -206,9 +206,7 @@ class GroupMetadata:
         old = self.members.pop(old_member_id)
         self.complete_join(old, join_error(error_codes.FENCED_INSTANCE_ID, old_member_id))
         self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
-        new = attrs.evolve(
-            old, member_id=new_member_id, is_new=False, awaiting_join=None, awaiting_sync=None, heartbeat=None
-        )
+        new = attrs.evolve(old, member_id=new_member_id, is_new=False, awaiting_join=None, awaiting_sync=None, heartbeat=None)
         self.members[new_member_id] = new
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id

@@ -81,9 +81,7 @@ class GroupCoordinator:
         self._wall_clock_ms = wall_clock_ms
         # Not `purgatory or ...`: an empty purgatory is false.
         self._purgatory = Purgatory() if purgatory is None else purgatory
-        self._store = GroupStore(
-            config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks()
-        )
+        self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
         self._joining = Joining(config, self._store, self._purgatory, self._rebalance, random)
         self.offsets = OffsetCoordinator(config, self._store, self._rebalance, wall_clock_ms)
@@ -101,9 +99,7 @@ class GroupCoordinator:
         self._fencing = Fencing(self._coordination)
         subscriptions = Subscriptions(self._coordination)
         self._consumer_heartbeats = Heartbeats(self._coordination, self._fencing, subscriptions)
-        self._classic_members = ClassicMembers(
-            self._coordination, self._fencing, subscriptions, self._consumer_heartbeats
-        )
+        self._classic_members = ClassicMembers(self._coordination, self._fencing, subscriptions, self._consumer_heartbeats)
         self._expiry: DelayedOperation | None = None
 
     # -- partitions of __consumer_offsets
@@ -174,9 +170,7 @@ class GroupCoordinator:
         config = self._config
         if not request.group_id:
             return join_error(error_codes.INVALID_GROUP_ID, request.member_id)
-        if not (
-            config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
-        ):
+        if not (config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms):
             return join_error(error_codes.INVALID_SESSION_TIMEOUT, request.member_id)
         error_code, shard = self._store.shard_of(request.group_id)
         if shard is None:
@@ -188,9 +182,7 @@ class GroupCoordinator:
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return join_error(error_codes.UNKNOWN_MEMBER_ID, request.member_id)
             # An empty one gives way; its offsets stay.
-            error_code = response_error(
-                await write(self._store, shard, Change(group_tombstones(consumer_group)))
-            )
+            error_code = response_error(await write(self._store, shard, Change(group_tombstones(consumer_group))))
             if error_code:
                 return join_error(error_code)
         waiter: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
@@ -227,10 +219,7 @@ class GroupCoordinator:
 
         def stored(append_error: int) -> None:
             # While the log took its time a rebalance may have started, which has answered all members already.
-            if (
-                group.state is not GroupState.COMPLETING_REBALANCE
-                or group.generation_id != request.generation_id
-            ):
+            if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != request.generation_id:
                 return
             if append_error == error_codes.NONE:
                 self._rebalance.set_and_propagate_assignment(shard, group, assignments)
@@ -333,9 +322,7 @@ class GroupCoordinator:
                 group_id=group_id,
                 error_code=error_codes.GROUP_ID_NOT_FOUND,
                 error_message=(
-                    f"Group {group_id} is not a consumer group."
-                    if group_id in shard.groups
-                    else f"Group {group_id} not found."
+                    f"Group {group_id} is not a consumer group." if group_id in shard.groups else f"Group {group_id} not found."
                 ),
             )
         return describe_consumer_group(group, self._coordination)
@@ -390,10 +377,7 @@ class GroupCoordinator:
     async def delete_groups(self, group_ids: Sequence[str]) -> tuple[DeletableGroupResult, ...]:
         """Delete groups that have no members, and their offsets."""
         return tuple(
-            [
-                DeletableGroupResult(group_id=group_id, error_code=await self._delete_group(group_id))
-                for group_id in group_ids
-            ]
+            [DeletableGroupResult(group_id=group_id, error_code=await self._delete_group(group_id)) for group_id in group_ids]
         )
 
     async def _delete_group(self, group_id: str) -> int:
@@ -431,9 +415,7 @@ def _validate_sync(group: GroupMetadata | None, request: SyncGroupRequest) -> in
         return error_code
     if request.generation_id != group.generation_id:
         return error_codes.ILLEGAL_GENERATION
-    if _inconsistent(request.protocol_type, group.protocol_type) or _inconsistent(
-        request.protocol_name, group.protocol_name
-    ):
+    if _inconsistent(request.protocol_type, group.protocol_type) or _inconsistent(request.protocol_name, group.protocol_name):
         return error_codes.INCONSISTENT_GROUP_PROTOCOL
     if group.state is GroupState.PREPARING_REBALANCE:
         return error_codes.REBALANCE_IN_PROGRESS
@@ -445,9 +427,7 @@ def _inconsistent(told: str | None, known: str | None) -> bool:
 
 
 def _left(identity: MemberIdentity, error_code: int) -> MemberResponse:
-    return MemberResponse(
-        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code
-    )
+    return MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error_code)
 
 
 def _describe_member(member: GroupMember, protocol_name: str | None) -> DescribedGroupMember:

@@ -60,9 +60,7 @@ CommitResult = tuple[Commit, int]
 class OffsetCoordinator:
     """The offsets of the groups of one broker."""
 
-    def __init__(
-        self, config: BrokerConfig, store: GroupStore, rebalance: Rebalance, wall_clock_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, store: GroupStore, rebalance: Rebalance, wall_clock_ms: Callable[[], int]) -> None:
         self._config = config
         self._store = store
         self._rebalance = rebalance
@@ -180,10 +178,7 @@ class OffsetCoordinator:
             self._store.append(shard, records, appended, producer_id, producer_epoch)
             error_code = response_error(await done)
         stored = {id(commit) for commit, _ in accepted}
-        return [
-            (commit, error_code if id(commit) in stored else error_codes.OFFSET_METADATA_TOO_LARGE)
-            for commit in commits
-        ]
+        return [(commit, error_code if id(commit) in stored else error_codes.OFFSET_METADATA_TOO_LARGE) for commit in commits]
 
     # -- fetches
 
@@ -217,9 +212,7 @@ class OffsetCoordinator:
 
     # -- deletion
 
-    async def delete(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> tuple[int, list[tuple[str, int, int]]]:
+    async def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[int, list[tuple[str, int, int]]]:
         """(error code, for each partition whether its offset is gone): not for topics that members subscribe to."""
         if not group_id:
             return error_codes.INVALID_GROUP_ID, []
@@ -323,9 +316,7 @@ class OffsetCoordinator:
             self._tombstones(shard, group, doomed, with_group=not survivors and group.is_empty)
 
 
-def _validate_commit(
-    group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool
-) -> int:
+def _validate_commit(group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool) -> int:
     """Whether a commit is let in (``validateOffsetCommit``): 0 or an error code."""
     if group is None:
         if committer.generation_id < 0:

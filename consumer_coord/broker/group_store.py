@@ -197,9 +197,7 @@ class GroupStore:
         else:
             appended(error_codes.NONE, -1)
 
-    def _append_later(
-        self, shard: Shard, appended: Appended, error_code: int, base_offset: int, delay_ms: int
-    ) -> None:
+    def _append_later(self, shard: Shard, appended: Appended, error_code: int, base_offset: int, delay_ms: int) -> None:
         # Appends end in the order in which they began, as records are replicated.
         self._appends += 1
         number = self._appends

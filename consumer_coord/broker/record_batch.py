@@ -211,9 +211,7 @@ def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
     return records
 
 
-def _record(
-    header: BatchHeader, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None
-) -> Record:
+def _record(header: BatchHeader, offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None) -> Record:
     by_append_time = header.attributes & _TIMESTAMP_TYPE_MASK
     timestamp_ms = header.max_timestamp_ms if by_append_time else header.base_timestamp_ms + timestamp_delta
     committed = header.control and key is not None and len(key) >= 4 and key[2:4] == b"\0\1"

@@ -41,9 +41,7 @@ _API_KEYS = {api.name: api.key for api in APIS.values()}
 class _Listener:
     """The address of one broker and the connections to it."""
 
-    def __init__(
-        self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]
-    ) -> None:
+    def __init__(self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]) -> None:
         self._node = node
         self._memory = memory
         self._config = config
@@ -151,9 +149,7 @@ class EmbeddedKafka:
             raise ClosedError("this EmbeddedKafka was started before: make a new one")
         started = Bell()
         problem: list[BaseException] = []
-        self._thread = threading.Thread(
-            target=self._run, args=(started, problem), name="embedded-kafka", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(started, problem), name="embedded-kafka", daemon=True)
         self._thread.start()
         started.wait()
         if problem:
@@ -177,9 +173,7 @@ class EmbeddedKafka:
     def __enter__(self) -> EmbeddedKafka:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     async def __aenter__(self) -> EmbeddedKafka:
@@ -279,9 +273,7 @@ class EmbeddedKafka:
         """Let broker ``to`` lead a partition."""
         self._call(lambda: self._running.move_leader(topic, partition, to))
 
-    def add_fault(
-        self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None
-    ) -> None:
+    def add_fault(self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
         """Let a fault happen to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""
         api_key = api if isinstance(api, int) else _API_KEYS[api]
         self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))

@@ -103,9 +103,7 @@ class Topics:
         self._next_start = (start + 1) % len(self.brokers)
         for index in range(partitions):
             replicas = (
-                tuple(assignments[index])
-                if assignments is not None
-                else self._replicas(start + index, replication_factor)
+                tuple(assignments[index]) if assignments is not None else self._replicas(start + index, replication_factor)
             )
             self._add_partition(topic, index, replicas, is_up)
         self.by_name[name] = topic
@@ -173,9 +171,7 @@ class Topics:
         count = len(self.brokers)
         return tuple(self.brokers[(position + step) % count] for step in range(min(factor, count)))
 
-    def _add_partition(
-        self, topic: Topic, index: int, replicas: tuple[int, ...], is_up: Callable[[int], bool]
-    ) -> None:
+    def _add_partition(self, topic: Topic, index: int, replicas: tuple[int, ...], is_up: Callable[[int], bool]) -> None:
         leader = next((broker for broker in replicas if is_up(broker)), NO_LEADER)
         topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
 

@@ -114,9 +114,7 @@ class BlockingCoordinator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     @property
@@ -228,9 +226,7 @@ class BlockingCoordinator:
     ) -> CommitResult:
         """Commit positions; for each partition None, or why not."""
         return self.call(
-            lambda: self._coordinator.commit(
-                offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids
-            ),
+            lambda: self._coordinator.commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids),
             timeout_ms,
         )
 

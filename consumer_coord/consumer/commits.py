@@ -67,9 +67,7 @@ class _Timer:
 class AutoCommit:
     """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed."""
 
-    def __init__(
-        self, core: ConsumerCoordinator, home: Home, recreated: RecreatedTopics, follow: Follow | None = None
-    ) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, recreated: RecreatedTopics, follow: Follow | None = None) -> None:
         """``follow`` gets each commit that was started."""
         self.enabled = core.config.enable_auto_commit
         self._follow = follow
@@ -123,9 +121,7 @@ class AutoCommit:
             if (pending := self._sent.get(partition)) is not None and not pending.done()
         }
 
-    def commit(
-        self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit"
-    ) -> Pending[CommitResult] | None:
+    def commit(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Pending[CommitResult] | None:
         """Start a commit of what is not committed yet; None when there is nothing.  ``what`` stands in the log if it fails."""
         wanted = {partition: at for partition, at in finished.items() if self._last.get(partition) != at}
         if not wanted:
@@ -146,9 +142,7 @@ class AutoCommit:
         self.commit(finished, self._core.config.default_api_timeout_ms)
 
 
-def _answered(
-    done: Pending[CommitResult], wanted: Positions, last: dict[TopicPartition, OffsetAndMetadata], what: str
-) -> None:
+def _answered(done: Pending[CommitResult], wanted: Positions, last: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
     if done.cancelled():
         return
     result = outcome(wanted, done)
@@ -158,9 +152,7 @@ def _answered(
             last.pop(partition, None)
 
 
-def _of_another_topic(
-    topic_ids: Mapping[TopicPartition, uuid.UUID], before: Mapping[TopicPartition, uuid.UUID]
-) -> bool:
+def _of_another_topic(topic_ids: Mapping[TopicPartition, uuid.UUID], before: Mapping[TopicPartition, uuid.UUID]) -> bool:
     """Whether a partition in both is of another topic: it was deleted and made again."""
     return any(before.get(partition, topic_id) != topic_id for partition, topic_id in topic_ids.items())
 

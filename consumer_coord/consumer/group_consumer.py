@@ -167,9 +167,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Message]:
@@ -256,7 +254,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                     ahead = self._reader.ahead
             message: Message = ahead[0]
             # No call between the statements of this line: see the module.
-            self._user = 0; del ahead[0]; return message  # noqa: E702
+            self._user = 0
+            del ahead[0]
+            return message  # noqa: E702
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
@@ -281,19 +281,25 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 messages = self._fetch(num_messages)
                 if len(messages) == num_messages and self._lease_clock() < core.lease.until and reader.all_records(messages):
                     behind = reader.tracked(messages)
-                    self._user = 0; reader.behind, reader.unsure = behind, False; return messages  # noqa: E702
+                    self._user = 0
+                    reader.behind, reader.unsure = behind, False
+                    return messages  # noqa: E702
                 reader.arrived(messages)
             if not self._gather(num_messages, num_messages, timeout):
                 errors = self._errors
                 messages, rest = list(errors), deque[Any]()
-                self._user = 0; self._errors = rest; return messages  # noqa: E702
+                self._user = 0
+                self._errors = rest
+                return messages  # noqa: E702
             ahead = reader.ahead
             if len(ahead) <= num_messages:
                 messages, rest = list(ahead), deque[Any]()
             else:
                 messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
             # No call between the statements of this line: see the module.
-            self._user = 0; reader.ahead = rest; return messages  # noqa: E702
+            self._user = 0
+            reader.ahead = rest
+            return messages  # noqa: E702
         except BaseException:
             if mine and self._user == me:
                 self._user = 0

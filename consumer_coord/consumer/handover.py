@@ -178,4 +178,3 @@ class HoldsNothing:
     async def may_take_up(self, added: Partitions) -> bool:
         """Always."""
         return True
-

@@ -409,8 +409,5 @@ def _of(message: Any, partitions: Collection[TopicPartition]) -> bool:
 def _of_run(message: Any, key: tuple[str, int], offset: int) -> bool:
     """Whether a message may begin the run: of that partition, and not after that offset."""
     return (
-        message.error() is None
-        and message.offset() <= offset
-        and message.partition() == key[1]
-        and message.topic() == key[0]
+        message.error() is None and message.offset() <= offset and message.partition() == key[1] and message.topic() == key[0]
     )

@@ -66,9 +66,7 @@ class ResetPolicy:
     #: one request: librdkafka asks for each one, and its question waits behind a Fetch that waits for records.
     looks_up: bool = False
 
-    async def starts(
-        self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float
-    ) -> Starts:
+    async def starts(self, coordinator: ConsumerCoordinator, partitions: Iterable[TopicPartition], timeout_ms: float) -> Starts:
         """Where each partition begins (``updateFetchPositions``)."""
         wanted = frozenset(partitions)
         rows = await coordinator.committed(wanted, timeout_ms)
@@ -150,9 +148,7 @@ class ResetPolicy:
     async def _listed(
         self, coordinator: ConsumerCoordinator, wanted: Mapping[TopicPartition, int], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        rows = await list_offsets(
-            coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed
-        )
+        rows = await list_offsets(coordinator.cluster, wanted, Deadline.after(timeout_ms), read_committed=self.read_committed)
         # What a leader has just said needs no check: with an epoch librdkafka would ask again.
         return {
             partition: OffsetAndMetadata(row.offset, -1 if self.looks_up else row.leader_epoch)

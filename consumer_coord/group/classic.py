@@ -493,9 +493,7 @@ class ClassicProtocol:
         except MalformedMessageError as error:
             raise RetriableError(f"the leader's assignment for this member is malformed: {error}") from error
 
-    def on_join_complete(
-        self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]
-    ) -> None:
+    def on_join_complete(self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]) -> None:
         """Publish what the group wants this member to hold (``onJoinComplete``)."""
         context = self._context
         added = {topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics}

@@ -410,9 +410,7 @@ class CommittedOffsets:
             return commit_errors.metadata_too_long(partition)
         return fatal(code, group_id=self._group_id, request=f"OffsetCommit of {partition}")
 
-    def _complete(
-        self, tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None
-    ) -> None:
+    def _complete(self, tickets: Iterable[_Ticket], partition: TopicPartition, result: CoordinatorError | None) -> None:
         for ticket in tickets:
             ticket.complete(partition, result)
         self._completed.fire()
@@ -426,11 +424,7 @@ class CommittedOffsets:
         code: int,
     ) -> dict[TopicPartition, _Entry]:
         """22 or 27: wait for the sync, and keep what was held without a break."""
-        if (
-            code == codes.ILLEGAL_GENERATION
-            and self._member.generation_state == used
-            and not self._member.rebalancing
-        ):
+        if code == codes.ILLEGAL_GENERATION and self._member.generation_state == used and not self._member.rebalancing:
             # Nothing is under way that could explain it: the group went on without us.
             self._metrics.record("commit-refused")
             self._member.membership_refused(used, code, "OffsetCommit")

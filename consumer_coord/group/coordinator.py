@@ -230,9 +230,7 @@ class ConsumerCoordinator:
         """The classic protocol's step of the leader; see :meth:`ClassicProtocol.perform_assignment`."""
         return await self._classic().perform_assignment(joined)
 
-    def on_join_complete(
-        self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]
-    ) -> None:
+    def on_join_complete(self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]) -> None:
         """The classic protocol's step after SyncGroup; see :meth:`ClassicProtocol.on_join_complete`."""
         self._classic().on_join_complete(generation, topics, assignment)
 

@@ -39,9 +39,7 @@ class Look:
 class Figures:
     """Fetches the figures; keeps the last look, because a rate is measured from one look to the next."""
 
-    def __init__(
-        self, cluster: ClusterClient, offsets: CommittedOffsets, log: logging.LoggerAdapter[logging.Logger]
-    ) -> None:
+    def __init__(self, cluster: ClusterClient, offsets: CommittedOffsets, log: logging.LoggerAdapter[logging.Logger]) -> None:
         self._cluster = cluster
         self._offsets = offsets
         self._log = log
@@ -85,9 +83,7 @@ class Figures:
             self._log.info("the assignor does not get every end offset: %s", error)
         return Look(now(), {partition: end.offset for partition, end in ends.items()}, committed)
 
-    async def _committed(
-        self, partitions: Sequence[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, int]:
+    async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
         try:
             found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
@@ -96,9 +92,7 @@ class Figures:
         return {partition: position.offset for partition, position in found.items() if position is not None}
 
 
-def rates(
-    before: Look, after: Look, partitions: Iterable[TopicPartition]
-) -> Mapping[TopicPartition, float | None]:
+def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
     """partition -> records a second between two looks: those written, or those committed where they are more (a backlog).
 
     None where neither is known, or where offsets went back (the topic was deleted and made again).

@@ -329,9 +329,7 @@ class Membership:
 
     def _after(self, event: MemberEvent, **changes: Any) -> Membership:
         """This value after ``event``, by the table; an illegal event is a bug of ours and an AssertionError."""
-        return attrs.evolve(
-            self, state=_next(event, self.state), intent=_next(event, self.intent), **changes
-        )
+        return attrs.evolve(self, state=_next(event, self.state), intent=_next(event, self.intent), **changes)
 
 
 def _next(event: MemberEvent, state: Any) -> Any:

@@ -168,10 +168,7 @@ class Standing:
         """Wait until a rebalance that is under way, or that the group demands, was synced; then commits are sent again."""
         failures = self._context.application.failures
         if not await self._context.signal.until(
-            lambda: self.membership.joined
-            or not self.membership.heartbeats_wanted
-            or failures.final
-            or self.membership.ending,
+            lambda: self.membership.joined or not self.membership.heartbeats_wanted or failures.final or self.membership.ending,
             deadline,
         ):
             raise RequestTimedOutError("the rebalance did not complete in time")

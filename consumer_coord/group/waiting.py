@@ -37,9 +37,7 @@ class WaitingRequest:
         """True while a request waits."""
         return self.broker is not None
 
-    async def ask(
-        self, broker: Broker, send: Callable[[float], Awaitable[T]], deadline: Deadline, again_ms: float | None
-    ) -> T:
+    async def ask(self, broker: Broker, send: Callable[[float], Awaitable[T]], deadline: Deadline, again_ms: float | None) -> T:
         """``send``, which is told for how many milliseconds to wait; it is called again, to use another connection, every
         ``again_ms``.
 

@@ -98,18 +98,14 @@ def offset_fetch(
                 OffsetFetchRequestTopics(name=name, topic_id=ids.get(name, NO_TOPIC_ID), partition_indexes=row)
                 for name, row in topics.items()
             ]
-        groups = [
-            OffsetFetchRequestGroup(group_id=group_id, member_id=member_id, member_epoch=member_epoch, topics=of_group)
-        ]
+        groups = [OffsetFetchRequestGroup(group_id=group_id, member_id=member_id, member_epoch=member_epoch, topics=of_group)]
         return OffsetFetchRequest(groups=groups, require_stable=require_stable)
 
     by_id = topics is not None and all(ids.get(name, NO_TOPIC_ID) != NO_TOPIC_ID for name in topics)
     return Versioned(OffsetFetchRequest, build, None if by_id else OFFSET_FETCH_BY_NAME)
 
 
-def offsets_in(
-    answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None
-) -> tuple[int, Iterator[FetchedOffset]]:
+def offsets_in(answer: Any, topic_ids: Mapping[str, uuid.UUID] | None = None) -> tuple[int, Iterator[FetchedOffset]]:
     """(error code of the whole, partitions) in the answer to :func:`offset_fetch`, which was given ``topic_ids``."""
     names = {topic_id: name for name, topic_id in (topic_ids or {}).items()}
     group = answer.groups[0] if answer.groups else answer

@@ -85,8 +85,7 @@ class Metadata:
             return ()
         rack_of = {broker.id: broker.rack for broker in self.brokers.values()}
         return tuple(
-            frozenset(rack for replica in replicas if (rack := rack_of.get(replica)) is not None)
-            for replicas in found.replicas
+            frozenset(rack for replica in replicas if (rack := rack_of.get(replica)) is not None) for replicas in found.replicas
         )
 
     def matching(self, pattern: re.Pattern[str], *, exclude_internal: bool) -> tuple[str, ...]:

@@ -391,8 +391,11 @@ class MemberProcess:
                 self._stage.checkers.acknowledged(stints[partition], row.offset)
 
     async def _store(self, consumer: SimulatedConsumer) -> None:
-        held = {partition: OffsetAndMetadata(stint.position) for partition, stint in sorted(self._stints.items())
-                if stint.start is not None and self.holds(partition)}
+        held = {
+            partition: OffsetAndMetadata(stint.position)
+            for partition, stint in sorted(self._stints.items())
+            if stint.start is not None and self.holds(partition)
+        }
         if held:
             try:
                 await consumer.store_offsets(offsets=[native(partition, at) for partition, at in held.items()])

@@ -291,8 +291,7 @@ class Checkers:
         return self.consumer_group.has_replaced(owner.member_id, owner.instance_id, owner.generation) or any(
             # The coordinator makes the member id: instance id, hyphen, UUID; or a UUID alone, if the group was one of the
             # consumer protocol until then.
-            member_id != owner.member_id
-            and owner.instance_id in (member_id[:-37], self.consumer_group.instance_of(member_id))
+            member_id != owner.member_id and owner.instance_id in (member_id[:-37], self.consumer_group.instance_of(member_id))
             for generation, member_ids in self.joined.items()
             if generation >= owner.generation
             for member_id in member_ids

@@ -137,9 +137,7 @@ def _restart(world: World, fault: Fault) -> Ending | None:
     return lambda: world.start_again(name)
 
 
-@kind(
-    "usurp", "a process starts with the instance id of a static member that stands still for the time", weight=2, churn=True
-)
+@kind("usurp", "a process starts with the instance id of a static member that stands still for the time", weight=2, churn=True)
 def _usurp(world: World, fault: Fault) -> Ending | None:
     members = world.members.items()
     names = [name for name, member in members if member.alive and not member.closing and member.spec.instance_id]

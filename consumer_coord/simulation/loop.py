@@ -197,9 +197,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     _stopping: bool
     _thread_id: int | None
 
-    def __init__(
-        self, *, seed: int | None = None, max_time_s: float = float("inf"), max_steps: int | None = None
-    ) -> None:
+    def __init__(self, *, seed: int | None = None, max_time_s: float = float("inf"), max_steps: int | None = None) -> None:
         super().__init__()
         self.random = random.Random(0 if seed is None else seed)
         self.steps = 0

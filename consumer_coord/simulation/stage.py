@@ -29,9 +29,7 @@ class Stage:
         self.loop = loop
         self.scenario = scenario
         self.history = History(loop.time)
-        self.network = SimulatedNetwork(
-            loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms)
-        )
+        self.network = SimulatedNetwork(loop, Random(f"{scenario.seed}-network"), NetworkConfig(latency_ms=scenario.latency_ms))
         self.checkers = Checkers(
             self.group_id, loop.time, self.history, lambda: self.network.serving, lambda topic: self.cluster.topic_name(topic)
         )
@@ -86,9 +84,7 @@ class Stage:
         As in Kafka, a coordinator that loaded the group knows only the assignor that a member's generation had agreed on.
         """
         group = self.cluster.group(self.group_id)
-        return group is not None and any(
-            not set(member.protocol_names) & set(assignors) for member in group.members.values()
-        )
+        return group is not None and any(not set(member.protocol_names) & set(assignors) for member in group.members.values())
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
         if int.from_bytes(request[:2], "big") == _JOIN_GROUP:

@@ -64,9 +64,7 @@ class World(Stage):
         former = self.members[name].spec
         topics = self._subscription_in_group(former.instance_id) or former.topics
         protocol = self.scenario.later_protocol or former.protocol
-        self.start_member(
-            attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol)
-        )
+        self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol))
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
         """What the group knows of a static member: it comes back as it was, see :func:`draw_scenario` on patterns."""

@@ -194,9 +194,7 @@ class GroupTracker:
             if count := max(least, told):
                 counts[topic] = count
         self._pending += [(at, reason) for reason in why.grown(self._counts, counts)]
-        changed: dict[str, int | None] = {
-            topic: count for topic, count in counts.items() if self._counts.get(topic) != count
-        }
+        changed: dict[str, int | None] = {topic: count for topic, count in counts.items() if self._counts.get(topic) != count}
         changed.update(dict.fromkeys(self._counts.keys() - counts.keys()))
         self._counts = counts
         return {"topics": changed} if changed else {}
@@ -336,9 +334,7 @@ class GroupTracker:
         return read, _growth(before.ends, offsets.ends, at - since)
 
 
-def _growth(
-    before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int], elapsed_s: float
-) -> dict[str, float]:
+def _growth(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int], elapsed_s: float) -> dict[str, float]:
     """By topic, from the partitions that both looks know; never negative, as after a reset of the offsets."""
     grown: dict[str, int] = {}
     for partition, offset in after.items():

@@ -160,9 +160,7 @@ def decode_offset_value(data: bytes) -> OffsetCommitValue:
             topic_id = uuid.UUID(bytes=payload)
         else:
             unknown.append((tag, payload))
-    return OffsetCommitValue(
-        offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms, topic_id, tuple(unknown)
-    )
+    return OffsetCommitValue(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms, topic_id, tuple(unknown))
 
 
 def encode_group_value(value: GroupMetadataValue, version: int = 3) -> bytes:

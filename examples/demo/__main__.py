@@ -72,9 +72,7 @@ def cluster(address: str | None) -> Iterator[tuple[str, str]]:
         admin.delete_topics([topic])[topic].result(30)
 
 
-def run(
-    servers: str, name: str, topic: str, orders: int, protocol: str = "classic", patience_s: float = PATIENCE_S
-) -> int:
+def run(servers: str, name: str, topic: str, orders: int, protocol: str = "classic", patience_s: float = PATIENCE_S) -> int:
     """The story, and its end."""
     show, ledger = screen(), Ledger(PARTITIONS)
     group = Group(servers, name, topic, protocol)

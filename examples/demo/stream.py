@@ -47,9 +47,7 @@ class OrderStream(threading.Thread):
             due = min(self._total, int((time.monotonic() - started) * self._rate), sent + MOST_IN_FLIGHT // 2)
             for customer in self._random.choices(range(CUSTOMERS), weights, k=due - sent):
                 order = {"customer": customer, "cents": self._random.randrange(99, 25_000), "number": sent}
-                self._producer.produce(
-                    self._topic, json.dumps(order), f"customer-{customer}", on_delivery=self._delivered
-                )
+                self._producer.produce(self._topic, json.dumps(order), f"customer-{customer}", on_delivery=self._delivered)
                 sent += 1
             self._producer.poll(0.01)
             while len(self._producer) > MOST_IN_FLIGHT:

@@ -56,9 +56,7 @@ class Shop(threading.Thread):
         }
         self.sold[f"o{number}"] = int(order["quantity"])  # type: ignore[call-overload]  # it is the integer of above
         for _ in range(2 if self._random.random() < 0.01 else 1):
-            self._producer.produce(
-                TOPIC, json.dumps(order), key=str(order["order_id"]), partition=number % self._partitions
-            )
+            self._producer.produce(TOPIC, json.dumps(order), key=str(order["order_id"]), partition=number % self._partitions)
 
     def stop(self) -> None:
         """Stop selling, whatever became of the last orders; idempotent."""

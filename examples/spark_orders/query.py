@@ -62,9 +62,7 @@ def pipeline(spark: SparkSession, kafka: str) -> Any:
         .option("kafka.heartbeat.interval.ms", "500")
         .load()
     )
-    order = f.from_json(
-        f.col("value").cast("string"), "order_id string, product string, quantity int, placed_at_ms long"
-    )
+    order = f.from_json(f.col("value").cast("string"), "order_id string, product string, quantity int, placed_at_ms long")
     products = spark.createDataFrame(
         [(key, title, price) for key, (title, price) in PRODUCTS.items()], "product string, title string, price double"
     )

@@ -181,9 +181,7 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
         assert going_on.wait(20)
         return ["message"]
 
-    librdkafka: Any = SimpleNamespace(
-        fetch=fetch, take=lambda most: [], handle=SimpleNamespace(close=lambda: None)
-    )
+    librdkafka: Any = SimpleNamespace(fetch=fetch, take=lambda most: [], handle=SimpleNamespace(close=lambda: None))
 
     async def main() -> None:
         plane = Threaded(librdkafka)

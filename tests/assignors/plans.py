@@ -14,8 +14,7 @@ from assignors.subscriptions import Subscriptions
 def as_lists(plan: Plan) -> dict[str, dict[str, list[int]]]:
     """A plan with sorted lists, to compare with another one."""
     return {
-        member_id: {topic: sorted(partitions) for topic, partitions in topics.items()}
-        for member_id, topics in plan.items()
+        member_id: {topic: sorted(partitions) for topic, partitions in topics.items()} for member_id, topics in plan.items()
     }
 
 
@@ -32,8 +31,7 @@ def racks_matter(cluster: Cluster, members: Mapping[str, Member]) -> bool:
 def owning(members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
     """The members after a plan was carried out: each owns what it was given."""
     return {
-        member_id: attrs.evolve(member, owned=plan[member_id], generation=generation)
-        for member_id, member in members.items()
+        member_id: attrs.evolve(member, owned=plan[member_id], generation=generation) for member_id, member in members.items()
     }
 
 

@@ -55,9 +55,7 @@ def test_one_busy_partition_is_as_much_as_many_idle_ones() -> None:
 def test_without_figures_the_plan_is_plain_sticky(lag: dict[str, list[int | None]]) -> None:
     members = {"a": Member(["t", "u"], {"t": [0, 1, 2, 3, 4]}, 1), "b": Member(["t"], {"t": [5]}, 1), "c": Member(["u"])}
     cluster = Cluster({"t": 8, "u": 3}, lag=lag)
-    assert as_lists(LoadAssignor().assign(cluster, members)) == as_lists(
-        CooperativeStickyAssignor().assign(cluster, members)
-    )
+    assert as_lists(LoadAssignor().assign(cluster, members)) == as_lists(CooperativeStickyAssignor().assign(cluster, members))
 
 
 def test_an_unknown_figure_counts_as_the_mean_of_its_topic() -> None:
@@ -103,8 +101,10 @@ def test_churn_settles_and_stays_valid() -> None:
         rng = random.Random(f"load-{number}")
         cluster, members = cluster_and_members(rng)
         for generation in range(10, 40, 10):
-            lag = {topic: [rng.choice((0, 5, rng.randint(0, 10**6), None)) for _ in range(count)]
-                   for topic, count in cluster.partitions.items()}
+            lag = {
+                topic: [rng.choice((0, 5, rng.randint(0, 10**6), None)) for _ in range(count)]
+                for topic, count in cluster.partitions.items()
+            }
             members, rounds = settle_group([assignor], attrs.evolve(cluster, lag=lag), members, generation)
             assert rounds <= 3
             cluster, members = changed(rng, cluster, members)

@@ -16,10 +16,7 @@ CASES = int(os.environ.get("ASSIGNOR_CASES", "1200"))
 
 
 def as_lists(plan: Plan) -> dict[str, dict[str, list[int]]]:
-    return {
-        member_id: {topic: list(partitions) for topic, partitions in topics.items()}
-        for member_id, topics in plan.items()
-    }
+    return {member_id: {topic: list(partitions) for topic, partitions in topics.items()} for member_id, topics in plan.items()}
 
 
 @pytest.mark.kafka

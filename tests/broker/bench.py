@@ -163,9 +163,7 @@ class Bench:
                 member_id=member_id,
                 group_instance_id=instance_id,
                 protocol_type=protocol_type,
-                protocols=tuple(
-                    JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols.items()
-                ),
+                protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols.items()),
             ),
         )
 
@@ -204,15 +202,12 @@ class Bench:
                 protocol_type=protocol_type,
                 protocol_name=protocol_name,
                 assignments=tuple(
-                    SyncGroupRequestAssignment(member_id=who, assignment=what)
-                    for who, what in (assignments or {}).items()
+                    SyncGroupRequestAssignment(member_id=who, assignment=what) for who, what in (assignments or {}).items()
                 ),
             ),
         )
 
-    async def heartbeat(
-        self, member_id: str, generation_id: int, instance_id: str | None = None, group_id: str = GROUP
-    ) -> int:
+    async def heartbeat(self, member_id: str, generation_id: int, instance_id: str | None = None, group_id: str = GROUP) -> int:
         """One Heartbeat; its error code."""
         request = HeartbeatRequest(
             group_id=group_id, generation_id=generation_id, member_id=member_id, group_instance_id=instance_id
@@ -224,9 +219,7 @@ class Bench:
         members = tuple(
             MemberIdentity(member_id=identity) if isinstance(identity, str) else identity for identity in identities
         )
-        return await self.coordinator.leave_group(
-            RequestContext(5), LeaveGroupRequest(group_id=group_id, members=members)
-        )
+        return await self.coordinator.leave_group(RequestContext(5), LeaveGroupRequest(group_id=group_id, members=members))
 
     async def commit(
         self,

@@ -47,9 +47,7 @@ def check_documented(client: str, uses: set[Use]) -> None:
     rows = dict(documented())
     if os.environ.get("UPDATE_CLIENT_TABLE") == "1":
         rows[client] = rows.get(client, set()) | uses
-        lines = [
-            f"| {name} | {api} | {version} |" for name in sorted(rows) for api, version in sorted(rows[name])
-        ]
+        lines = [f"| {name} | {api} | {version} |" for name in sorted(rows) for api, version in sorted(rows[name])]
         text = _TABLE.sub(lambda match: match[1] + _HEAD + "\n".join(lines) + "\n" + match[3], PAGE.read_text())
         PAGE.write_text(text)
     missing = uses - rows.get(client, set())

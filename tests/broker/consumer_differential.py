@@ -186,9 +186,7 @@ def _note_targets(step: ConsumerStep, probe: ConsumerGroupDescribeResponse) -> N
     if group.error_code == 0:
         step.assignment_epoch = group.assignment_epoch
         step.targets = {
-            member.member_id: {
-                one.topic_id: frozenset(one.partitions) for one in member.target_assignment.topic_partitions
-            }
+            member.member_id: {one.topic_id: frozenset(one.partitions) for one in member.target_assignment.topic_partitions}
             for member in group.members
         }
 
@@ -480,9 +478,7 @@ async def differences(
     """As :func:`tests.broker.differential.compare_all`, for the consumer protocol."""
 
     async def recorded(broker: RealBroker, seed: int, attempt: int) -> ConsumerRecording:
-        return await record(
-            broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4().hex[:8]}", length, 1 + 2 * attempt
-        )
+        return await record(broker, seed, f"{name}-{seed}-{attempt}-{uuid.uuid4().hex[:8]}", length, 1 + 2 * attempt)
 
     def played(recording: ConsumerRecording, late_ms: int) -> ConsumerRecording:
         return replay(recording, late_ms, config)

@@ -153,9 +153,7 @@ class ConsumerPlayer:
             by_name = membership.decode_assignment(response.assignment).partitions
             slot.owned = {topic_id: by_name[name] for topic_id, name in self._topic_ids.items() if name in by_name}
 
-    def _beaten(
-        self, slot: _Slot, message: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
-    ) -> None:
+    def _beaten(self, slot: _Slot, message: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse) -> None:
         if response.error_code in (25, 69, 82, 110):
             slot.epoch, slot.owned = 0, {}
         if response.error_code or (message.member_id and message.member_id != slot.member_id):
@@ -200,9 +198,7 @@ class ConsumerPlayer:
 
     def _draw_subscription(self, slot: _Slot) -> None:
         rng = self._rng
-        slot.topics = rng.choices(
-            ((self._topic,), (self._topic, self._other), (self._other,), ()), (8, 3, 1, 0.7)
-        )[0]
+        slot.topics = rng.choices(((self._topic,), (self._topic, self._other), (self._other,), ()), (8, 3, 1, 0.7))[0]
         slot.regex = rng.choices((None, f"{self._topic[:-2]}.*", f"{self._topic}|nothing", "("), (12, 2, 1, 0.3))[0]
         if slot.regex is not None and rng.random() < 0.8:
             slot.topics = ()

@@ -187,9 +187,7 @@ def note_answer(step: Timed, answer: asyncio.Future[Struct], begun_s: float) -> 
 async def await_coordinator(broker: RealBroker, group_id: str) -> None:
     """A fresh cluster has no coordinators for a moment."""
     for _ in range(300):
-        found = await broker.call(
-            f"{group_id}-lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
-        )
+        found = await broker.call(f"{group_id}-lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4)
         heartbeat = await broker.call(
             f"{group_id}-lookup", HeartbeatRequest(group_id=group_id, generation_id=1, member_id="x"), 4
         )
@@ -342,9 +340,7 @@ def comparable(response: Struct | None) -> Any:
     if isinstance(response, JoinGroupResponse):
         return attrs.evolve(response, members=tuple(sorted(response.members, key=lambda one: one.member_id)))
     if isinstance(response, OffsetCommitResponse):
-        results = [
-            (topic.name, one.partition_index, one.error_code) for topic in response.topics for one in topic.partitions
-        ]
+        results = [(topic.name, one.partition_index, one.error_code) for topic in response.topics for one in topic.partitions]
         return sorted(results)
     if isinstance(response, OffsetDeleteResponse):
         return (
@@ -392,9 +388,7 @@ class Compared(Protocol):
     state: Any
 
 
-def forgotten(
-    ours: Sequence[Compared], theirs: Compared, mine: Compared, members_of: Callable[[Any], set[str]]
-) -> bool:
+def forgotten(ours: Sequence[Compared], theirs: Compared, mine: Compared, members_of: Callable[[Any], set[str]]) -> bool:
     """An accepted difference: Kafka forgets a JoinGroup or SyncGroup that waits, and its client waits until it gives up.
 
     It happens when the member asks again on another connection: ours answers the first with REBALANCE_IN_PROGRESS. And

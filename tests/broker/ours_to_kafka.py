@@ -177,9 +177,7 @@ async def write_internal(broker: RealBroker, groups: Sequence[Stored], client_id
 
 async def _coordinated(broker: RealBroker, group_id: str) -> None:
     for _ in range(300):
-        found = await broker.call(
-            "lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4
-        )
+        found = await broker.call("lookup", FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), 4)
         assert isinstance(found, FindCoordinatorResponse)
         if found.coordinators[0].error_code == 0:
             return

@@ -131,9 +131,17 @@ class Player:
             if one.waits_for is None and not one.synced:
                 return self._well_formed_sync(one)
         if slot.waits_for is None and slot.generation_id >= 0 and self._rng.random() < 0.4:
-            return self._send(slot, HeartbeatRequest(
-                group_id=self._group_id, generation_id=slot.generation_id, member_id=slot.member_id,
-                group_instance_id=slot.instance_id), 4, shared=True)
+            return self._send(
+                slot,
+                HeartbeatRequest(
+                    group_id=self._group_id,
+                    generation_id=slot.generation_id,
+                    member_id=slot.member_id,
+                    group_instance_id=slot.instance_id,
+                ),
+                4,
+                shared=True,
+            )
         return self._join(slot)
 
     def _join(self, slot: _Slot) -> Move:
@@ -141,9 +149,7 @@ class Player:
             return self._heartbeat(slot)
         rng = self._rng
         member_id = rng.choices((slot.member_id, "", "nobody", rng.choice(self._slots).member_id), (12, 5, 1, 1))[0]
-        names = rng.choices(
-            (("range",), ("range", "sticky"), ("sticky", "range"), ("mine",), ()), (8, 3, 3, 1, 0.3)
-        )[0]
+        names = rng.choices((("range",), ("range", "sticky"), ("sticky", "range"), ("mine",), ()), (8, 3, 3, 1, 0.3))[0]
         metadata = subscription(*rng.choices(((self._topic,), (self._topic, "other"), ()), (8, 1, 1))[0])
         slot.joins += 1
         version = rng.choices((9, 8, 7, 5), (8, 2, 1, 1))[0]
@@ -270,9 +276,7 @@ class Player:
 
     def _fetch_offsets(self, slot: _Slot) -> Move:
         wanted = OffsetFetchRequestTopics(name=self._topic, partition_indexes=(0, 1))
-        group = OffsetFetchRequestGroup(
-            group_id=self._group_id, topics=None if self._rng.random() < 0.5 else (wanted,)
-        )
+        group = OffsetFetchRequestGroup(group_id=self._group_id, topics=None if self._rng.random() < 0.5 else (wanted,))
         return self._send(slot, OffsetFetchRequest(groups=(group,), require_stable=self._rng.random() < 0.5), 8, shared=True)
 
     def _delete_offsets(self, slot: _Slot) -> Move:

@@ -150,9 +150,7 @@ async def read_log(broker: RealBroker, partition: int) -> PartitionLog:
                 FetchTopic(
                     topic="__consumer_offsets",
                     partitions=(
-                        FetchPartition(
-                            partition=partition, fetch_offset=log.end_offset, partition_max_bytes=10_000_000
-                        ),
+                        FetchPartition(partition=partition, fetch_offset=log.end_offset, partition_max_bytes=10_000_000),
                     ),
                 ),
             ),

@@ -154,9 +154,7 @@ def kind_of(state: Any) -> str:
     return "classic" if classic[4] else "empty"
 
 
-def test_a_planted_bug_of_our_coordinator_is_found(
-    modern_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_bug_of_our_coordinator_is_found(modern_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that takes any former epoch does not pass for Kafka's."""
     monkeypatch.setattr(membership, "check_epoch", lambda member, epoch, owned: None)
     outcome = asyncio.run(differences(connecting(modern_kafka), range(1, 13), length=STEPS, tries=1))

@@ -32,9 +32,9 @@ _EPOCHS = st.dictionaries(
 _CLASSIC = st.builds(
     wire.ClassicMemberMetadata,
     session_timeout_ms=st.integers(0, 2**31 - 1),
-    supported_protocols=st.lists(
-        st.builds(wire.ClassicProtocol, name=_TEXT, metadata=st.binary(max_size=9)), max_size=3
-    ).map(tuple),
+    supported_protocols=st.lists(st.builds(wire.ClassicProtocol, name=_TEXT, metadata=st.binary(max_size=9)), max_size=3).map(
+        tuple
+    ),
 )
 MEMBERS = st.builds(
     ConsumerGroupMember,

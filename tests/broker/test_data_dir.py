@@ -263,9 +263,7 @@ def test_producer_ids_are_not_given_out_again(tmp_path: Path) -> None:
         return int(data["next_producer_id"])
 
     with EmbeddedKafka(TOPICS, data_dir=tmp_path) as kafka:
-        producer = Producer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "log_level": 0}
-        )
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
         producer.produce("orders", b"x")
         assert producer.flush(20) == 0
         reserved = next_id()

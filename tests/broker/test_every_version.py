@@ -96,9 +96,7 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     0: lambda version: ProduceRequest(
         acks=-1,
         timeout_ms=1_000,
-        topic_data=(
-            TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=batch()),)),
-        ),
+        topic_data=(TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=batch()),)),),
     ),
     1: lambda version: FetchRequest(
         max_wait_ms=0,
@@ -112,9 +110,7 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     ),
     2: lambda version: ListOffsetsRequest(
         replica_id=-1,
-        topics=(
-            ListOffsetsTopic(name="orders", partitions=(ListOffsetsPartition(partition_index=0, timestamp=0),)),
-        ),
+        topics=(ListOffsetsTopic(name="orders", partitions=(ListOffsetsPartition(partition_index=0, timestamp=0),)),),
     ),
     3: lambda version: MetadataRequest(topics=(MetadataRequestTopic(name="orders"),)),
     8: lambda version: OffsetCommitRequest(
@@ -122,26 +118,24 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         topics=(
             OffsetCommitRequestTopic(
                 name="orders",
-                partitions=(
-                    OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None),
-                ),
+                partitions=(OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None),),
             ),
         ),
     ),
-    9: lambda version: OffsetFetchRequest(
-        groups=(
-            OffsetFetchRequestGroup(
-                group_id="simple", topics=(OffsetFetchRequestTopics(name="orders", partition_indexes=(0,)),)
-            ),
+    9: lambda version: (
+        OffsetFetchRequest(
+            groups=(
+                OffsetFetchRequestGroup(
+                    group_id="simple", topics=(OffsetFetchRequestTopics(name="orders", partition_indexes=(0,)),)
+                ),
+            )
         )
-    )
-    if version >= 8
-    else OffsetFetchRequest(
-        group_id="simple", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
+        if version >= 8
+        else OffsetFetchRequest(group_id="simple", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),))
     ),
-    10: lambda version: FindCoordinatorRequest(key_type=0, coordinator_keys=("group",))
-    if version >= 4
-    else FindCoordinatorRequest(key="group"),
+    10: lambda version: (
+        FindCoordinatorRequest(key_type=0, coordinator_keys=("group",)) if version >= 4 else FindCoordinatorRequest(key="group")
+    ),
     11: lambda version: JoinGroupRequest(
         group_id=f"join-{version}",
         session_timeout_ms=10_000,
@@ -152,9 +146,11 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
         protocols=_protocols(),
     ),
     12: lambda version: HeartbeatRequest(group_id="group", generation_id=1, member_id="m"),
-    13: lambda version: LeaveGroupRequest(group_id="group", members=(MemberIdentity(member_id="m"),))
-    if version >= 3
-    else LeaveGroupRequest(group_id="group", member_id="m"),
+    13: lambda version: (
+        LeaveGroupRequest(group_id="group", members=(MemberIdentity(member_id="m"),))
+        if version >= 3
+        else LeaveGroupRequest(group_id="group", member_id="m")
+    ),
     14: lambda version: SyncGroupRequest(
         group_id="group", generation_id=1, member_id="m", protocol_type="consumer", protocol_name="range"
     ),
@@ -164,24 +160,18 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     19: lambda version: CreateTopicsRequest(
         topics=(CreatableTopic(name=f"new-{version}", num_partitions=1, replication_factor=1, assignments=(), configs=()),)
     ),
-    20: lambda version: DeleteTopicsRequest(topics=(DeleteTopicState(name="absent"),), timeout_ms=1_000)
-    if version >= 6
-    else DeleteTopicsRequest(topic_names=("absent",), timeout_ms=1_000),
+    20: lambda version: (
+        DeleteTopicsRequest(topics=(DeleteTopicState(name="absent"),), timeout_ms=1_000)
+        if version >= 6
+        else DeleteTopicsRequest(topic_names=("absent",), timeout_ms=1_000)
+    ),
     21: lambda version: DeleteRecordsRequest(
-        topics=(
-            DeleteRecordsTopic(
-                name="orders", partitions=(DeleteRecordsPartition(partition_index=0, offset=0),)
-            ),
-        ),
+        topics=(DeleteRecordsTopic(name="orders", partitions=(DeleteRecordsPartition(partition_index=0, offset=0),)),),
         timeout_ms=1_000,
     ),
     22: lambda version: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000),
     23: lambda version: OffsetForLeaderEpochRequest(
-        topics=(
-            OffsetForLeaderTopic(
-                topic="orders", partitions=(OffsetForLeaderPartition(partition=0, leader_epoch=0),)
-            ),
-        )
+        topics=(OffsetForLeaderTopic(topic="orders", partitions=(OffsetForLeaderPartition(partition=0, leader_epoch=0),)),)
     ),
     32: lambda version: DescribeConfigsRequest(
         resources=(
@@ -195,11 +185,7 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
     42: lambda version: DeleteGroupsRequest(groups_names=("absent",)),
     47: lambda version: OffsetDeleteRequest(
         group_id="simple",
-        topics=(
-            OffsetDeleteRequestTopic(
-                name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)
-            ),
-        ),
+        topics=(OffsetDeleteRequestTopic(name="orders", partitions=(OffsetDeleteRequestPartition(partition_index=0),)),),
     ),
     60: lambda version: DescribeClusterRequest(),
     68: lambda version: ConsumerGroupHeartbeatRequest(

@@ -59,17 +59,13 @@ def test_a_group_goes_where_kafka_lets_it_go_and_nowhere_else(source: GroupState
 
 @pytest.mark.behaviour(113)
 def test_each_transition_says_what_brings_it_about() -> None:
-    assert {(source, target) for target, sources in KAFKAS_PREVIOUS_STATES.items() for source in sources} == set(
-        TRANSITIONS
-    )
+    assert {(source, target) for target, sources in KAFKAS_PREVIOUS_STATES.items() for source in sources} == set(TRANSITIONS)
     assert all(TRANSITIONS.values())
 
 
 @pytest.mark.behaviour(120)
 def test_the_vote_goes_to_the_protocol_that_most_members_prefer_among_those_all_offer() -> None:
-    group = group_of(
-        member("a", "sticky", "range"), member("b", "range", "sticky"), member("c", "range", "sticky", "mine")
-    )
+    group = group_of(member("a", "sticky", "range"), member("b", "range", "sticky"), member("c", "range", "sticky", "mine"))
     assert group.select_protocol() == "range"
     group.remove("b")
     group.remove("c")

@@ -291,9 +291,7 @@ async def test_corrupt_future_and_foreign_records_are_skipped_and_counted(bench:
 async def test_a_batch_that_cannot_be_read_is_skipped_as_a_whole(bench: Bench) -> None:
     await bench.commit(5)
     log = bench.logs[0]
-    damaged = bytearray(
-        record_batch.build_batch([(b"k", b"x")], base_offset=1, timestamp_ms=0, leader_epoch=0)
-    )
+    damaged = bytearray(record_batch.build_batch([(b"k", b"x")], base_offset=1, timestamp_ms=0, leader_epoch=0))
     damaged[record_batch.HEADER_SIZE] = 0x7E  # the length of its record reaches beyond the batch
     log.restore(bytes(damaged), record_batch.read_header(bytes(damaged)))
     await bench.commit(6)

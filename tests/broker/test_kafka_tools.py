@@ -45,9 +45,7 @@ def test_kafkas_formatters_read_groups_and_offsets(tool_jars: ToolJars) -> None:
         producer.produce("orders", b"first", partition=1)
         assert producer.flush(30) == 0
         del producer
-        consumer = Consumer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
-        )
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False})
         consumer.subscribe(["orders"])
         consumer.poll(0)
         while len(consumer.assignment()) < 2:

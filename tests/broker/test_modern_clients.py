@@ -82,9 +82,7 @@ def test_a_group_of_both_clients_and_both_protocols(modern: EmbeddedKafka, membe
 @pytest.mark.parametrize("client", CLIENTS)
 def test_groups_survive_their_coordinator(modern: EmbeddedKafka, members: Members, client: Client) -> None:
     servers = modern.bootstrap_servers
-    started = [
-        members.start(client, "group", ["orders"], config=MODERN, bootstrap_servers=servers) for _ in range(2)
-    ]
+    started = [members.start(client, "group", ["orders"], config=MODERN, bootstrap_servers=servers) for _ in range(2)]
     await_shared(started, TOPICS)
     before = modern.coordinator_of("group")
     assert before is not None

@@ -149,9 +149,7 @@ def test_groups_of_each_client(kafka3e: EmbeddedKafka, members: Members, client:
 @pytest.mark.kafka
 def test_a_group_of_all_clients(kafka3e: EmbeddedKafka, members: Members) -> None:
     clients: list[Client] = ["confluent-kafka", "kafka-python", "aiokafka", "java"]
-    started = [
-        members.start(client, "mixed", ["orders"], bootstrap_servers=kafka3e.bootstrap_servers) for client in clients
-    ]
+    started = [members.start(client, "mixed", ["orders"], bootstrap_servers=kafka3e.bootstrap_servers) for client in clients]
     await_shared(started, TOPICS)
     write(kafka3e)
     started[0].wait_until(lambda: sum(one.total for one in started) >= RECORDS, "all records")
@@ -160,9 +158,7 @@ def test_a_group_of_all_clients(kafka3e: EmbeddedKafka, members: Members) -> Non
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python"])
 def test_groups_survive_their_coordinator(kafka3e: EmbeddedKafka, members: Members, client: Client) -> None:
     write(kafka3e)
-    started = [
-        members.start(client, "group", ["orders"], bootstrap_servers=kafka3e.bootstrap_servers) for _ in range(2)
-    ]
+    started = [members.start(client, "group", ["orders"], bootstrap_servers=kafka3e.bootstrap_servers) for _ in range(2)]
     await_shared(started, TOPICS)
     before = kafka3e.coordinator_of("group")
     assert before is not None

@@ -111,5 +111,3 @@ def test_operators_need_neither_broker_nor_simulation_nor_rich() -> None:
     imported = set(ran.stdout.split())
     assert "consumer_coord.admin.commands" in imported
     assert not {one for one in imported if one.startswith(("rich", "consumer_coord.broker", "consumer_coord.simulation"))}
-
-

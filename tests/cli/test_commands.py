@@ -149,9 +149,7 @@ def test_list_by_state_and_type(run: Run, behind: str) -> None:
     assert {"group": behind, "type": "Classic", "state": "Empty"} in run("list", "--json").json["groups"]
 
 
-def test_top_shows_lag_and_pace(
-    kafka: KafkaCluster, run: Run, orders: str, group: str, members: Members
-) -> None:
+def test_top_shows_lag_and_pace(kafka: KafkaCluster, run: Run, orders: str, group: str, members: Members) -> None:
     member = members.start("confluent-kafka", group, [orders])
     await_shared([member], {orders: 2})
     member.wait_until(lambda: member.total == 40, "40 records")

@@ -95,9 +95,7 @@ async def test_a_topic_that_may_not_be_seen_is_not_called_missing(capsys: pytest
 
 @pytest.mark.parametrize("as_json", [False, True])
 @in_virtual_time
-async def test_a_reset_that_the_broker_takes_in_part_says_which_part(
-    as_json: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_reset_that_the_broker_takes_in_part_says_which_part(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     brokers = with_group(TopicPartition("t", 0), TopicPartition("secret", 0))
 
     def in_part(request: OffsetCommitRequest) -> Struct:
@@ -118,9 +116,7 @@ async def test_a_reset_that_the_broker_takes_in_part_says_which_part(
 
 
 @pytest.mark.parametrize("arguments", [["--execute"], [], ["--execute", "--json"]])
-def test_resetting_all_topics_of_a_group_that_does_not_exist(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resetting_all_topics_of_a_group_that_does_not_exist(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedKafka({"t": 1}) as kafka:
         address = ["--bootstrap-server", kafka.bootstrap_servers]
         assert main(["reset", "TYPO", "--to-latest", "--all-topics", *arguments, *address]) == ExitCode.NOT_FOUND

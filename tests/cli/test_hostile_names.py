@@ -70,9 +70,7 @@ def test_log_lines_escape_what_they_quote(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_the_prefix_of_a_members_lines_is_escaped_and_may_hold_per_cent_signs(caplog: pytest.LogCaptureFixture) -> None:
-    log = MemberLog(
-        get_logger("consumer_coord.group.coordinator"), f"50%s off {EVIL}", None, lambda: Generation(3, EVIL)
-    )
+    log = MemberLog(get_logger("consumer_coord.group.coordinator"), f"50%s off {EVIL}", None, lambda: Generation(3, EVIL))
     log.warning("%d of %s", 1, "two")
     log.error("100% done")
     first, second = (record.getMessage() for record in caplog.records)

@@ -38,7 +38,7 @@ alone
 
 
 @pytest.mark.parametrize("module", ["plain.PlainLoginModule", "scram.ScramLoginModule"])
-@pytest.mark.parametrize("quoted", ["username=\"al ice\" password=\"{}\"", "username='al ice' password='{}' tokenauth=false"])
+@pytest.mark.parametrize("quoted", ['username="al ice" password="{}"', "username='al ice' password='{}' tokenauth=false"])
 def test_credentials_in_a_jaas_configuration(module: str, quoted: str) -> None:
     jaas = f"org.apache.kafka.common.security.{module} required {quoted.format(PASSWORD)};"
     assert from_java({"sasl.jaas.config": jaas}) == {"sasl.username": "al ice", "sasl.password": PASSWORD}
@@ -60,13 +60,15 @@ def test_a_jaas_configuration_that_is_not_understood(jaas: str, told: str) -> No
 
 
 def test_stores_in_pem_format() -> None:
-    assert from_java({
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": "client.pem",
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": "ca.pem",
-        "ssl.endpoint.identification.algorithm": "",
-    }) == {
+    assert from_java(
+        {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": "client.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "ca.pem",
+            "ssl.endpoint.identification.algorithm": "",
+        }
+    ) == {
         "ssl.certificate.location": "client.pem",
         "ssl.key.location": "client.pem",
         "ssl.ca.location": "ca.pem",

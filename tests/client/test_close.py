@@ -22,9 +22,7 @@ def test_the_answer_for_the_member_is_read(code: int, caplog: pytest.LogCaptureF
     @in_virtual_time
     async def story() -> None:
         brokers = FakeBrokers()
-        brokers.answer(
-            LeaveGroupRequest, lambda request: LeaveGroupResponse(members=(MemberResponse("member-1", None, code),))
-        )
+        brokers.answer(LeaveGroupRequest, lambda request: LeaveGroupResponse(members=(MemberResponse("member-1", None, code),)))
         one = new_member(brokers)
         await one.join()
         await one.close(1_000)

@@ -190,9 +190,7 @@ def test_a_process_has_two_connections_more_than_librdkafka_at_most() -> None:
         finally:
             peers.end()
         _wait(lambda: kafka.open_connections == 0)
-        ours = _Members(
-            lambda number: GroupConsumer({**settings, "group.id": "ours", "client.id": f"worker-{number}"}), count
-        )
+        ours = _Members(lambda number: GroupConsumer({**settings, "group.id": "ours", "client.id": f"worker-{number}"}), count)
         try:
             _wait(lambda: all(len(held) == 1 for held in ours.held))
             # Those of the joins are given back after a few seconds.

@@ -64,9 +64,7 @@ def test_a_pattern_that_is_no_regular_expression_is_quoted(kafka: EmbeddedKafka)
 
 
 @pytest.mark.behaviour(55)
-@pytest.mark.parametrize(
-    ("reset", "first"), [("earliest", 0), ("latest", 10), ("by_duration:PT1H", 4), ("by_duration:P2D", 0)]
-)
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 0), ("latest", 10), ("by_duration:PT1H", 4), ("by_duration:P2D", 0)])
 def test_where_reading_begins_without_a_commit(kafka: EmbeddedKafka, reset: str, first: int) -> None:
     now = int(time.time() * 1000)
     produce(kafka, "orders", {0: range(4)}, timestamp=now - 7_200_000)
@@ -131,9 +129,7 @@ def test_a_log_that_was_cut_back_behind_the_committed_position_is_noticed(kafka:
     """What a crash can leave: offset 50 was committed in epoch 0, which ended at 10 (KIP-320)."""
     produce(kafka, "orders", {0: range(10)})
     with consumer(kafka, auto_offset_reset="none", poll_raises_errors=True) as one:
-        one.commit(
-            offsets=[confluent_kafka.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False
-        )
+        one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 50, leader_epoch=0), row(1, 0)], asynchronous=False)
         one.subscribe(["orders"])
         with pytest.raises(NoOffsetError, match="truncation detected at offset 50") as raised:
             poll_until(one, lambda: False)
@@ -378,9 +374,7 @@ def test_a_commit_says_for_each_row_what_went_wrong(kafka: EmbeddedKafka) -> Non
         one.subscribe(["orders"])
         poll_until(one, lambda: held(one) == [0, 1])
         with pytest.raises(KafkaException) as raised:
-            one.commit(
-                offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 4)], asynchronous=False
-            )
+            one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 4)], asynchronous=False)
         assert raised.value.args[0].code() == codes.OFFSET_METADATA_TOO_LARGE
         assert [each.offset for each in one.committed([row(1), row(0)])] == [4, confluent_kafka.OFFSET_INVALID]
         one.commit(offsets=[confluent_kafka.TopicPartition("orders", 0, 3, "x" * 5_000), row(1, 5)])

@@ -37,9 +37,7 @@ async def test_a_lookup_goes_to_the_broker_with_the_least_in_flight() -> None:
         # Every broker has an open connection; two of them are busy.
         for broker in known.values():
             await cluster.request(broker, MetadataRequest(topics=()), timeout_ms=1_000)
-        busy = [
-            asyncio.ensure_future(cluster.request(known[node], ListOffsetsRequest(), timeout_ms=60_000)) for node in (0, 2)
-        ]
+        busy = [asyncio.ensure_future(cluster.request(known[node], ListOffsetsRequest(), timeout_ms=60_000)) for node in (0, 2)]
         await pause(10)
         for _ in range(5):
             await one.coordinator.ensure_coordinator_ready(1_000)

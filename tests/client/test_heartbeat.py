@@ -169,9 +169,10 @@ async def test_rebalance_in_progress_is_joined_at_once_and_costs_nothing() -> No
         assert join - beat < 10
         assert [what for what, _ in one.told] == ["assigned"]
         assert not one.errors
-        assert "failed-rebalance-total" not in one.coordinator.metrics() or one.coordinator.metrics()[
-            "failed-rebalance-total"
-        ] == 0
+        assert (
+            "failed-rebalance-total" not in one.coordinator.metrics()
+            or one.coordinator.metrics()["failed-rebalance-total"] == 0
+        )
 
 
 @pytest.mark.behaviour(74)

@@ -284,9 +284,7 @@ async def test_a_disconnect_keeps_the_member_id(request_class: type) -> None:
 
 
 @pytest.mark.behaviour(21)
-@pytest.mark.parametrize(
-    "changes", [{"protocol_type": "connect"}, {"protocol_name": "elsewhere"}, {"protocol_name": None}]
-)
+@pytest.mark.parametrize("changes", [{"protocol_type": "connect"}, {"protocol_name": "elsewhere"}, {"protocol_name": None}])
 @in_virtual_time
 async def test_a_join_for_another_protocol_is_refused(changes: dict[str, str | None]) -> None:
     brokers = FakeBrokers()
@@ -303,9 +301,7 @@ async def test_a_join_for_another_protocol_is_refused(changes: dict[str, str | N
 @in_virtual_time
 async def test_a_sync_for_another_protocol_is_refused(changes: dict[str, str]) -> None:
     brokers = FakeBrokers()
-    brokers.answer(
-        SyncGroupRequest, lambda request: attrs.evolve(brokers.usual(request), **changes)
-    )
+    brokers.answer(SyncGroupRequest, lambda request: attrs.evolve(brokers.usual(request), **changes))
     async with member(brokers) as one:
         one.coordinator.subscribe(["t"])
         with pytest.raises(InconsistentGroupProtocolError, match=next(iter(changes.values()))):

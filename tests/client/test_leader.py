@@ -222,9 +222,7 @@ def _described(*assignments: bytes, state: str = "Stable", code: int = codes.NON
 
 
 def _all_of_it(cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-    return {
-        name: {topic: range(cluster.partitions[topic]) for topic in member.topics} for name, member in members.items()
-    }
+    return {name: {topic: range(cluster.partitions[topic]) for topic in member.topics} for name, member in members.items()}
 
 
 @pytest.mark.behaviour(28, 67)
@@ -480,9 +478,7 @@ async def test_a_member_that_the_leader_left_out_holds_nothing() -> None:
     ],
 )
 @in_virtual_time
-async def test_each_error_of_a_sync_leads_to_the_right_rejoin(
-    code: int, member_id: str, generation: int, lookups: int
-) -> None:
+async def test_each_error_of_a_sync_leads_to_the_right_rejoin(code: int, member_id: str, generation: int, lookups: int) -> None:
     brokers = FakeBrokers()
     async with member(brokers) as one:
         await one.join()
@@ -554,5 +550,3 @@ async def test_what_was_not_asked_for_is_not_taken_and_asked_about_without_a_sto
         await until(lambda: one.stable)
         await pause(2_000)
         assert one.stable
-
-

@@ -89,9 +89,7 @@ def test_many_topics_are_asked_for_in_one_request(plane: Librdkafka) -> None:
 
 @pytest.mark.parametrize("error", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT])
 @pytest.mark.parametrize("topics", [["a", "b"], ["a", "b", "c", "d", "e"]])
-def test_librdkafka_knows_what_is_wanted_when_a_question_is_lost(
-    plane: Librdkafka, topics: list[str], error: int
-) -> None:
+def test_librdkafka_knows_what_is_wanted_when_a_question_is_lost(plane: Librdkafka, topics: list[str], error: int) -> None:
     _handle(plane).error = error
     assert not plane.learn(topics)
     assert _handle(plane).mentioned == topics
@@ -173,9 +171,7 @@ def test_what_is_paused_is_not_assigned_again_for_a_new_topic(idle: Reader) -> N
     assert ("unassign", [("b", 0)]) in _start(idle, "c")
 
 
-def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(
-    idle: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(idle: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(rows: list[TopicPartition]) -> None:
         raise KafkaException(KafkaError(KafkaError._FATAL))
 

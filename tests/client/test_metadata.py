@@ -139,11 +139,7 @@ async def test_a_pattern_follows_the_metadata() -> None:
         assert one.stable
     # Asked for all topics, right before the join.
     for join in brokers.times(JoinGroupRequest)[1:]:
-        asked = [
-            seen
-            for seen in brokers.seen
-            if isinstance(seen.message, MetadataRequest) and join - 30 <= seen.at_ms <= join
-        ]
+        asked = [seen for seen in brokers.seen if isinstance(seen.message, MetadataRequest) and join - 30 <= seen.at_ms <= join]
         assert asked, "a join with a pattern went by old metadata"
         assert all(seen.message.topics is None for seen in asked)
 

@@ -31,9 +31,7 @@ TOLD = Said(("a", "b"), None, ((TOPIC, (0, 1)),))
 
 
 def _heartbeat(epoch: int, says: Said, told: Said = TOLD, *, everything: bool = False, version: int = 1, **config: Any) -> Any:
-    return requests.heartbeat(
-        attrs.evolve(CONFIG, **config), "m", epoch, says, told, everything=everything, version=version
-    )
+    return requests.heartbeat(attrs.evolve(CONFIG, **config), "m", epoch, says, told, everything=everything, version=version)
 
 
 def test_joining_says_everything_and_owns_nothing() -> None:

@@ -221,9 +221,7 @@ def an_exception_of_error_cb(w: World) -> Any:
 def statistics_of_a_member(w: World) -> Any:
     told: list[Any] = []
     topic = w.topic(records=4)
-    c = w.consumer(
-        statistics_interval_ms=200, enable_auto_commit=False, stats_cb=lambda text: told.append(json.loads(text))
-    )
+    c = w.consumer(statistics_interval_ms=200, enable_auto_commit=False, stats_cb=lambda text: told.append(json.loads(text)))
     c.subscribe([topic])
     message = w.take(c, 4)[2]
     c.commit(message, asynchronous=False)
@@ -232,7 +230,9 @@ def statistics_of_a_member(w: World) -> Any:
         last = told[-1]
         part = last["topics"].get(topic, {}).get("partitions", {}).get("0", {})
         return [part.get(key) for key in ("consumer_lag", "committed_offset", "app_offset", "hi_offset")] + [
-            last["cgrp"]["state"], last["cgrp"]["join_state"], last["cgrp"]["assignment_size"]
+            last["cgrp"]["state"],
+            last["cgrp"]["join_state"],
+            last["cgrp"]["assignment_size"],
         ]
 
     ends = time.monotonic() + 10

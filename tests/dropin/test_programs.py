@@ -45,9 +45,7 @@ def outcomes() -> Iterator[dict[str, Outcomes]]:
         EmbeddedKafka(config={"group.min.session.timeout.ms": 100}) as kafka,
         concurrent.futures.ThreadPoolExecutor(_AT_A_TIME) as pool,
     ):
-        running = {
-            name: [pool.submit(run, name, kind) for kind in (cimpl.Consumer, GroupConsumer)] for name in PROGRAMS
-        }
+        running = {name: [pool.submit(run, name, kind) for kind in (cimpl.Consumer, GroupConsumer)] for name in PROGRAMS}
         yield {name: Outcomes(*[each.result() for each in both]) for name, both in running.items()}
 
 

@@ -123,9 +123,7 @@ def test_a_zombies_transaction_is_refused(kafka: KafkaCluster, topic: NewTopicFa
     billing.producer.begin_transaction()
     billing.producer.produce(sink, b"a zombie's")
     with pytest.raises(KafkaException) as refused:
-        billing.producer.send_offsets_to_transaction(
-            behind(messages), billing.consumer.consumer_group_metadata(), 10
-        )
+        billing.producer.send_offsets_to_transaction(behind(messages), billing.consumer.consumer_group_metadata(), 10)
     assert refused.value.args[0].code() in (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID)
     billing.undo(refused.value)
     done = 0

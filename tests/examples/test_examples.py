@@ -63,9 +63,7 @@ def test_the_plain_consumer_prints_and_commits(kafka: EmbeddedKafka, tmp_path: P
     assert [row.offset for row in rows] == [25, 25, 25, 25]
 
 
-def test_a_static_member_restarts_without_a_rebalance_and_a_second_one_fences_it(
-    kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
+def test_a_static_member_restarts_without_a_rebalance_and_a_second_one_fences_it(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("first", "again", "twin")]
     arguments = ("examples.static_membership", kafka.bootstrap_servers, "orders", "billing", "worker-1")
     with outs[0].open("wb") as first, outs[1].open("wb") as again, outs[2].open("wb") as twin:

@@ -26,9 +26,7 @@ def _poll(member: BlockingCoordinator) -> None:
 @pytest.fixture
 def native(kafka: KafkaCluster, group: str) -> Iterator[Consumer]:
     """librdkafka with the consumer protocol."""
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
-    )
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "group.protocol": "consumer"})
     yield consumer
     consumer.close()
 

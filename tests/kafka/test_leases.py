@@ -22,6 +22,7 @@ pytestmark = pytest.mark.kafka
 
 _SESSION_S = 2.0
 
+
 def _may_hand_out(process: LeaseProcess) -> bool:
     return process.may_hand_out > 0
 

@@ -42,9 +42,7 @@ def test_peers_share_and_take_over(
     await_shared([second], {name: 4})
 
 
-def test_the_broker_tells_of_groups_and_logs(
-    kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members
-) -> None:
+def test_the_broker_tells_of_groups_and_logs(kafka: KafkaCluster, topic: NewTopicFactory, group: str, members: Members) -> None:
     name = topic(2)
     produce(kafka, name, 2, 10)
     member = members.start("confluent-kafka", group, [name], instance_id="one", config={"client.id": "teller"})

@@ -50,8 +50,11 @@ def test_a_file_in_java_s_spelling(secured: SecuredKafka, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("lines", "told", "code"),
     [
-        (["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=bob", "sasl.password={wrong}"],
-         "check sasl.username and sasl.password", ExitCode.NOT_ALLOWED),
+        (
+            ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=bob", "sasl.password={wrong}"],
+            "check sasl.username and sasl.password",
+            ExitCode.NOT_ALLOWED,
+        ),
         ([], "expects SASL; set security.protocol", ExitCode.NOT_ALLOWED),
         (["security.protocol=SASL_PLAINTEXT"], "sasl.mechanism is missing", ExitCode.USAGE),
         (["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"], "oauth_cb is missing", ExitCode.USAGE),

@@ -301,5 +301,3 @@ def test_a_refused_token_is_told_with_the_brokers_reason_and_asked_for_anew(chal
         authenticate(bearer, Broker([SaslAuthenticateResponse(auth_bytes=challenge)]))
     authenticate(bearer, Broker([SaslAuthenticateResponse()]))
     assert len(provider.asked) == 2
-
-

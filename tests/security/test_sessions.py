@@ -101,12 +101,14 @@ def test_a_session_that_has_ended_is_renewed_by_the_next_request(secured: Secure
 def test_credentials_that_were_withdrawn_end_the_connection_with_the_reason(secured: SecuredKafka) -> None:
     async def run() -> None:
         connection, counted = await connect(secured.settings("REAUTH", "PLAIN"))
-        wrong = security.load({
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "alice",
-            "sasl.password": made_up("withdrawn password"),
-        }).authenticator(real_environment(TcpConnector()))
+        wrong = security.load(
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "alice",
+                "sasl.password": made_up("withdrawn password"),
+            }
+        ).authenticator(real_environment(TcpConnector()))
         assert wrong is not None
         counted.authenticator = wrong
         await asyncio.sleep(SESSION_MS / 1000)

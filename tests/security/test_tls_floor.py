@@ -137,7 +137,5 @@ def test_what_is_safe_is_not_warned_of(
     monkeypatch.setattr(security, "_warned", set())
     mechanism = "PLAIN" if protocol == "SASL_SSL" else "SCRAM-SHA-256"
     secret = made_up("password")
-    security.load({
-        "security.protocol": protocol, "sasl.mechanism": mechanism, "sasl.username": "ann", "sasl.password": secret
-    })
+    security.load({"security.protocol": protocol, "sasl.mechanism": mechanism, "sasl.username": "ann", "sasl.password": secret})
     assert caplog.records == []

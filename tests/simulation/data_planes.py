@@ -141,6 +141,7 @@ class RealLogs:
 
 def play_simulated(story: Story) -> None:
     """In virtual time."""
+
     async def main() -> None:
         logs = SimulatedLogs()
 

@@ -28,9 +28,7 @@ def history(
     names = [f"member-{number + 1}" for number in range(members)]
     return Scenario(
         seed=1,
-        members=tuple(
-            attrs.evolve(model, name=name, instance_id=f"instance-of-{name}" if static else None) for name in names
-        ),
+        members=tuple(attrs.evolve(model, name=name, instance_id=f"instance-of-{name}" if static else None) for name in names),
         later_assignors=model.assignors,
         topics=named,
         brokers=brokers,

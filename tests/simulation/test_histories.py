@@ -61,9 +61,7 @@ def test_without_faults_nothing_is_processed_twice(seed: int) -> None:
 
 
 @pytest.mark.behaviour(132)
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, 30, 10))]
-)
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, 30, 10))])
 def test_histories_with_faults_keep_every_rule(first: int) -> None:
     for seed in range(first, first + 10):
         outcome = play(draw_scenario(seed))

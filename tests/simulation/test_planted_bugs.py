@@ -83,9 +83,7 @@ def _assign_twice(patch: Patch) -> None:
 def _forget_to_reload(patch: Patch) -> None:
     """A broker that becomes coordinator begins with no groups and no offsets."""
 
-    def elect(
-        self: GroupStore, partition: int, log: PartitionLog, leader_epoch: int, loaded: Callable[[Shard], None]
-    ) -> None:
+    def elect(self: GroupStore, partition: int, log: PartitionLog, leader_epoch: int, loaded: Callable[[Shard], None]) -> None:
         self._shards[partition] = Shard(partition, log, leader_epoch, ShardState.ACTIVE)
 
     patch.setattr(GroupStore, "elect", elect)

@@ -33,10 +33,7 @@ def fill(kafka: KafkaCluster) -> Callable[..., None]:
         produce(
             kafka.bootstrap_servers,
             topic,
-            [
-                {"partition": partition, "key": f"k{number}", "value": f"v{number}"}
-                for number in range(first, first + count)
-            ],
+            [{"partition": partition, "key": f"k{number}", "value": f"v{number}"} for number in range(first, first + count)],
         )
 
     return write
@@ -49,9 +46,7 @@ def install_assignor(site: Path) -> None:
     described = site / "installed_assignors-1.0.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-assignors\nVersion: 1.0\n")
-    (described / "entry_points.txt").write_text(
-        "[consumer_coord.assignors]\nof-a-package = installed_assignors:ToTheFirst\n"
-    )
+    (described / "entry_points.txt").write_text("[consumer_coord.assignors]\nof-a-package = installed_assignors:ToTheFirst\n")
 
 
 @pytest.fixture(scope="session")

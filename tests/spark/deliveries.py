@@ -98,9 +98,7 @@ def judge(deliveries: Iterable[Delivery], ends: Mapping[int, int], runs: Mapping
     return Verdict(delivered, lost, dict(duplicates), unexplained)
 
 
-def _overlapping(
-    covered: Sequence[tuple[int, int, Delivery]], first: int, last: int
-) -> Sequence[tuple[int, int, Delivery]]:
+def _overlapping(covered: Sequence[tuple[int, int, Delivery]], first: int, last: int) -> Sequence[tuple[int, int, Delivery]]:
     low = bisect_left(covered, first, key=itemgetter(1))
     return covered[low : bisect_right(covered, last, key=itemgetter(0))]
 

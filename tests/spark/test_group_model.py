@@ -77,9 +77,7 @@ class GroupModel(RuleBasedStateMachine):
         if query.running:
             return
         self.settle(number)
-        planned = query.planner.plan(
-            query.finished, self.ends, Limits(max_offsets=most), cluster="c", generation=1, now_ms=0
-        )
+        planned = query.planner.plan(query.finished, self.ends, Limits(max_offsets=most), cluster="c", generation=1, now_ms=0)
         if planned is None:
             return
         for partition, span in planned.spans():

@@ -137,9 +137,7 @@ def test_a_range_may_be_read_again_or_skipped(topic: NewTopicFactory, fill: Call
         assert offsets(read([Range(name, 0, start, end)])) == list(range(start, end))
 
 
-def test_partitions_of_other_batches_are_not_mixed_in(
-    topic: NewTopicFactory, fill: Callable[..., None], read: Read
-) -> None:
+def test_partitions_of_other_batches_are_not_mixed_in(topic: NewTopicFactory, fill: Callable[..., None], read: Read) -> None:
     first, second = topic(partitions=3), topic()
     for number in range(3):
         fill(first, number, 50)
@@ -154,9 +152,7 @@ def test_partitions_of_other_batches_are_not_mixed_in(
     assert offsets(rows, 0) == offsets(rows, 1) == offsets(rows, 2) == list(range(20, 50))
 
 
-def test_one_task_may_read_a_partition_in_two_places(
-    topic: NewTopicFactory, fill: Callable[..., None], read: Read
-) -> None:
+def test_one_task_may_read_a_partition_in_two_places(topic: NewTopicFactory, fill: Callable[..., None], read: Read) -> None:
     name = topic()
     fill(name, 0, 100)
     assert offsets(read([Range(name, 0, 0, 10), Range(name, 0, 50, 60), Range(name, 0, 60, 70)])) == [
@@ -358,9 +354,7 @@ def test_a_topic_made_again_in_mid_task_is_noticed(
     assert all(row["value"] == f"v{row['offset']}".encode() for row in rows)
 
 
-def test_a_promise_that_is_not_kept_is_an_error(
-    topic: NewTopicFactory, fill: Callable[..., None], read: Read
-) -> None:
+def test_a_promise_that_is_not_kept_is_an_error(topic: NewTopicFactory, fill: Callable[..., None], read: Read) -> None:
     name = topic()
     fill(name, 0, 5)
     with pytest.raises(ReadStalledError, match=rf"topic '{name}', partition 0, offsets 0 to 9 \(read up to 5\)"):

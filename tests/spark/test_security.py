@@ -67,9 +67,7 @@ def test_a_query_over_tls_with_sasl(secured: SecuredKafka, queries: Queries, top
     assert queries.committed(topic, 2) == {0: RECORDS // 2, 1: RECORDS // 2}
 
 
-def test_a_wrong_password_fails_the_query_at_once_and_is_not_told(
-    secured: SecuredKafka, queries: Queries, topic: str
-) -> None:
+def test_a_wrong_password_fails_the_query_at_once_and_is_not_told(secured: SecuredKafka, queries: Queries, topic: str) -> None:
     given = {**secured.settings("SASLTLS", "SCRAM-SHA-512"), "sasl.password": "not-the-password"}
     query, _ = queries.start(topic, {f"kafka.{key}": str(value) for key, value in given.items()})
     with pytest.raises(StreamingQueryException, match=r"sasl\.password") as caught:

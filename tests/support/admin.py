@@ -40,9 +40,7 @@ class GroupDescription:
 def set_consumer_timeouts(admin: AdminClient, group: str, *, session_ms: int, heartbeat_ms: int) -> None:
     """Give a group of the consumer protocol other timeouts than the brokers' 45 and 5 s; it need not exist yet."""
     values = {"consumer.session.timeout.ms": session_ms, "consumer.heartbeat.interval.ms": heartbeat_ms}
-    entries = [
-        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET) for name, value in values.items()
-    ]
+    entries = [ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(_DEADLINE_S)

@@ -383,9 +383,7 @@ def outcome(group: Group, ends: Mapping[int, int], lag_zero_s: float | None, cou
 
 def commits_in_log(kafka: KafkaCluster, group: str, topic: str) -> list[tuple[int, int]]:
     """(partition, offset) of every commit of a group, in the order in which the broker wrote them."""
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "oracle", "enable.partition.eof": True}
-    )
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "oracle", "enable.partition.eof": True})
     metadata = consumer.list_topics("__consumer_offsets", 30)
     parts = metadata.topics["__consumer_offsets"].partitions
     consumer.assign([TopicPartition("__consumer_offsets", number, 0) for number in parts])

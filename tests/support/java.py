@@ -89,9 +89,7 @@ class ToolJars:
     tools: Path
 
 
-def run_kafka_tool(
-    jars: ToolJars, main: str, *arguments: str, deadline_s: float = 120
-) -> subprocess.CompletedProcess[str]:
+def run_kafka_tool(jars: ToolJars, main: str, *arguments: str, deadline_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's own command line tools to its end: ``main`` below ``org.apache.kafka.tools``."""
     jvm = [*java_command(jars.libs), "-Xmx128m", "-XX:TieredStopAtLevel=1"]
     jvm += ["-cp", f"{jars.libs}/*:{jars.tools}/*", f"org.apache.kafka.tools.{main}"]

@@ -34,9 +34,7 @@ class LineProcess:
         self.name = name
         self._last_words = ""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _release
-        self.process = spawn(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=env, cwd=_ROOT
-        )
+        self.process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=env, cwd=_ROOT)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._stdin: IO[bytes] = self.process.stdin

@@ -232,9 +232,7 @@ class Members:
         setup: dict[str, Any] = {"config": settings, "topics": list(topics), "pattern": pattern, "report": report}
         if client == "java":
             if not modern:
-                settings["partition.assignment.strategy"] = ",".join(
-                    _JAVA_ASSIGNORS.get(one, one) for one in assignors
-                )
+                settings["partition.assignment.strategy"] = ",".join(_JAVA_ASSIGNORS.get(one, one) for one in assignors)
             command = JavaProgram(self._libs(), "GroupMember").command(json.dumps(setup))
         else:
             setup.update(client=client, assignors=list(assignors), members=["1"], does="report" if report else "count")
@@ -276,11 +274,7 @@ def await_shared(
     end_s = time.monotonic() + deadline_s
 
     def shared() -> bool:
-        return (
-            sorted(owned_by(members)) == wanted
-            and all(one.owned_count >= at_least for one in members)
-            and condition()
-        )
+        return sorted(owned_by(members)) == wanted and all(one.owned_count >= at_least for one in members) and condition()
 
     while not shared():
         for one in members:

@@ -140,9 +140,7 @@ def test_unknown_tagged_fields_are_skipped_wherever_they_stand() -> None:
 def test_known_tagged_fields_are_written_only_when_they_say_something() -> None:
     plain = encode(ApiVersionsResponse(), 3)
     assert plain.endswith(b"\0")
-    value = ApiVersionsResponse(
-        finalized_features_epoch=7, supported_features=(SupportedFeatureKey("group.version", 0, 1),)
-    )
+    value = ApiVersionsResponse(finalized_features_epoch=7, supported_features=(SupportedFeatureKey("group.version", 0, 1),))
     assert decode(ApiVersionsResponse, 3, encode(value, 3)) == value
     # An unknown tag among them, and the order reversed, as no Kafka writes it but any may send it.
     reordered = plain[:-1] + b"\x03" + b"\x63\x02hi" + b"\x01\x08" + (7).to_bytes(8, "big") + b"\x00\x01\x01"

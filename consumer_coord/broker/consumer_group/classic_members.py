@@ -140,9 +140,7 @@ class ClassicMembers:
         conversion.to_classic(self._with, shard, group, change, joining=updated, rebalance=rebalance)
         return updated
 
-    def _joined(
-        self, shard: Shard, group_id: str, member_id: str, request: JoinGroupRequest, timeout_ms: int
-    ) -> None:
+    def _joined(self, shard: Shard, group_id: str, member_id: str, request: JoinGroupRequest, timeout_ms: int) -> None:
         self._with.timers.cancel(shard, TimerKind.JOIN, group_id, member_id)
         self._fencing.schedule_session(shard, group_id, member_id, request.session_timeout_ms)
         self._fencing.schedule_sync(shard, group_id, member_id, timeout_ms)

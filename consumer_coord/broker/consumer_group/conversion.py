@@ -134,9 +134,7 @@ def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[Cl
 def can_downgrade(coordination: Coordination, group: ConsumerGroup, remaining: int) -> bool:
     """Whether policy and size let a group go back to the classic protocol with so many members."""
     config = coordination.config
-    return (
-        config.group_consumer_migration_policy in DOWNGRADE_POLICIES and 0 < remaining <= config.group_max_size
-    )
+    return config.group_consumer_migration_policy in DOWNGRADE_POLICIES and 0 < remaining <= config.group_max_size
 
 
 def to_classic(
@@ -215,8 +213,7 @@ def _classic(
                 session_timeout_ms=member.classic.session_timeout_ms,
                 protocol_type=CONSUMER_PROTOCOL_TYPE,
                 protocols=tuple(
-                    JoinGroupRequestProtocol(name=one.name, metadata=one.metadata)
-                    for one in member.classic.supported_protocols
+                    JoinGroupRequestProtocol(name=one.name, metadata=one.metadata) for one in member.classic.supported_protocols
                 ),
             )
         )
@@ -237,8 +234,6 @@ def leader_first(members: Sequence[ConsumerGroupMember]) -> Sequence[ConsumerGro
 def encode_target(partitions: Partitions, metadata: bytes, image: MetadataImage) -> bytes:
     """Partitions as a classic member reads them, in the version of its subscription."""
     named = {
-        name: sorted(numbers)
-        for topic_id, numbers in partitions.items()
-        if (name := image.topic_name(topic_id)) is not None
+        name: sorted(numbers) for topic_id, numbers in partitions.items() if (name := image.topic_name(topic_id)) is not None
     }
     return membership.encode_assignment(membership.Assignment(named), int.from_bytes(metadata[:2], "big", signed=True))

@@ -52,9 +52,7 @@ def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataIm
     )
 
 
-def _assignment(
-    partitions: Mapping[uuid.UUID, Iterable[int]], image: MetadataImage
-) -> ConsumerGroupDescribeAssignment:
+def _assignment(partitions: Mapping[uuid.UUID, Iterable[int]], image: MetadataImage) -> ConsumerGroupDescribeAssignment:
     return ConsumerGroupDescribeAssignment(
         topic_partitions=tuple(
             ConsumerGroupDescribeTopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(sorted(numbers)))

@@ -300,9 +300,7 @@ def _named_assignors(members: Iterable[ConsumerGroupMember]) -> Counter[str]:
     return Counter(member.server_assignor for member in members if member.server_assignor is not None)
 
 
-def subscribed_topics(
-    members: Iterable[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegex]
-) -> frozenset[str]:
+def subscribed_topics(members: Iterable[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:
     """The topics that some members subscribe to, regular expressions among them as they were resolved."""
     topics: set[str] = set()
     regexes: set[str] = set()

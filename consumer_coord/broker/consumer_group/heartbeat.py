@@ -100,9 +100,7 @@ class Heartbeats:
 
     # -- leaving
 
-    def _leave(
-        self, shard: Shard, request: ConsumerGroupHeartbeatRequest
-    ) -> tuple[Change, ConsumerGroupHeartbeatResponse]:
+    def _leave(self, shard: Shard, request: ConsumerGroupHeartbeatRequest) -> tuple[Change, ConsumerGroupHeartbeatResponse]:
         group = _existing(shard, request.group_id)
         response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
         member = membership.find(group, request.member_id, request.instance_id)
@@ -200,11 +198,7 @@ class Heartbeats:
         """
         now_ms = self._with.wall_clock_ms()
         interval_ms = self._with.config.group_consumer_assignment_interval_ms
-        due = (
-            group.assignment_timestamp_ms == 0
-            or interval_ms == 0
-            or now_ms >= group.assignment_timestamp_ms + interval_ms
-        )
+        due = group.assignment_timestamp_ms == 0 or interval_ms == 0 or now_ms >= group.assignment_timestamp_ms + interval_ms
         if group.assignment_epoch >= subscription.epoch or not due:
             holder: str | None = updated.member_id
             if updated.instance_id is not None:
@@ -276,9 +270,7 @@ def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
     return group
 
 
-def _told(
-    member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupMember:
+def _told(member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
     """The member with what its heartbeat says; what is None there is unchanged."""
     told = {
         "instance_id": request.instance_id,
@@ -290,9 +282,7 @@ def _told(
         "client_id": context.client_id,
         "client_host": context.client_host,
     }
-    news: dict[str, Any] = {
-        name: value for name, value in told.items() if value is not None and value != getattr(member, name)
-    }
+    news: dict[str, Any] = {name: value for name, value in told.items() if value is not None and value != getattr(member, name)}
     if member.classic is not None:
         news["classic"] = None
     # Most heartbeats say nothing new.
@@ -309,9 +299,7 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:
 
 
 def _assignment(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatAssignment:
-    assigned: Mapping[uuid.UUID, Sequence[int]] = {
-        topic_id: sorted(numbers) for topic_id, numbers in member.assigned.items()
-    }
+    assigned: Mapping[uuid.UUID, Sequence[int]] = {topic_id: sorted(numbers) for topic_id, numbers in member.assigned.items()}
     return ConsumerGroupHeartbeatAssignment(
         topic_partitions=tuple(
             ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=tuple(numbers))

@@ -35,9 +35,7 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
     if member.member_id != member_id:
-        raise GroupError(
-            error_codes.FENCED_INSTANCE_ID, f"member {member.member_id} has the instance id {instance_id} now"
-        )
+        raise GroupError(error_codes.FENCED_INSTANCE_ID, f"member {member.member_id} has the instance id {instance_id} now")
     return member
 
 

@@ -61,9 +61,7 @@ def _still_owned(revoked: EpochPartitions, owned: Owned) -> bool:
     return owned is None or has_any(revoked, owned)
 
 
-def _drop_unsubscribed(
-    member: ConsumerGroupMember, subscribed_topic_ids: Set[uuid.UUID], owned: Owned
-) -> ConsumerGroupMember:
+def _drop_unsubscribed(member: ConsumerGroupMember, subscribed_topic_ids: Set[uuid.UUID], owned: Owned) -> ConsumerGroupMember:
     """The member stays in its epoch, but topics that it does not subscribe to any more are taken from it."""
     dropped = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed_topic_ids}
     # Kafka takes the last subscription away from a member that has nothing for a change, too: its previous epoch ends.
@@ -75,9 +73,7 @@ def _drop_unsubscribed(
         pending[topic_id] = {**pending.get(topic_id, {}), **numbers}
     member = member.at_epoch(member.member_epoch)
     if pending and _still_owned(pending, owned):
-        return attrs.evolve(
-            member, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending_revocation=pending
-        )
+        return attrs.evolve(member, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending_revocation=pending)
     return attrs.evolve(member, assigned=kept)
 
 

@@ -59,9 +59,7 @@ def compile_regex(expression: str) -> re.Pattern[str]:
         ) from error
 
 
-def resolve(
-    expressions: Iterable[str], topics: Iterable[str], version: int, now_ms: int
-) -> Mapping[str, ResolvedRegex]:
+def resolve(expressions: Iterable[str], topics: Iterable[str], version: int, now_ms: int) -> Mapping[str, ResolvedRegex]:
     """Expression -> the topics that it matches; one that is not legal, as from another broker's log, matches none."""
     names = tuple(topics)
     resolved = {}

@@ -56,9 +56,7 @@ async def create_topics(node: BrokerNode, context: RequestContext, request: Crea
     """CreateTopics. Each topic is there for every broker when the answer goes out."""
     names = [topic.name for topic in request.topics]
     return CreateTopicsResponse(
-        topics=tuple(
-            _create(node, topic, request.validate_only, twice=names.count(topic.name) > 1) for topic in request.topics
-        )
+        topics=tuple(_create(node, topic, request.validate_only, twice=names.count(topic.name) > 1) for topic in request.topics)
     )
 
 
@@ -66,8 +64,7 @@ def create_topics_failed(request: CreateTopicsRequest, version: int, code: int) 
     """All of it failed with ``code``."""
     return CreateTopicsResponse(
         topics=tuple(
-            CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=())
-            for topic in request.topics
+            CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=()) for topic in request.topics
         )
     )
 
@@ -96,9 +93,7 @@ def _create(node: BrokerNode, wanted: CreatableTopic, validate_only: bool, twice
         num_partitions=partitions,
         replication_factor=factor,
         configs=tuple(
-            CreatableTopicConfigs(
-                name=name, value=value, read_only=False, config_source=_SOURCE_TOPIC, is_sensitive=False
-            )
+            CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=_SOURCE_TOPIC, is_sensitive=False)
             for name, value in configs.items()
         ),
     )
@@ -152,9 +147,7 @@ async def create_partitions(
     node: BrokerNode, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """CreatePartitions."""
-    return CreatePartitionsResponse(
-        results=tuple(_grow(node, topic, request.validate_only) for topic in request.topics)
-    )
+    return CreatePartitionsResponse(results=tuple(_grow(node, topic, request.validate_only) for topic in request.topics))
 
 
 def create_partitions_failed(request: CreatePartitionsRequest, version: int, code: int) -> CreatePartitionsResponse:
@@ -179,9 +172,7 @@ def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) 
         if wanted.assignments is not None:
             assignments = [assignment.broker_ids for assignment in wanted.assignments]
             if len(assignments) != wanted.count - present:
-                raise _RefusedError(
-                    "not one assignment for each new partition", code=error_codes.INVALID_REPLICA_ASSIGNMENT
-                )
+                raise _RefusedError("not one assignment for each new partition", code=error_codes.INVALID_REPLICA_ASSIGNMENT)
             for ids in assignments:
                 _check_replicas(node.cluster.topics.brokers, ids)
     except _RefusedError as error:
@@ -195,9 +186,7 @@ async def delete_topics(node: BrokerNode, context: RequestContext, request: Dele
     """DeleteTopics, by name or (from version 6 on) by id."""
     if context.api_version >= _STATES_FROM:
         return DeleteTopicsResponse(responses=tuple(_delete(node, state) for state in request.topics))
-    return DeleteTopicsResponse(
-        responses=tuple(_delete(node, DeleteTopicState(name=name)) for name in request.topic_names)
-    )
+    return DeleteTopicsResponse(responses=tuple(_delete(node, DeleteTopicState(name=name)) for name in request.topic_names))
 
 
 def delete_topics_failed(request: DeleteTopicsRequest, version: int, code: int) -> DeleteTopicsResponse:
@@ -205,8 +194,7 @@ def delete_topics_failed(request: DeleteTopicsRequest, version: int, code: int) 
     if version >= 6:
         return DeleteTopicsResponse(
             responses=tuple(
-                DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
-                for topic in request.topics
+                DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code) for topic in request.topics
             )
         )
     return DeleteTopicsResponse(

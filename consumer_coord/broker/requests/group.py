@@ -88,9 +88,7 @@ def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
                 key=key, node_id=found.broker_id, host=found.host, port=found.port, error_code=0, error_message=None
             )
         error_code = error_codes.COORDINATOR_NOT_AVAILABLE
-    return Coordinator(
-        key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error_code, error_message=message
-    )
+    return Coordinator(key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error_code, error_message=message)
 
 
 async def join_group(node: BrokerNode, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
@@ -103,9 +101,7 @@ async def join_group(node: BrokerNode, context: RequestContext, request: JoinGro
 
 def join_group_failed(request: JoinGroupRequest, version: int, code: int) -> JoinGroupResponse:
     """All of it failed with ``code``."""
-    return JoinGroupResponse(
-        error_code=code, member_id=request.member_id, protocol_name=None if version >= 7 else ""
-    )
+    return JoinGroupResponse(error_code=code, member_id=request.member_id, protocol_name=None if version >= 7 else "")
 
 
 async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
@@ -145,9 +141,7 @@ def leave_group_failed(request: LeaveGroupRequest, version: int, code: int) -> L
     return LeaveGroupResponse(error_code=code)
 
 
-async def describe_groups(
-    node: BrokerNode, context: RequestContext, request: DescribeGroupsRequest
-) -> DescribeGroupsResponse:
+async def describe_groups(node: BrokerNode, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """DescribeGroups."""
     return DescribeGroupsResponse(groups=await node.coordinator.describe_groups(context, request.groups))
 
@@ -170,9 +164,7 @@ def list_groups_failed(request: ListGroupsRequest, version: int, code: int) -> L
     return ListGroupsResponse(error_code=code)
 
 
-async def delete_groups(
-    node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest
-) -> DeleteGroupsResponse:
+async def delete_groups(node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """DeleteGroups."""
     # A name that stands there twice is answered once.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))

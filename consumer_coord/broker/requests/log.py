@@ -73,9 +73,7 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
         responses=tuple(
             TopicProduceResponse(
                 name=topic.name,
-                partition_responses=tuple(
-                    _append(node, request, topic.name, partition) for partition in topic.partition_data
-                ),
+                partition_responses=tuple(_append(node, request, topic.name, partition) for partition in topic.partition_data),
             )
             for topic in request.topic_data
         )
@@ -105,9 +103,7 @@ def produce_failed(request: ProduceRequest, version: int, code: int) -> ProduceR
     )
 
 
-def _append(
-    node: BrokerNode, request: ProduceRequest, topic: str, data: PartitionProduceData
-) -> PartitionProduceResponse:
+def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
     error_code, partition = _find(node, topic, data.index)
     message = None
     if request.acks not in _LEGAL_ACKS:
@@ -134,17 +130,13 @@ def _append(
     return PartitionProduceResponse(index=data.index, error_code=error_code, base_offset=-1, error_message=message)
 
 
-async def init_producer_id(
-    node: BrokerNode, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
+async def init_producer_id(node: BrokerNode, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """A new id for an idempotent producer; transactional ones are refused."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
         )
-    return InitProducerIdResponse(
-        error_code=error_codes.NONE, producer_id=node.cluster.next_producer_id(), producer_epoch=0
-    )
+    return InitProducerIdResponse(error_code=error_codes.NONE, producer_id=node.cluster.next_producer_id(), producer_epoch=0)
 
 
 def init_producer_id_failed(request: InitProducerIdRequest, version: int, code: int) -> InitProducerIdResponse:
@@ -184,9 +176,7 @@ def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchRespons
             FetchableTopicResponse(
                 topic=topic.topic,
                 partitions=tuple(
-                    PartitionData(
-                        partition_index=partition.partition, error_code=code, high_watermark=-1, records=b""
-                    )
+                    PartitionData(partition_index=partition.partition, error_code=code, high_watermark=-1, records=b"")
                     for partition in topic.partitions
                 ),
             )
@@ -261,17 +251,13 @@ def _read(node: BrokerNode, topic: str, wanted: FetchPartition, budget: int, at_
 # -- offsets and epochs
 
 
-async def list_offsets(
-    node: BrokerNode, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+async def list_offsets(node: BrokerNode, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Offsets by timestamp, or of the ends of the logs."""
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(
-                    _list_offset(node, context.api_version, topic.name, wanted) for wanted in topic.partitions
-                ),
+                partitions=tuple(_list_offset(node, context.api_version, topic.name, wanted) for wanted in topic.partitions),
             )
             for topic in request.topics
         )
@@ -294,9 +280,7 @@ def list_offsets_failed(request: ListOffsetsRequest, version: int, code: int) ->
     )
 
 
-def _list_offset(
-    node: BrokerNode, api_version: int, topic: str, wanted: ListOffsetsPartition
-) -> ListOffsetsPartitionResponse:
+def _list_offset(node: BrokerNode, api_version: int, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     error_code, partition = _find(node, topic, wanted.partition_index, wanted.current_leader_epoch)
     if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMP:
         error_code = error_codes.UNSUPPORTED_VERSION
@@ -349,22 +333,17 @@ def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -
     if error_code or partition is None:
         return EpochEndOffset(error_code=error_code, partition=wanted.partition)
     epoch, end_offset = partition.log.end_offset_for(wanted.leader_epoch)
-    return EpochEndOffset(
-        error_code=error_codes.NONE, partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset
-    )
+    return EpochEndOffset(error_code=error_codes.NONE, partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-async def delete_records(
-    node: BrokerNode, context: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+async def delete_records(node: BrokerNode, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Forget the records before an offset; -1 means all of them."""
     return DeleteRecordsResponse(
         topics=tuple(
             DeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=tuple(
-                    _delete_records(node, topic.name, wanted.partition_index, wanted.offset)
-                    for wanted in topic.partitions
+                    _delete_records(node, topic.name, wanted.partition_index, wanted.offset) for wanted in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -379,9 +358,7 @@ def delete_records_failed(request: DeleteRecordsRequest, version: int, code: int
             DeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=tuple(
-                    DeleteRecordsPartitionResult(
-                        partition_index=partition.partition_index, low_watermark=-1, error_code=code
-                    )
+                    DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1, error_code=code)
                     for partition in topic.partitions
                 ),
             )

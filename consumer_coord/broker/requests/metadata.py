@@ -32,8 +32,7 @@ async def metadata(node: BrokerNode, context: RequestContext, request: MetadataR
         topics = [_describe(node, topic) for topic in cluster.topics.by_name.values()]
     else:
         topics = [
-            _by_id(node, topic.topic_id) if topic.name is None else _by_name(node, topic.name, request)
-            for topic in wanted
+            _by_id(node, topic.topic_id) if topic.name is None else _by_name(node, topic.name, request) for topic in wanted
         ]
     return MetadataResponse(
         brokers=tuple(

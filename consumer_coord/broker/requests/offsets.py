@@ -46,9 +46,7 @@ _NO_OFFSET = -1
 _NO_EPOCH = -1
 
 
-async def offset_commit(
-    node: BrokerNode, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse:
+async def offset_commit(node: BrokerNode, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """OffsetCommit. Partitions that do not exist are answered here, the rest by the coordinator."""
     topics = node.cluster.topics
     commits: list[Commit] = []
@@ -124,9 +122,7 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     """OffsetFetch: one group up to version 7, several from version 8 on, with topics by id from version 10 on."""
     offsets = node.coordinator.offsets
     if context.api_version > OFFSET_FETCH_BY_NAME:
-        return OffsetFetchResponse(
-            groups=tuple(_fetch_by_id(node, group, request.require_stable) for group in request.groups)
-        )
+        return OffsetFetchResponse(groups=tuple(_fetch_by_id(node, group, request.require_stable) for group in request.groups))
     if context.api_version >= _GROUPS_FROM:
         groups = []
         for group in request.groups:
@@ -197,17 +193,13 @@ def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) ->
     """All of it failed with ``code``."""
     if version >= 8:
         return OffsetFetchResponse(
-            groups=tuple(
-                OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups
-            )
+            groups=tuple(OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups)
         )
     partitions = tuple(
         OffsetFetchResponseTopic(
             name=topic.name,
             partitions=tuple(
-                OffsetFetchResponsePartition(
-                    partition_index=index, committed_offset=-1, metadata="", error_code=code
-                )
+                OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
                 for index in topic.partition_indexes
             ),
         )
@@ -255,9 +247,7 @@ def _by_name(
     )
 
 
-async def offset_delete(
-    node: BrokerNode, context: RequestContext, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse:
+async def offset_delete(node: BrokerNode, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """OffsetDelete."""
     topics = node.cluster.topics
     wanted: list[tuple[str, int]] = []
@@ -273,9 +263,7 @@ async def offset_delete(
         return OffsetDeleteResponse(error_code=error_code)
     grouped: dict[str, list[OffsetDeleteResponsePartition]] = {}
     for name, index, partition_error in (*results, *deleted):
-        grouped.setdefault(name, []).append(
-            OffsetDeleteResponsePartition(partition_index=index, error_code=partition_error)
-        )
+        grouped.setdefault(name, []).append(OffsetDeleteResponsePartition(partition_index=index, error_code=partition_error))
     return OffsetDeleteResponse(
         error_code=error_codes.NONE,
         topics=tuple(

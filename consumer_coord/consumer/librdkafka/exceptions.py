@@ -73,9 +73,7 @@ def to_kafka_error(error: CoordinatorError) -> KafkaError:
         code = KafkaError._FATAL
     if code == 0:
         code = next((local for kind, local in _LOCAL_CODES if isinstance(error, kind)), KafkaError._FAIL)
-    return KafkaError(
-        code, str(error), fatal=isinstance(error, FencedError), retriable=isinstance(error, RetriableError)
-    )
+    return KafkaError(code, str(error), fatal=isinstance(error, FencedError), retriable=isinstance(error, RetriableError))
 
 
 def to_kafka_exception(error: CoordinatorError) -> CoordinatorError:

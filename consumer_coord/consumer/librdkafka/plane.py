@@ -306,14 +306,10 @@ class Threaded:
     Calls are carried out one at a time in their order, also when the one who awaits is cancelled.
     """
 
-    def __init__(
-        self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1
-    ) -> None:
+    def __init__(self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1) -> None:
         self._kafka = librdkafka
         self._own = executor is None
-        self.executor = executor or concurrent.futures.ThreadPoolExecutor(
-            threads, thread_name_prefix="consumer-coord-fetch"
-        )
+        self.executor = executor or concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="consumer-coord-fetch")
         #: Several threads, so that calls could overtake each other.
         self._many = not self._own or threads > 1
         self._call: concurrent.futures.Future[Any] | None = None

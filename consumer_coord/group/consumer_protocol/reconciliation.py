@@ -79,8 +79,6 @@ def reconcile(
     return Reconciliation(frozenset(partitions), ids, frozenset(unknown), frozenset(former))
 
 
-def owned_by_id(
-    held: Iterable[TopicPartition], held_ids: Mapping[str, uuid.UUID]
-) -> Sequence[tuple[uuid.UUID, Sequence[int]]]:
+def owned_by_id(held: Iterable[TopicPartition], held_ids: Mapping[str, uuid.UUID]) -> Sequence[tuple[uuid.UUID, Sequence[int]]]:
     """What a heartbeat says is held: one row for each topic, in the order of the names."""
     return tuple((held_ids[topic], tuple(numbers)) for topic, numbers in by_topic(held).items())

@@ -41,12 +41,8 @@ def ask(group_id: str, coordinator: int) -> DescribeConfigsRequest:
 
     return DescribeConfigsRequest(
         resources=(
-            DescribeConfigsResource(
-                resource_type=_GROUP, resource_name=group_id, configuration_keys=(_OF_GROUP,)
-            ),
-            DescribeConfigsResource(
-                resource_type=_BROKER, resource_name=str(coordinator), configuration_keys=(_OF_BROKER,)
-            ),
+            DescribeConfigsResource(resource_type=_GROUP, resource_name=group_id, configuration_keys=(_OF_GROUP,)),
+            DescribeConfigsResource(resource_type=_BROKER, resource_name=str(coordinator), configuration_keys=(_OF_BROKER,)),
         )
     )
 

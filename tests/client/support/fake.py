@@ -175,9 +175,7 @@ class FakeBrokers:
         """The names of all requests of the group's protocol, in order."""
         left_out = (ApiVersionsRequest, MetadataRequest, HeartbeatRequest)
         return [
-            type(seen.message).__name__.removesuffix("Request")
-            for seen in self.seen
-            if not isinstance(seen.message, left_out)
+            type(seen.message).__name__.removesuffix("Request") for seen in self.seen if not isinstance(seen.message, left_out)
         ]
 
     def disconnect(self) -> None:

@@ -28,9 +28,7 @@ def test_nothing_grows_and_no_record_is_missing(kafka3: RealKafka, group: str) -
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.skipif(not long_runs(), reason="three minutes: LONG_RUNS=1 runs it")
-def test_all_brokers_restart_one_after_the_other_under_a_group_of_the_consumer_protocol(
-    kafka3: RealKafka, group: str
-) -> None:
+def test_all_brokers_restart_one_after_the_other_under_a_group_of_the_consumer_protocol(kafka3: RealKafka, group: str) -> None:
     name = kafka3.new_topic(12, replication_factor=3, config={"min.insync.replicas": "1"})
     with contextlib.closing(Group(kafka3, name, group, protocol="consumer", config={"log_level": 0})) as members:
         found = churn(kafka3, name, 12, members, seconds=1.0, seed=7, per_s=500, disturb=roll(kafka3, 3))
