@@ -40,6 +40,7 @@ env:
 
 lint: env
 	@$(IN_ENV) -m ruff check --quiet .
+	@$(IN_ENV) -m ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ." >&2; exit 1; }
 	@$(IN_ENV) -m mypy --no-error-summary
 
 # More than the two cores of a small machine: tests mostly wait for brokers.

@@ -253,10 +253,10 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 else:
                     ahead = self._reader.ahead
             message: Message = ahead[0]
-            # No call between the statements of this line: see the module.
+            # No call from here to the return: see the module.
             self._user = 0
             del ahead[0]
-            return message  # noqa: E702
+            return message
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
@@ -283,23 +283,23 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                     behind = reader.tracked(messages)
                     self._user = 0
                     reader.behind, reader.unsure = behind, False
-                    return messages  # noqa: E702
+                    return messages
                 reader.arrived(messages)
             if not self._gather(num_messages, num_messages, timeout):
                 errors = self._errors
                 messages, rest = list(errors), deque[Any]()
                 self._user = 0
                 self._errors = rest
-                return messages  # noqa: E702
+                return messages
             ahead = reader.ahead
             if len(ahead) <= num_messages:
                 messages, rest = list(ahead), deque[Any]()
             else:
                 messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
-            # No call between the statements of this line: see the module.
+            # No call from here to the return: see the module.
             self._user = 0
             reader.ahead = rest
-            return messages  # noqa: E702
+            return messages
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
