@@ -168,7 +168,7 @@ class AiokafkaMethods(abc.ABC):
         keys = {partition_of(row): row for row in partitions}
         async with self._used() as engine:
             engine.must_hold(keys, what)
-            return keys or {partition: native(partition) for partition in engine.reader.assigned}
+            return keys or {partition: native(partition) for partition in engine.table}
 
     async def _seek_by_time(self, partitions: Iterable[Any], timestamp: int, what: str) -> None:
         with kafka_exceptions():
@@ -179,13 +179,13 @@ class AiokafkaMethods(abc.ABC):
         async with self._used() as engine:
             engine.must_hold(positions, what)
             for partition, position in sorted(positions.items()):
-                await engine.seek(partition, position, in_callback=self._in_callback)
+                await engine.seek(partition, position)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def paused(self) -> frozenset[Any]:
         """The partitions that :meth:`pause` stopped."""
-        return frozenset(rows(self._start().reader.paused))
+        return frozenset(rows(self._start().paused))
 
     def subscription(self) -> frozenset[str]:
         """The topics that this consumer subscribes to; with a pattern those that match."""
@@ -195,20 +195,15 @@ class AiokafkaMethods(abc.ABC):
 
 
 async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_s: float) -> bool:
-    """Wait for messages, a moment only for those of certain partitions; False when nothing may be handed out."""
+    """Wait for messages, a moment only for those of certain partitions; False when nothing may be delivered."""
     if not wanted:
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
-    ahead = engine.reader.ahead
-    if any((message.topic(), message.partition()) in wanted for message in ahead):
+    ready = engine.worker.ready
+    if any((message.topic(), message.partition()) in wanted for message in ready):
         return await engine.gather(1, _MOST_RECORDS, 0.0)
-    if len(ahead) < _MOST_OF_OTHERS:
-        return await engine.gather(len(ahead) + 1, _MOST_OF_OTHERS, min(timeout_s, _SLICE_S))
-    others = engine.reader.assigned.keys() - wanted - engine.reader.paused
-    await engine.pause(others)
-    try:
-        return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
-    finally:
-        await engine.resume(others & engine.reader.assigned.keys())
+    # Behind so many messages of the others, only these are fetched.
+    only = wanted if len(ready) >= _MOST_OF_OTHERS else None
+    return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)
 
 
 def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[Any]:
@@ -216,7 +211,7 @@ def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[
     picked: list[Any] = []
     rest: deque[Any] = deque()
     ended = False
-    for message in engine.reader.ahead:
+    for message in engine.worker.ready:
         failed = message.error() is not None
         ended = ended or len(picked) == most or (failed and bool(picked))
         # What is wrong with a broker is of no partition.
@@ -225,5 +220,5 @@ def _pick(engine: Engine, wanted: frozenset[TopicPartition], most: int) -> list[
             ended = failed
         else:
             rest.append(message)
-    engine.reader.ahead = rest
+    engine.worker.ready = rest
     return picked

@@ -165,10 +165,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
                         looks_up=self._threaded is not None,
                     ),
                     auto_store=self._auto_store,
-                    is_lapsed=is_lapsed,
+                    is_out_of_range=is_lapsed,
                 ),
                 call=self._call,
-                told=self._tell_commit,
+                report=self._tell_commit,
                 events=self._between_slices,
             )
         return self._made
@@ -292,8 +292,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         engine = self._made
         if engine is None or self._closing is not None or self._turns.taken:
             return None
-        core, ahead = engine.core, engine.reader.ahead
-        if len(ahead) < count or core.application.attention or engine.suspended or self._in_callback:
+        core, ahead = engine.core, engine.worker.ready
+        if len(ahead) < count or core.application.attention or not engine.deliverable or self._in_callback:
             return None
         core.application.polls += 1
         return ahead
@@ -384,7 +384,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             wanted: Positions | None = to_commit(message, offsets)
             if wanted is None:
                 async with self._used() as engine:
-                    wanted = await engine.finished_now()
+                    wanted = engine.finished()
                 if not wanted:
                     raise nothing_to_commit()
             if asynchronous:
@@ -405,7 +405,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
             wanted = to_commit(message, offsets)
-            engine.store(await engine.finished_now() if wanted is None else wanted)
+            engine.store(engine.finished() if wanted is None else wanted)
 
     async def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
         """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
@@ -417,13 +417,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
-            found = await engine.positions(wanted)
+            found = engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 
     async def seek(self, partition: confluent_kafka.TopicPartition) -> None:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         async with self._used() as engine:
-            await engine.seek(partition_of(partition), position_of(partition), in_callback=self._in_callback)
+            await engine.seek(partition_of(partition), position_of(partition))
 
     async def get_watermark_offsets(
         self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
@@ -467,7 +467,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used() as engine:
             if not self._in_callback:
                 _must_not_be_subscribed(engine, what)
-                gone = engine.reader.assigned if partitions is None else {partition_of(row) for row in partitions}
+                gone = engine.table if partitions is None else {partition_of(row) for row in partitions}
                 await engine.unassign(frozenset(gone))
 
     async def pause(self, partitions: Rows) -> None:
@@ -487,7 +487,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         with kafka_exceptions():
             engine = self._start()
             if engine.manual:
-                return [native(partition, at) for partition, at in sorted(engine.reader.assigned.items())]
+                return [native(partition, one.start) for partition, one in sorted(engine.table.items())]
             return rows(engine.core.assignment.held)
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
@@ -513,7 +513,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask librdkafka's handle, on its thread; not while it fetches."""
         async with self._used() as engine:
-            await engine.reader.ready()
+            await engine.worker.idle()
             assert self._threaded is not None
             return await self._threaded.run(lambda: question(self._librdkafka.handle))
 

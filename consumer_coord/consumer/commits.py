@@ -7,20 +7,16 @@ import concurrent.futures
 import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from consumer_coord.consumer.data_plane import OFFSET_INVALID
 from consumer_coord.consumer.home import Home, Pending
-from consumer_coord.consumer.recreated_topics import RecreatedTopics
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.printable import get_logger
-from consumer_coord.topic_partition import TopicPartition, listed
-
-logger = get_logger(__name__)
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -36,17 +32,6 @@ def outcome(wanted: Positions, pending: Pending[CommitResult]) -> CommitResult:
     if not isinstance(error, CoordinatorError):
         raise error
     return dict.fromkeys(wanted, error)
-
-
-def warn_of_failed(what: str, result: CommitResult) -> None:
-    """Log what could not be committed: it will be processed again if the partitions move now."""
-    failed = {partition: error for partition, error in result.items() if error is not None}
-    if failed:
-        logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
-
-
-#: Called with what an automatic commit is about, and the commit that is under way.
-Follow = Callable[[Positions, Pending[CommitResult]], None]
 
 
 @attrs.define
@@ -65,27 +50,19 @@ class _Timer:
 
 
 class AutoCommit:
-    """``enable.auto.commit``: every ``auto.commit.interval.ms`` what was finished at the poll is committed."""
+    """The clock of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, recreated: RecreatedTopics, follow: Follow | None = None) -> None:
-        """``follow`` gets each commit that was started."""
+    def __init__(self, core: ConsumerCoordinator, home: Home) -> None:
         self.enabled = core.config.enable_auto_commit
-        self._follow = follow
-        self._core = core
         self._home = home
-        self._recreated = recreated
-        self._interval_s = max(0.001, core.config.auto_commit_interval_ms / 1000)
+        # An interval of 0 leaves the commits before partitions are revoked, as in librdkafka.
+        self._interval_s = core.config.auto_commit_interval_ms / 1000
         self._timer = _Timer(core)
         self._running = False
-        #: What needs no commit any more: committed, on its way, or where the group's commit was found.
-        self._last: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: The last commit of each partition that was sent.
-        self._sent: dict[TopicPartition, Pending[CommitResult]] = {}
 
     def begin(self) -> None:
         """Start, with the first subscription or assignment."""
-        # An interval of 0 leaves the commits before partitions are given up, as in librdkafka.
-        if self.enabled and not self._running and self._core.config.auto_commit_interval_ms > 0:
+        if self.enabled and not self._running and self._interval_s > 0:
             self._running = True
             self._home.later(self._interval_s, self._timer.ring)
 
@@ -95,67 +72,22 @@ class AutoCommit:
 
     @property
     def due(self) -> bool:
-        """True when it is time."""
+        """Whether the interval has passed."""
         return self._timer.due
 
-    def started(self, committed: Positions) -> None:
-        """These begin at a commit of the group."""
-        self._last.update(committed)
-
-    def began_at(self, partition: TopicPartition) -> int:
-        """The group's commit that a partition began at, or the last one that was sent; ``OFFSET_INVALID`` without one."""
-        at = self._last.get(partition)
-        return OFFSET_INVALID if at is None else at.offset
-
-    def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """These are not read any more: another member may commit them."""
-        for partition in partitions:
-            self._last.pop(partition, None)
-            self._sent.pop(partition, None)
-
-    def under_way(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Pending[CommitResult]]:
-        """The commits of these that are not answered yet."""
-        return {
-            partition: pending
-            for partition in partitions
-            if (pending := self._sent.get(partition)) is not None and not pending.done()
-        }
-
-    def commit(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Pending[CommitResult] | None:
-        """Start a commit of what is not committed yet; None when there is nothing.  ``what`` stands in the log if it fails."""
-        wanted = {partition: at for partition, at in finished.items() if self._last.get(partition) != at}
-        if not wanted:
-            return None
-        self._last.update(wanted)
-        pending = self._recreated.commit(wanted, timeout_ms)
-        self._sent.update(dict.fromkeys(wanted, pending))
-        last = self._last
-        pending.add_done_callback(lambda done: _answered(done, wanted, last, what))
-        if self._follow is not None:
-            self._follow(wanted, pending)
-        return pending
-
-    def tick(self, finished: Positions) -> None:
-        """It was time: commit, without waiting for the answer, and set the timer anew."""
+    def rearm(self) -> None:
+        """Start the next interval."""
         self._timer.due = False
         self._home.later(self._interval_s, self._timer.ring)
-        self.commit(finished, self._core.config.default_api_timeout_ms)
-
-
-def _answered(done: Pending[CommitResult], wanted: Positions, last: dict[TopicPartition, OffsetAndMetadata], what: str) -> None:
-    if done.cancelled():
-        return
-    result = outcome(wanted, done)
-    warn_of_failed(what, result)
-    for partition, error in result.items():
-        if error is not None and last.get(partition) == wanted[partition]:
-            last.pop(partition, None)
 
 
 def _of_another_topic(topic_ids: Mapping[TopicPartition, uuid.UUID], before: Mapping[TopicPartition, uuid.UUID]) -> bool:
     """Whether a partition in both is of another topic: it was deleted and made again."""
     return any(before.get(partition, topic_id) != topic_id for partition, topic_id in topic_ids.items())
 
+
+#: Returns the ownerships and the topic ids of partitions.
+OwnedAs = Callable[[Iterable[TopicPartition]], tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]]
 
 #: Called with what was to be committed and how it went.
 Tell = Callable[[Positions, CommitResult], None]
@@ -188,9 +120,10 @@ class AsynchronousCommits:
     of a member under way at a time in any case.  So an application that commits each message pays little more than the note.
     """
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, recreated: RecreatedTopics) -> None:
+    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell, owned_as: OwnedAs) -> None:
+        """``owned_as`` returns the ownerships and topic ids of positions, at the moment of the call."""
         self._core = core
-        self._recreated = recreated
+        self._owned_as = owned_as
         self._home = home
         self._tell = tell
         self._flying: deque[_Call] = deque()
@@ -198,7 +131,6 @@ class AsynchronousCommits:
         self._noted: deque[_Call] = deque()
         #: True while the loop will look at the notes without being told.
         self._expected = False
-        recreated.earlier = self._take_up
 
     @property
     def asked_at(self) -> float:
@@ -224,7 +156,7 @@ class AsynchronousCommits:
 
     async def _until_answered(self, call: _Call) -> None:
         # Also what an interrupt left between its note and the message to the loop.
-        self._take_up()
+        self.take_up()
         sent = call.sent
         assert sent is not None
         own = asyncio.wrap_future(sent) if isinstance(sent, concurrent.futures.Future) else sent
@@ -233,28 +165,39 @@ class AsynchronousCommits:
 
     def start(self, wanted: Positions) -> None:
         """Commit, without waiting."""
-        call = _Call(
-            wanted, self._home.now(), ownerships=self._core.assignment.ownerships(wanted), topic_ids=self._recreated.of(wanted)
-        )
+        ownerships, topic_ids = self._owned_as(wanted)
+        call = _Call(wanted, self._home.now(), ownerships=ownerships, topic_ids=topic_ids)
         # In this order: an interrupt in between leaves a commit that is not told of, and none that is waited for in vain.
         self._noted.append(call)
         self._flying.append(call)
         if not self._expected:
             self._expected = True
-            self._home.later(0, self._take_up)
+            self._home.later(0, self.take_up)
 
     def follow(self, wanted: Positions, pending: Pending[CommitResult]) -> None:
         """Tell of this commit, too, when it is answered."""
         self._flying.append(_Call(wanted, self._home.now(), pending))
         pending.add_done_callback(lambda _: self._core.application.rouse())
 
-    def _take_up(self) -> None:
+    def take_up(self) -> None:
         """On the loop: commit all that was noted."""
         # First the flag and then the look: what is noted in between is taken up now, or tells the loop again.
         self._expected = False
         while self._noted:
             self._expected = True
             self._send_notes()
+
+    def look_up_unknown(self, pending: Pending[CommitResult]) -> None:
+        """Refresh the metadata when the brokers no longer know the id of a topic."""
+        cluster, home = self._core.cluster, self._home
+
+        def look_up(done: Pending[CommitResult]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                return
+            if any(error is not None and error.code == error_codes.UNKNOWN_TOPIC_ID for error in done.result().values()):
+                home.later(0, lambda: cluster.refresh_later(0))
+
+        pending.add_done_callback(look_up)
 
     def _send_notes(self) -> None:
         """One commit for all notes, up to one of another topic of the same name: the lane of commits tells those apart."""
@@ -282,12 +225,12 @@ class AsynchronousCommits:
             sent = failed
         for call in calls:
             call.sent = sent
-        self._recreated.look_up_unknown(sent)
+        self.look_up_unknown(sent)
         sent.add_done_callback(self._on_answer)
 
     def _on_answer(self, _: Pending[CommitResult]) -> None:
         self._core.application.rouse()
-        self._take_up()
+        self.take_up()
 
     def tell(self) -> None:
         """Tell of those that were answered."""

@@ -1,21 +1,25 @@
-"""The application's half of a member, once for every kind of consumer: reading, positions, commits, hand-over, close.
+"""The application's half of a member, for both consumers: reading, positions, commits, callbacks, close.
 
-Coroutines over a data plane (:mod:`~consumer_coord.consumer.data_plane`) and a home
-(:mod:`~consumer_coord.consumer.home`).  Used by one caller at a time, which is the consumers' part to see to; what may be
-called at any time says so.
+The engine owns one table: a dictionary from partition to :class:`~consumer_coord.consumer.partitions.Partition`, replaced as
+a whole. :meth:`Engine._look` is its reducer and awaits nothing: it compares the table with what the group wants, with the
+cluster's metadata and with the results of look-ups and commits, moves partitions to their next phases, and publishes a
+:class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data
+plane equal to it, and the application's callback is called.
 
-**Interrupts.**  A signal handler may raise between any two statements, and a task may be cancelled at any await.  So nothing
-here depends on having come to its end: each call compares what should be with what is (:class:`Reader` for the data plane,
-:class:`Handover` for the partitions, :class:`Starting` for the positions) and does the rest.  A call that is left early raises
-``attention``, so that the next one looks.
+Used by one caller at a time, which the consumers see to; methods that may be called at any time say so.
 
-**Leases.**  A record is handed out only while the coordinator must still count this member as one of the group
-(``ConsumerCoordinator.lease_until``).  Past that moment nothing is handed out, until a heartbeat is answered, or the
-partitions are lost.
+**Interrupts.** A signal handler may raise between any two statements, and a task may be cancelled at any await. So each step
+of the reducer is a comparison that may be repeated, and a callback counts as called from the moment before it starts.
+
+**Leases.** A record is delivered only while the coordinator must still count this member as one of the group
+(``consumer_coord/group/lease.py``), and only if nothing came up since the plan was applied. The end of the lease is read
+before both are checked: a process that stands still in between finds its old lease expired.
 """
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -23,18 +27,32 @@ import attrs
 
 from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
-from consumer_coord.consumer.handover import Callback, Callbacks, Handover, Partitions
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.home import Home, Pending
-from consumer_coord.consumer.reader import Positions, Reader
-from consumer_coord.consumer.recreated_topics import RecreatedTopics
-from consumer_coord.consumer.start_positions import ResetPolicy
-from consumer_coord.consumer.starting import Starting
+from consumer_coord.consumer.partitions import (
+    ABSENT,
+    Event,
+    Origin,
+    Partition,
+    Phase,
+    Plan,
+    Refused,
+    Verdict,
+    after,
+    moved,
+    read_of,
+)
+from consumer_coord.consumer.start_positions import ResetPolicy, Starts, no_offset
+from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
+    CallbackError,
     ClosedError,
     ConfigurationError,
     CoordinatorError,
+    FatalError,
     NotAssignedError,
     RequestTimedOutError,
+    RetriableError,
     WakeupError,
 )
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
@@ -44,40 +62,63 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
 
-#: How long the group waits for the data plane to send its question about topics; the answer may come later.
+#: How long the group waits for the data plane to send its question about topics, in seconds; the answer may come later.
 _LEARN_S = 0.002
-#: How long the data plane may wait before the group is looked at again.
+#: How long the data plane may wait before the group is looked at again, in seconds.
 _SLICE_S = 0.1
-#: While the coordinator is asked for something, and how long that makes a difference.
+#: The same while an answer of the coordinator is due, and how long after that moment it makes a difference.
 _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
-#: While the group rebalances, how long messages may wait for the engine, which waits for the group.
+#: While the group rebalances, how long messages may wait for the engine, which waits for the group, in seconds.
 _REBALANCING_SLICE_S = 0.05
 
-#: What a call waits beyond the time that its coroutine was given.
+#: How much longer than its coroutine a call waits, in seconds.
 _GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
 
+#: librdkafka's ``_CONFLICT``: a partition is assigned twice.
+_CONFLICT = -173
 
-@attrs.frozen
-class _Final:
-    """The last commit of a partition that is about to be revoked, and how long that waits for it (of the home's clock)."""
+_NO_TOPIC_ID = uuid.UUID(int=0)
+_NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
+_METRICS = {Phase.TAKEN: "assigned", Phase.REVOKED: "revoked", Phase.LOST: "lost"}
 
-    pending: Pending[CommitResult]
+
+@attrs.frozen(eq=False)
+class _Call:
+    """A callback of the application for the partitions that are in ``phase``; ``notify`` are those it is called with."""
+
+    phase: Phase
+    partitions: Partitions
+    notify: Partitions
+
+
+@attrs.frozen(eq=False)
+class _LookUp:
+    """A look-up of start offsets that is under way."""
+
+    pending: Pending[Starts]
+
+
+@attrs.frozen(eq=False)
+class _FinalCommit:
+    """The commits that a revocation waits for, until ``ends`` of the home's clock at the latest."""
+
+    pending: tuple[Pending[CommitResult], ...]
     ends: float
 
 
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """What the engine needs beside the coordinator's settings."""
+    """What the engine needs next to the coordinator's settings."""
 
     reset: ResetPolicy
-    #: Whether an event's error tells of an offset that is out of range.
-    is_lapsed: Callable[[Any], bool]
-    #: False: :meth:`Engine.store` says what is finished, and not that it was handed out.
+    #: Whether an event's error says that an offset is out of range.
+    is_out_of_range: Callable[[Any], bool]
+    #: False: :meth:`Engine.store` says what is finished, not the delivery.
     auto_store: bool = True
-    #: Whether automatic commits are told of, as those of the application are.
-    tells_automatic: bool = False
+    #: Whether the outcome of automatic commits is reported as that of the application's commits is.
+    reports_automatic: bool = False
 
 
 class Engine:
@@ -91,111 +132,130 @@ class Engine:
         settings: EngineSettings,
         *,
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
-        told: Tell,
+        report: Tell,
         events: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """``told`` gets the outcome of asynchronous commits, ``events`` tells what the data plane wants to be told."""
+        """``report`` gets the outcome of asynchronous commits; ``events`` delivers the data plane's events."""
         self.core = core
-        self.reader = Reader(plane, settings.is_lapsed)
-        self.handover = Handover(core, _Holder(self, call))
-        self.recreated = RecreatedTopics(core, home, self.reader.handed_out)
-        self.commits = AsynchronousCommits(core, home, told, self.recreated)
-        self.auto = AutoCommit(core, home, self.recreated, self.commits.follow if settings.tells_automatic else None)
-        self.starting = Starting(core, home, self.reader, settings.reset, self.auto.started, self._began, self.recreated.now)
-        #: With ``auto_store`` off: what the application stored.
-        self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
-        self._beginnings: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.callbacks = Callbacks()
         #: True while partitions are assigned by the application, not by a group.
         self.manual = False
         self.closing = False
-        #: Topics of the subscription that the data plane may not have heard of.
-        self._expected: frozenset[str] = frozenset()
+        #: Every assigned partition; replaced, not changed.
+        self.table: Mapping[TopicPartition, Partition] = {}
+        self.plan = Plan()
+        self.worker = Worker(plane, settings.is_out_of_range)
+        self.commits = AsynchronousCommits(core, home, report, self.owned_as)
+        self.auto = AutoCommit(core, home)
         self._home = home
         self._settings = settings
+        self._call = call
         self._events = events
+        #: Topics of the subscription that the data plane may not know.
+        self._expected: frozenset[str] = frozenset()
+        self._serial = 0
+        #: The callback that was started last, until its end is noted.
+        self._calling: _Call | None = None
+        #: Exceptions of callbacks, until the next poll raises the first.
+        self._failures: list[CoordinatorError] = []
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
-        #: Commits of what is about to be revoked.
-        self._final: dict[TopicPartition, _Final] = {}
+        #: No look-up begins before this moment of the home's clock.
+        self._retry_at = 0.0
+        #: What the assignment held when the plan was published: a loss replaces it.
+        self._owned: Partitions = frozenset()
+        #: Whether every partition is being read, so that a consumer may take messages without a look.
+        self._settled = False
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
     @property
-    def declined(self) -> Partitions:
-        """Held, but not wanted by the application."""
-        return self.starting.declined
-
-    @property
     def suspended(self) -> bool:
-        """True while records may be another member's: nothing is handed out."""
+        """Whether the lease expired: records may be another member's, so nothing is delivered."""
         return not self.manual and self.core.lease.clock() >= self.core.lease.until
 
     @property
-    def plain(self) -> bool:
-        """True when a skin may take messages from the data plane by itself: nothing has to be looked at, by far most often."""
-        core = self.core
+    def deliverable(self) -> bool:
+        """Whether fetched records are still this member's."""
+        return self._may_deliver(self.core.lease.until)
+
+    @property
+    def fast_path(self) -> bool:
+        """Whether a consumer may take messages from the data plane without a look at anything else."""
         return (
-            self.reader.plain
-            and not core.application.attention
-            and not core.rebalancing
-            and not self.starting.pending
-            and not self.reader.lapsed
+            self._settled
+            and self.worker.fast
+            and self.worker.applied is self.plan
+            and not self.core.application.attention
+            and not self.core.rebalancing
         )
 
-    async def gather(self, least: int, most: int, timeout_s: float) -> bool:
-        """Wait until ``least`` messages stand in ``reader.ahead`` to be handed out, or the time is up.
+    async def gather(self, least: int, most: int, timeout_s: float, *, only: frozenset[TopicPartition] | None = None) -> bool:
+        """Wait until ``least`` messages are in ``worker.ready``, or ``timeout_s`` seconds have passed.
 
-        False when nothing may be handed out.  Raises what the background or a callback raised; no message is lost by that.
+        Return False when nothing may be delivered.  Raise what the background or a callback raised; no message is lost by that.
+        ``only``: fetch nothing but these partitions during this call.
         """
-        core, reader = self.core, self.reader
+        core, worker = self.core, self.worker
         began = self._home.now()
         ends = began + timeout_s
         late = False
         while True:
-            if core.application.attention or (reader.lapsed and reader.lapsed.keys() - self.starting.pending):
+            # Before the look: if the process stands still after it, this lease is over, whatever the background did by then.
+            leased_until = core.lease.until
+            if core.application.attention or self._ended_readings():
                 await self.attend()
-            else:
-                await reader.ready()
-            ready = len(reader.ahead)
-            # A partition without a position is told of before any more is waited for.
-            enough = ready >= least or (not ready and bool(self.starting.unknown))
-            if late or (enough and not self.suspended):
+            await worker.idle()
+            await worker.reconcile(self.plan, only)
+            leased = self._may_deliver(leased_until)
+            # A partition without a position is reported before the call waits for any more.
+            enough = len(worker.ready) >= least or (not worker.ready and self._unlocated())
+            if late or (enough and leased):
                 break
-            await self._wait(most - ready, max(0.0, ends - self._home.now()))
+            await self._wait(most - len(worker.ready), max(0.0, ends - self._home.now()))
             # Waiting is polling: the application is here.
             core.application.polls += 1
             await self._events()
             if self._home.now() >= ends:
                 if not core.application.attention:
+                    leased = self._may_deliver(leased_until)
                     break
                 late = True
-        core.application.poll_times.record_fetch(began, len(reader.ahead))
-        if not reader.ahead:
-            self.starting.raise_unknown()
+        core.application.poll_times.record_fetch(began, len(worker.ready))
+        if not worker.ready:
+            self._raise_unlocated()
             return False
-        return not self.suspended
+        return leased
+
+    def _may_deliver(self, leased_until: float) -> bool:
+        """Whether fetched records are still this member's; ``leased_until`` was read before anything else was looked at."""
+        if self.worker.applied is not self.plan or self.worker.busy:
+            return False
+        return self.manual or (self.core.assignment.held is self._owned and self.core.lease.clock() < leased_until)
 
     async def _wait(self, most: int, left_s: float) -> None:
-        """One slice of waiting, for the group or for messages, whichever is likelier to come.
+        """Wait one slice, for the group or for messages, whichever is more likely to come.
 
         Nothing wakes the data plane for the group.  So with nothing to fetch, and while the group rebalances, the wait is
-        for the group: then a hand-over waits for nothing, and messages for a moment.
+        for the group: a rebalance then waits for nothing, and messages for a moment.
         """
-        core, reader = self.core, self.reader
+        core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
         if self.suspended:
             await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
             return
-        if not self.manual and (not reader.assigned or core.rebalancing or self.starting.pending):
+        if not self.manual and (not worker.assigned or core.rebalancing or not self._settled):
             if not core.application.attention:
-                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if reader.assigned else slice_s)
+                await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.assigned else slice_s)
             slice_s = 0.0
-        await reader.fetch(most, slice_s)
+        elif not worker.assigned and not self._settled:
+            await self._home.ring(slice_s)
+            slice_s = 0.0
+        await worker.fetch(most, slice_s)
 
     def slice_s(self) -> float:
-        """How long to wait for messages alone: short while an answer of the coordinator's is under way, or near."""
+        """Return how long to wait for messages alone, in seconds: short while an answer of the coordinator is due."""
         moment, slice_s = self._home.now(), _SLICE_S
         for at in (self.commits.asked_at, self.core.application.hears_at):
             near_s = at - moment
@@ -204,179 +264,518 @@ class Engine:
         return slice_s
 
     async def _wait_for_group(self, slice_s: float) -> None:
-        """Meanwhile the data plane hears of the topics: it would begin to read a second later otherwise."""
+        """Let the data plane learn of the topics at the same time: it would begin to fetch a second later otherwise."""
         ends = self._home.now() + slice_s
-        unheard = bool(self._expected) and not self.reader.assigned and slice_s > 0
-        if unheard and await self.reader.plane.learn(self._expected, min(slice_s, _LEARN_S)):
+        unheard = bool(self._expected) and not self.worker.assigned and slice_s > 0
+        if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
             self._expected = frozenset()
         left_s = ends - self._home.now()
         if left_s > 0 or slice_s == 0:
             await self._home.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
-        """Up to ``most`` messages, which count as handed out from now on; after :meth:`gather`, without a wait between."""
-        return self.reader.take(most)
+        """Return up to ``most`` messages, which count as delivered; after :meth:`gather`, without a wait between."""
+        return self.worker.take(most)
+
+    async def read_only(self, most: int, timeout_s: float) -> bool:
+        """Wait for messages of partitions that are read already, for a poll inside a callback."""
+        leased_until = self.core.lease.until
+        await self._apply()
+        if not self.worker.ready:
+            await self.worker.fetch(most, min(timeout_s, _SLICE_S))
+        return bool(self.worker.ready) and self._may_deliver(leased_until)
 
     def wakeup(self) -> None:
         """Make the wait that is under way, or the next one, raise :class:`WakeupError`; from any thread."""
         self._woken = True
         self.core.application.rouse()
 
-    # -- what the group wants -------------------------------------------------------------------------------------------
+    # -- carrying out ---------------------------------------------------------------------------------------------------
 
     async def attend(self) -> None:
-        """Look at everything that may have come up since the last call."""
+        """Look at everything that came up since the last call, and carry out what follows."""
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
         try:
             await self._home.wait_idle()
-            await self.reader.ready()
+            await self.worker.idle()
             core.application.polled(looks=True)
             if self._woken:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
             if self.auto.due:
-                self.auto.tick(await self._to_commit())
+                self.auto.rearm()
+                self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
             self.commits.tell()
-            await self.handover.carry_out()
-            await self.starting.go_on(self.handover.told)
-            await self._begin_recreated()
+            await self._settle()
             await self._events()
-            failure = self.handover.take_failure()
+            failure = self.take_failure()
             if failure is not None:
                 raise failure
         except BaseException:
             core.application.attention = True
             raise
 
-    async def _begin_recreated(self) -> None:
-        """Partitions of a topic that was deleted and made again begin with its first record."""
-        recreated = self.recreated.found(self.reader.assigned.keys())
-        if recreated:
-            logger.warning(
-                "%s: the topic was deleted and made again while it was read; reading begins with its first record",
-                listed(recreated),
-            )
-            await self._home.wait_idle()
-            await self.reader.ready()
-            # First, and found again until begun_anew: after an interrupt no position of the former topic is left to commit.
-            self.auto.forget(recreated)
-            self._forget_positions(recreated)
-            self.starting.begun_elsewhere(recreated)
-            await self.reader.restart(dict.fromkeys(recreated, EARLIEST))
-            self.recreated.begun_anew(recreated)
+    async def _settle(self, *, leaving: bool = False) -> bool:
+        """Look, apply the plan and call back, until nothing follows.  Return False while a commit is waited for."""
+        while True:
+            call = self._look(leaving)
+            if call is not None:
+                self._calling = call
+                callback = self._callback(call)
+                if callback is not None:
+                    await self._home.through(self._called(callback, call))
+            elif self.worker.applied is not self.plan or self.worker.busy:
+                await self._apply()
+            else:
+                return not any(one.phase in (Phase.STOPPING, Phase.COMMITTING) for one in self.table.values())
 
-    def _forget_positions(self, partitions: Partitions) -> None:
-        for partition in partitions:
-            self.stored.pop(partition, None)
-            self._beginnings.pop(partition, None)
+    async def _apply(self) -> None:
+        await self.worker.idle()
+        await self.worker.reconcile(self.plan)
 
-    async def finish_revoked(self, revoked: Partitions) -> bool:
-        """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
-        for partition in self._final.keys() - revoked:
-            del self._final[partition]
-        if not revoked and not self.reader.frozen:
-            return True
-        await self.reader.freeze(revoked)
-        if self.auto.enabled:
-            new = revoked - self._final.keys()
-            if new:
-                finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in new}
-                config = self.core.config
-                limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
-                self.auto.commit(finished, limit_ms, what="commit before giving up")
-                # The last one of the interval may be on its way with the same positions, and may take longer than that.
-                under_way, ends = self.auto.under_way(new), self._home.now() + limit_ms / 1000
-                for pending in set(under_way.values()):
-                    pending.add_done_callback(lambda _: self.core.application.rouse())
-                if under_way:
-                    self._home.later(limit_ms / 1000, self.core.application.rouse)
-                self._final.update({partition: _Final(pending, ends) for partition, pending in under_way.items()})
-            moment = self._home.now()
-            if not self._hurry and any(not one.pending.done() and moment < one.ends for one in self._final.values()):
-                return False
-        self.commits.tell()
-        return True
+    def _callback(self, call: _Call) -> Callback | None:
+        callbacks = self.callbacks
+        if call.phase is Phase.TAKEN:
+            return callbacks.on_assign
+        if not call.notify:
+            return None
+        return callbacks.on_revoke if call.phase is Phase.REVOKED else callbacks.on_lost or callbacks.on_revoke
 
-    async def forget(self, partitions: Partitions) -> None:
-        """These are read no more."""
-        await self.reader.stop(partitions)
-        self.auto.forget(partitions)
-        self.starting.forget(partitions)
-        self.recreated.forget(partitions)
-        self._forget_positions(partitions)
-        for partition in partitions:
-            self._final.pop(partition, None)
-
-    async def give_up_all(self, ends: float) -> CoordinatorError | None:
-        """Everything held is revoked, or was lost; before close and unsubscribe.  Returns what a callback raised first."""
-        await self._home.wait_idle()
-        await self.reader.ready()
-        core = self.core
-        # As by a poll: the application is here, and commits and callbacks may take their time.
-        core.application.polls += 1
-        core.prepare_to_leave()
+    async def _called(self, callback: Callback, call: _Call) -> None:
+        began = self.core.application.clock()
         try:
-            core.application.attention = False
-            while not await self.handover.carry_out(leaving=True):
-                left_s = ends - self._home.now()
-                # When the time is up, what is on its way is not waited for: callbacks run, and the partitions are given up.
-                self._hurry = left_s <= 0
-                if not self._hurry:
-                    await self._home.ring(min(left_s, _SLICE_S))
-                    core.application.attention = False
+            await self._call(callback, call.notify)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the protocol continues first
+            failure = CallbackError(f"{_NAMES[call.phase]} raised {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._failures.append(failure)
         finally:
-            self._hurry = False
-            # Whatever came up meanwhile is for the next poll.
-            core.application.attention = True
-        return self.handover.take_failure()
+            self.core.application.called_back(_METRICS[call.phase], began)
+
+    def take_failure(self) -> CoordinatorError | None:
+        """Return the first exception of a callback since the last call."""
+        failures, self._failures = self._failures, []
+        return failures[0] if failures else None
+
+    # -- the reducer ----------------------------------------------------------------------------------------------------
+
+    def _put(self, event: Event, partitions: Iterable[TopicPartition], **changes: Any) -> None:
+        """Let an event happen to partitions; those for which it is stale stay as they are."""
+        table = dict(self.table)
+        for partition in partitions:
+            before = table.get(partition)
+            to = after(event, None if before is None else before.phase)
+            if to is Refused.NOT_ASSIGNED:
+                raise NotAssignedError(f"{event.value}: {partition} is not assigned to this consumer")
+            if to is ABSENT:
+                del table[partition]
+            elif isinstance(to, Phase):
+                assert before is not None
+                table[partition] = moved(before, to, **changes)
+        self.table = table
+
+    def _begin(self, event: Event, values: Mapping[TopicPartition, Partition]) -> None:
+        """Add partitions to the table."""
+        for partition, value in values.items():
+            assert after(event, self.table[partition].phase if partition in self.table else None) is value.phase
+        self.table = {**self.table, **values}
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _in_phase(self, *phases: Phase) -> Partitions:
+        return frozenset(partition for partition, one in self.table.items() if one.phase in phases)
+
+    def _look(self, leaving: bool) -> _Call | None:
+        """Move every partition to where it has to be now, and publish the plan; return a callback that is due."""
+        self._note_call()
+        self._look_at_topics()
+        self._look_at_readings()
+        call = self._look_at_group(leaving)
+        if call is None:
+            self._look_up()
+        self._publish()
+        return call
+
+    def _publish(self) -> None:
+        reads = {partition: read_of(one) for partition, one in self.table.items()}
+        if reads != self.plan.reads:
+            self.plan = Plan(reads)
+        self._settled = all(one.settled for one in self.table.values())
+        self._owned = self.core.assignment.held
+
+    def _note_call(self) -> None:
+        """Note the end of the last callback; one that was interrupted has happened."""
+        call = self._calling
+        # An interrupt came between the decision and the call: the callback is due again.
+        unstarted = {
+            partition: attrs.evolve(one, awaits=None)
+            for partition, one in self.table.items()
+            if isinstance(one.awaits, _Call) and one.awaits is not call
+        }
+        if unstarted:
+            self.table = {**self.table, **unstarted}
+        if call is None:
+            return
+        called = frozenset(one for one in call.partitions if one in self.table and self.table[one].awaits is call)
+        if call.phase is not Phase.TAKEN:
+            # First the report: if this is interrupted, the next look repeats it.
+            self.core.let_go(called)
+        self._put(Event.CALLED, called)
+        self._calling = None
+
+    def _due(self, phase: Phase, partitions: Partitions, *, first: bool = False) -> _Call | None:
+        """Publish the callback for partitions in ``phase``; None when there is nothing to call for."""
+        if not partitions and not first:
+            return None
+        if phase is Phase.TAKEN:
+            call = _Call(phase, partitions, partitions)
+        else:
+            call = _Call(phase, partitions, frozenset(one for one in partitions if self.table[one].notified))
+        self.table = {
+            **self.table,
+            **{one: attrs.evolve(self.table[one], awaits=call, notified=True) for one in partitions},
+        }
+        return call
+
+    def _look_at_group(self, leaving: bool) -> _Call | None:
+        """Compare the table with what the group wants: lost, revoked, added, in this order."""
+        if self.manual:
+            return None
+        assignment = self.core.assignment
+        change = assignment.change()
+        if unseen := change.lost - self.table.keys():
+            self.core.let_go(unseen)
+        self._put(Event.LOSE, (change.lost & self.table.keys()) - self._in_phase(Phase.LOST))
+        if lost := self._in_phase(Phase.LOST):
+            return self._due(Phase.LOST, lost)
+        if leftover := self._in_phase(Phase.REVOKED):
+            return self._due(Phase.REVOKED, leftover)
+        revoked = assignment.held if leaving else change.revoked
+        self._put(Event.REVOKE, (revoked & self.table.keys()) - self._in_phase(Phase.STOPPING, Phase.COMMITTING))
+        self._put(Event.KEEP, self._in_phase(Phase.STOPPING, Phase.COMMITTING) - revoked)
+        self._publish()
+        ending = self._in_phase(Phase.STOPPING, Phase.COMMITTING)
+        if ending:
+            if self.worker.applied is not self.plan or self.worker.busy:
+                return None
+            self._stopped()
+            if not self._committed(ending):
+                return None
+            self._put(Event.COMMIT_ENDED, ending)
+            self.commits.tell()
+            return self._due(Phase.REVOKED, ending)
+        if leaving:
+            return None
+        assignment.take_up(change)
+        if untaken := assignment.held - self.table.keys():
+            owned = assignment.ownerships(untaken)
+            self._begin(
+                Event.TAKE_UP,
+                {
+                    one: Partition(
+                        phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
+                    )
+                    for one in sorted(untaken)
+                },
+            )
+        taken = frozenset(one for one in self._in_phase(Phase.TAKEN) if self.table[one].awaits is None)
+        return self._due(Phase.TAKEN, taken, first=change.first and not assignment.change().first)
+
+    def _stopped(self) -> None:
+        """The worker fetches nothing of these any more: commit what is finished of them, if that is automatic."""
+        stopping = self._in_phase(Phase.STOPPING)
+        if not stopping:
+            return
+        waits: dict[TopicPartition, Pending[CommitResult]] = {}
+        ends = 0.0
+        if self.auto.enabled:
+            finished = {one: at for one, at in self._to_commit().items() if one in stopping}
+            config = self.core.config
+            limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
+            ends = self._home.now() + limit_ms / 1000
+            self._commit_automatically(finished, limit_ms, what="commit before giving up")
+            # The last one of the interval may be on its way with the same positions, and may take longer than that.
+            for one in stopping:
+                commit = self.table[one].commit
+                if isinstance(commit, _Sent) and not commit.pending.done():
+                    waits[one] = commit.pending
+            for pending in set(waits.values()):
+                pending.add_done_callback(lambda _: self.core.application.rouse())
+            if waits:
+                self._home.later(limit_ms / 1000, self.core.application.rouse)
+        self._put(Event.STOPPED, stopping)
+        self.table = {
+            **self.table,
+            **{one: attrs.evolve(self.table[one], awaits=_FinalCommit((waits[one],), ends)) for one in stopping & waits.keys()},
+        }
+
+    def _committed(self, ending: Partitions) -> bool:
+        """Whether no last commit of these is waited for any longer."""
+        moment = self._home.now()
+        waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
+        return self._hurry or not any(
+            moment < wait.ends and not all(pending.done() for pending in wait.pending) for wait in waits
+        )
+
+    def _look_at_topics(self) -> None:
+        """Restart partitions of a topic that was deleted and created again: they begin with its first record (KIP-516)."""
+        recreated = []
+        for partition, one in self.table.items():
+            present = self.topic_id(partition)
+            if present is None or present == one.topic_id:
+                continue
+            if one.topic_id is None:
+                # A look-up that began before the id was known may be of a deleted topic.
+                again: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
+                self.table = {**self.table, partition: attrs.evolve(one, topic_id=present, **again)}
+            else:
+                recreated.append(partition)
+        if not recreated:
+            return
+        logger.warning(
+            "%s: the topic was deleted and created again while it was read; reading begins with its first record",
+            listed(recreated),
+        )
+        for partition in recreated:
+            one = self.table[partition]
+            reading = one.phase is Phase.READING
+            # A look-up that is under way may be of the deleted topic.
+            restarted: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
+            self._put(
+                Event.RECREATED,
+                [partition],
+                serial=self._next_serial(),
+                topic_id=self.topic_id(partition),
+                former_topic_id=one.former_topic_id or one.topic_id,
+                start=EARLIEST if reading else None,
+                origin=Origin.FIRST if reading else None,
+                stored=None,
+                committed=None,
+                commit=None,
+                out_of_range=None,
+                **restarted,
+            )
+
+    def _ended_readings(self) -> bool:
+        return bool(self.worker.out_of_range) and any(
+            not self.worker.waits(one) and self.table[one].phase is Phase.READING
+            for one in self.worker.out_of_range
+            if one in self.table
+        )
+
+    def _look_at_readings(self) -> None:
+        """Look up where readings begin again whose offset is not in the log, after their last record was delivered."""
+        for partition, ended in self.worker.out_of_range.items():
+            one = self.table.get(partition)
+            if one is None or one.serial != ended.serial or one.phase is not Phase.READING or self.worker.waits(partition):
+                continue
+            if ended.verdict is Verdict.CURRENT:
+                logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
+                self._put(Event.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
+                continue
+            # The event names another offset, so an earlier assignment, and may have ended the present one as well.  Assigned
+            # again where it stands, the partition gets an event of this offset if that is out of range.
+            delivered = self.worker.positions([partition]).get(partition)
+            start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
+            self._put(Event.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
+
+    # -- start offsets --------------------------------------------------------------------------------------------------
+
+    def _look_up(self) -> None:
+        """Take the results of look-ups, begin readings whose start is known, and look up the others."""
+        for look_up in {id(one.awaits): one.awaits for one in self.table.values() if isinstance(one.awaits, _LookUp)}.values():
+            if look_up.pending.done():
+                self._take(look_up)
+        self._begin_readings()
+        wanted = frozenset(one for one, value in self.table.items() if value.needs_look_up)
+        if not wanted:
+            return
+        left_s = self._retry_at - self._home.now()
+        if left_s > 0:
+            self._home.later(left_s, self.core.application.rouse)
+            return
+        core, policy, limit_ms = self.core, self._settings.reset, self.core.config.default_api_timeout_ms
+        lapsed = frozenset(one for one in wanted if self.table[one].out_of_range is not None)
+
+        async def find() -> Starts:
+            found = await policy.starts(core, wanted - lapsed, limit_ms)
+            again = await policy.resets(core, lapsed, limit_ms)
+            return attrs.evolve(
+                found,
+                reset={**found.reset, **again.reset},
+                first={**found.first, **again.first},
+                unknown={**found.unknown, **again.unknown},
+            )
+
+        pending = self._home.start(find)
+        look_up = _LookUp(pending)
+        self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
+        pending.add_done_callback(lambda _: core.application.rouse())
+
+    def looks_up(self, partition: TopicPartition) -> bool:
+        """Whether the start of a partition is being looked up, or will be after a back-off."""
+        return isinstance(self.table[partition].awaits, _LookUp) or self._retry_at > self._home.now()
+
+    @property
+    def waiting_for_start(self) -> Partitions:
+        """The partitions whose start offset is not known yet."""
+        return frozenset(partition for partition, one in self.table.items() if one.waits_for_start)
+
+    def _begin_readings(self) -> None:
+        """Read the partitions whose start is known."""
+        known = [
+            one for one, value in self.table.items() if value.phase is Phase.LOCATING and value.start and not value.declined
+        ]
+        self._put(Event.LOCATED, known, out_of_range=None)
+
+    def _take(self, look_up: _LookUp) -> None:
+        asked = [partition for partition, one in self.table.items() if one.awaits is look_up]
+        error = None if look_up.pending.cancelled() else look_up.pending.exception()
+        if error is not None or look_up.pending.cancelled():
+            self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=None) for one in asked}}
+            if isinstance(error, RetriableError):
+                # The partitions wait; the log has the reason, and a later look-up may find them.
+                logger.warning("the start of %s is not known yet: %s", listed(asked), error)
+                self._retry_at = self._home.now() + self.core.config.retry_backoff_max_ms / 1000
+            elif error is not None:
+                raise error
+            return
+        found = look_up.pending.result()
+        for partition in asked:
+            one = self.table[partition]
+            if partition in found.unknown:
+                self._put(Event.UNLOCATED, [partition], error=one.out_of_range or found.unknown[partition])
+                continue
+            start = found.of(partition)
+            if start is None:
+                self.table = {**self.table, partition: attrs.evolve(one, awaits=None)}
+                continue
+            origin, at = start
+            self._put(
+                Event.LOCATED,
+                [partition],
+                serial=self._next_serial(),
+                start=at,
+                origin=origin,
+                out_of_range=None,
+                committed=at if origin is Origin.COMMIT else one.committed,
+                former_topic_id=None if origin is Origin.RESET else one.former_topic_id,
+            )
+
+    def _unlocated(self) -> bool:
+        return any(one.phase is Phase.UNLOCATED for one in self.table.values())
+
+    def _raise_unlocated(self) -> None:
+        """Raise for partitions that have no position; they are looked up again after the back-off."""
+        unknown = {partition: one.error or "" for partition, one in self.table.items() if one.phase is Phase.UNLOCATED}
+        if unknown:
+            self._put(Event.RETRY, unknown, error=None)
+            self._retry_at = self._home.now() + self.core.config.retry_backoff_ms / 1000
+            self.core.application.rouse()
+            raise no_offset(unknown)
+
+    def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
+        """Return the id of the topic that has a partition's name now; None while it is not known."""
+        topic = self.core.cluster.metadata.topics.get(partition.topic)
+        return None if topic is None or topic.id == _NO_TOPIC_ID else topic.id
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
-    async def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions of what the application has finished: all it was given, or what it stored."""
-        assigned = self.reader.assigned
-        if self._settings.auto_store:
-            return await self.reader.positions(assigned)
-        return {partition: at for partition, at in self.stored.items() if partition in assigned}
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions that the application has finished: behind the delivered records, or what it stored."""
+        if not self._settings.auto_store:
+            return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
+        return self.positions(self.table)
 
-    async def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What an automatic commit takes: what is finished, and the beginning of a partition that had no commit.
+    def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return where the application continues, for partitions of which that is known.
+
+        A partition that begins at the group's commit and delivered no record yet is left out.
+        """
+        table = self.table
+        wanted = [partition for partition in partitions if partition in table]
+        began = {one: start for one in wanted if (start := table[one].committed_start) is not None}
+        return {**began, **self.worker.positions(wanted)}
+
+    def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what an automatic commit takes: what is finished, and the start of a partition that had no commit.
 
         Without the latter, ``auto.offset.reset=latest`` would skip what is written before the next member begins.
         """
-        return {**self._beginnings, **await self.finished()}
-
-    def _began(self, reset: Positions) -> None:
-        self.recreated.begun_by_policy(reset)
-        if not self._settings.auto_store:
-            self._beginnings.update({partition: at for partition, at in reset.items() if at.offset >= 0})
-
-    async def finished_now(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same, between two polls."""
-        await self.reader.ready()
-        return await self.finished()
-
-    async def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the application goes on, for those partitions of which that is known."""
-        await self.reader.ready()
-        return await self.reader.positions(partitions)
+        if self._settings.auto_store:
+            return self.finished()
+        began = {
+            partition: one.start
+            for partition, one in self.table.items()
+            if one.origin is Origin.RESET and one.start is not None and one.start.offset >= 0
+        }
+        return {**began, **self.finished()}
 
     def store(self, positions: Positions) -> None:
-        """These are finished; for ``auto_store`` off."""
+        """Note what is finished; for ``auto_store`` off."""
         if self._settings.auto_store:
             raise ConfigurationError("store_offsets needs enable.auto.offset.store=false")
         self.must_hold(positions, "store_offsets")
-        self.stored.update(positions)
-        for partition in positions:
-            self._beginnings.pop(partition, None)
+        for partition, at in positions.items():
+            if partition in self.table:
+                self._put(Event.STORE, [partition], stored=at)
+
+    def owned_as(
+        self, wanted: Iterable[TopicPartition]
+    ) -> tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]:
+        """Return the ownerships and the topic ids that the application's positions belong to; from any thread."""
+        table = self.table
+        ids: dict[TopicPartition, uuid.UUID] = {}
+        ownerships: dict[TopicPartition, int | None] = {}
+        for partition in wanted:
+            one = table.get(partition)
+            ownerships[partition] = None if one is None else one.ownership
+            if one is None:
+                continue
+            former = one.former_topic_id
+            topic_id = former if former is not None and not self.worker.positions([partition]) else one.topic_id
+            if topic_id is not None:
+                ids[partition] = topic_id
+        return ownerships, ids
+
+    def _send(self, wanted: Positions, timeout_ms: float) -> Pending[CommitResult]:
+        """Start a commit under the ownerships and of the topics of now; from any thread."""
+        core = self.core
+        ownerships, ids = self.owned_as(wanted)
+
+        def send() -> asyncio.Future[CommitResult]:
+            self.commits.take_up()
+            return core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
+
+        pending = self._home.begin(send)
+        self.commits.look_up_unknown(pending)
+        return pending
+
+    def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> None:
+        """Start a commit of what is not committed yet; ``what`` appears in the log if it fails."""
+        wanted = {
+            partition: at for partition, at in finished.items() if not _is_committed(self.table[partition], partition, at)
+        }
+        if not wanted:
+            return
+        pending = self._send(wanted, timeout_ms)
+        sent = _Sent(pending, wanted)
+        self.table = {
+            **self.table,
+            **{one: attrs.evolve(self.table[one], committed=at, commit=sent) for one, at in wanted.items()},
+        }
+        pending.add_done_callback(lambda _: sent.warn(what))
+        if self._settings.reports_automatic:
+            self.commits.follow(wanted, pending)
 
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
-        """Commit and wait for the answer; at any time, beside a poll too."""
-        core = self.core
-        limit_ms = core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        pending = self.recreated.commit(wanted, limit_ms)
+        """Commit and wait for the answer; at any time, during a poll too."""
+        limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        pending = self._send(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
         if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
@@ -385,141 +784,205 @@ class Engine:
     # -- where to read --------------------------------------------------------------------------------------------------
 
     def choose(self, positions: Positions) -> None:
-        """Inside on_assign: begin at these positions."""
-        foreign = {partition for partition in positions if partition in self.reader.assigned} | (
-            positions.keys() - self.core.assignment.held
-        )
+        """Start newly assigned partitions at these positions; inside on_assign."""
+        foreign = {one for one in positions if one not in self.table or self.table[one].phase is not Phase.TAKEN}
         if foreign:
             raise NotAssignedError(f"{listed(foreign)} were not assigned by the group just now")
-        self.starting.choose(positions)
+        self._seek(positions)
+
+    def _seek(self, positions: Positions) -> None:
+        for partition, at in positions.items():
+            self._put(
+                Event.SEEK,
+                [partition],
+                serial=self._next_serial(),
+                start=at,
+                origin=Origin.CHOSEN,
+                declined=False,
+                out_of_range=None,
+                error=None,
+                former_topic_id=None,
+            )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:
-        """Of the held partitions ``among``, read ``wanted`` and nothing else; those with an offset from there.
+        """Of the owned partitions ``among``, read ``wanted`` and nothing else; those with an offset from there.
 
-        The group knows nothing of it: the others stay this member's, and wait.
+        The group does not learn of it: the others stay this member's, and are not read.
         """
         if foreign := wanted.keys() - self.core.assignment.held:
             raise NotAssignedError(
                 f"assign: {listed(foreign)} were not assigned by the group; unsubscribe first to read any partition"
             )
-        declined = among - wanted.keys()
-        self.starting.declined = (self.starting.declined - wanted.keys()) | declined
-        known = {partition: at for partition, at in wanted.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
-        await self.reader.ready()
-        await self.reader.stop(declined & self.reader.assigned.keys())
-        self.starting.choose({partition: at for partition, at in known.items() if partition not in self.reader.assigned})
-        for partition in known.keys() & self.reader.assigned.keys():
-            await self.reader.seek(partition, known[partition])
+        self._put(Event.DECLINE, (among - wanted.keys()) & self.table.keys(), declined=True, start=None, origin=None)
+        accepted = frozenset(one for one in wanted.keys() & self.table.keys() if self.table[one].declined)
+        self._put(Event.ACCEPT, accepted, declined=False)
+        self._seek({one: at for one, at in wanted.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)})
+        await self._changed()
 
-    async def read_only(self, most: int, timeout_s: float) -> bool:
-        """Wait for messages of what is read already, without a look at the group: for a poll inside a callback."""
-        await self.reader.ready()
-        if not self.reader.ahead:
-            await self.reader.fetch(most, min(timeout_s, _SLICE_S))
-        return bool(self.reader.ahead) and not self.suspended
-
-    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata, *, in_callback: bool) -> None:
-        """Go on at another position; for a partition that is still to be started, begin there."""
-        # Also before a start: what an interrupted call has left of a partition whose offset was out of range is stopped first.
-        await self.reader.ready()
-        waits = partition in self.starting.pending or partition in self.reader.lapsed
-        if partition in self.reader.assigned and (self.manual or not waits):
-            self._beginnings.pop(partition, None)
-            self.starting.begun_elsewhere([partition])
-            await self.reader.seek(partition, position)
-            return
+    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
+        """Continue at another position; a partition that has not started yet starts there."""
         self.must_hold([partition], "seek")
-        self.starting.declined -= {partition}
-        self.starting.choose({partition: position})
-        if not in_callback:
-            await self.starting.go_on(self.handover.told)
+        self._seek({partition: position})
+        await self._changed()
 
     async def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing of these until :meth:`resume`; survives rebalances that keep them.
+        """Deliver nothing of these until :meth:`resume`; survives rebalances that keep them.
 
-        What was lost meanwhile is passed over: the application may not have heard of it.
+        Partitions that were lost are passed over: the application may not have been notified yet.
         """
-        await self.reader.ready()
-        await self.reader.pause(self._still_here(partitions))
+        self._put(Event.PAUSE, self.table.keys() & set(partitions), paused=True)
+        await self._changed()
 
     async def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out messages of these again."""
-        await self.reader.ready()
-        await self.reader.resume(self._still_here(partitions))
+        """Deliver messages of these again."""
+        self._put(Event.RESUME, self.table.keys() & set(partitions), paused=False)
+        await self._changed()
 
-    def _still_here(self, partitions: Collection[TopicPartition]) -> Partitions:
-        return frozenset(partitions) & (self.reader.assigned.keys() | self.core.assignment.held)
+    async def _changed(self) -> None:
+        """Apply what the application's call changed; inside a callback its caller does."""
+        self._begin_readings()
+        self._publish()
+        if self._calling is None:
+            await self._apply()
+        if any(one.needs_look_up for one in self.table.values()):
+            self.core.application.rouse()
 
     def must_hold(self, partitions: Iterable[TopicPartition], what: str) -> None:
-        """Raise for partitions that are not assigned to this consumer."""
-        foreign = set(partitions) - self.reader.assigned.keys() - self.core.assignment.held
+        """Raise :class:`NotAssignedError` for partitions that are not assigned to this consumer."""
+        foreign = set(partitions) - self.table.keys()
         if foreign:
             raise NotAssignedError(f"{what}: {listed(foreign)} are not assigned to this consumer")
+
+    @property
+    def assigned(self) -> Partitions:
+        """The partitions that the application may use: those of the group that it did not decline, or its own choice."""
+        return frozenset(partition for partition, one in self.table.items() if not one.declined)
+
+    @property
+    def chosen(self) -> Positions:
+        """Where a manual assignment began, by partition."""
+        if not self.manual:
+            return {}
+        return {partition: one.start for partition, one in self.table.items() if one.start is not None}
+
+    @property
+    def paused(self) -> Partitions:
+        """The partitions that the application paused."""
+        return frozenset(partition for partition, one in self.table.items() if one.paused)
 
     # -- subscription, manual assignment --------------------------------------------------------------------------------
 
     def subscribed(self, callbacks: Callbacks, topics: Iterable[str] = ()) -> None:
-        """The subscription was handed to the coordinator; ``topics``: those that it names."""
+        """Note a subscription that the coordinator has accepted; ``topics``: those that it names."""
         self._expected = frozenset(topics)
-        self.handover.callbacks = callbacks
+        self.callbacks = callbacks
         self.auto.begin()
 
-    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata], *, instead: bool) -> None:
-        """Manual assignment, in addition or ``instead`` of what is assigned."""
-        await self.reader.ready()
+    async def assign(self, positions: Positions, *, instead: bool) -> None:
+        """Assign partitions manually, in addition to what is assigned or ``instead`` of it."""
         if instead:
-            await self.unassign(frozenset(self.reader.assigned))
+            await self.unassign(frozenset(self.table))
+        if twice := positions.keys() & self.table.keys():
+            raise FatalError(f"incremental_assign: {listed(twice)} are assigned already", code=_CONFLICT)
         self.manual = True
-        await self.reader.start(positions, begun=positions.keys())
+        known = {one: at for one, at in positions.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
+        self._begin(
+            Event.ASSIGN,
+            {
+                one: Partition(
+                    phase=Phase.LOCATING,
+                    ownership=None,
+                    serial=self._next_serial(),
+                    topic_id=self.topic_id(one),
+                    start=known.get(one),
+                    origin=Origin.CHOSEN if one in known else None,
+                    notified=True,
+                )
+                for one in sorted(positions)
+            },
+        )
         self.auto.begin()
+        await self._changed()
 
     async def unassign(self, partitions: Partitions) -> None:
         """End a manual assignment, or a part of it."""
-        await self.reader.ready()
         if self.auto.enabled and self.manual:
-            finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in partitions}
-            self.auto.commit(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
-        await self.forget(partitions)
-        if not self.reader.assigned:
+            finished = {one: at for one, at in self._to_commit().items() if one in partitions}
+            self._commit_automatically(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
+        self._put(Event.UNASSIGN, partitions & self.table.keys())
+        self._publish()
+        await self._apply()
+        if not self.table:
             self.manual = False
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
-    async def finish(self, timeout_s: float) -> CoordinatorError | None:
-        """Commit what is finished, give everything up, tell of every commit; before the coordinator is closed.
+    async def give_up_all(self, ends: float) -> CoordinatorError | None:
+        """Revoke everything owned, before close and unsubscribe; return what a callback raised first."""
+        core = self.core
+        await self._home.wait_idle()
+        await self.worker.idle()
+        # As by a poll: the application is here, and commits and callbacks may take their time.
+        core.application.polls += 1
+        core.prepare_to_leave()
+        try:
+            core.application.attention = False
+            while not await self._settle(leaving=True):
+                left_s = ends - self._home.now()
+                # When the time is up, pending commits are not waited for: callbacks run, and the partitions are released.
+                self._hurry = left_s <= 0
+                if not self._hurry:
+                    await self._home.ring(min(left_s, _SLICE_S))
+                    core.application.attention = False
+        finally:
+            self._hurry = False
+            # The next poll looks at what came up during that time.
+            core.application.attention = True
+        return self.take_failure()
 
-        Returns what a callback raised first.  Everything but callbacks ends within ``timeout_s``.
+    async def finish(self, timeout_s: float) -> CoordinatorError | None:
+        """Commit what is finished, revoke everything, report every commit; before the coordinator is closed.
+
+        Return what a callback raised first.  Everything but callbacks ends within ``timeout_s`` seconds.
         """
         ends = self._home.now() + timeout_s
         self.auto.stop()
         failure: CoordinatorError | None = None
         if self.manual:
-            await self.reader.ready()
+            await self.worker.idle()
             if self.auto.enabled:
-                pending = self.auto.commit(await self._to_commit(), max(1.0, timeout_s * 1000))
-                if pending is not None:
-                    await self._home.wait(pending, timeout_s)
+                self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
+                for sent in {id(one.commit): one.commit for one in self.table.values()}.values():
+                    if isinstance(sent, _Sent):
+                        await self._home.wait(sent.pending, max(0.0, ends - self._home.now()))
         else:
             failure = await self.give_up_all(ends)
         await self.commits.finish(ends)
         return failure
 
 
-class _Holder:
-    """The engine, as the hand-over sees it."""
+@attrs.frozen(eq=False)
+class _Sent:
+    """An automatic commit that was sent."""
 
-    def __init__(self, engine: Engine, call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]]) -> None:
-        self._engine = engine
-        self.call = call
+    pending: Pending[CommitResult]
+    wanted: Positions
 
-    async def through(self, work: Coroutine[Any, Any, None]) -> None:
-        await self._engine._home.through(work)
+    def error(self, partition: TopicPartition) -> CoordinatorError | None:
+        """Return why the commit of a partition failed; None if it did not, or is not answered yet."""
+        if not self.pending.done():
+            return None
+        return outcome(self.wanted, self.pending).get(partition)
 
-    async def finish(self, revoked: Partitions) -> bool:
-        return await self._engine.finish_revoked(revoked)
+    def warn(self, what: str) -> None:
+        """Log what could not be committed: it is processed again if the partitions move now."""
+        failed = {one: error for one in self.wanted if (error := self.error(one)) is not None}
+        if failed:
+            logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
 
-    async def stop(self, partitions: Partitions) -> None:
-        await self._engine.forget(partitions)
 
-    async def may_take_up(self, added: Partitions) -> bool:
-        return True
+def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
+    """Whether an offset is committed, or on its way."""
+    if one.committed != at:
+        return False
+    return not isinstance(one.commit, _Sent) or one.commit.error(partition) is None

@@ -44,8 +44,8 @@ from consumer_coord.consumer.librdkafka.rows import Rows, assigned_rows, is_laps
 from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
-from consumer_coord.consumer.reader import MOST_AHEAD
 from consumer_coord.consumer.start_positions import ResetPolicy
+from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.group.subscription import librdkafka_pattern
 from consumer_coord.printable import get_logger
@@ -62,7 +62,7 @@ _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
 #: What a consumer has that was made; see :class:`_NotMade`.
-_MADE_OF = ("_coordinator", "_core", "_engine", "_reader", "_librdkafka", "_settings", "_home", "_lease_clock")
+_MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_home", "_lease_clock")
 
 
 class _NotMade:
@@ -131,15 +131,15 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                     looks_up=True,
                 ),
                 auto_store=auto_store,
-                is_lapsed=is_lapsed,
-                tells_automatic=self._on_commit is not None,
+                is_out_of_range=is_lapsed,
+                reports_automatic=self._on_commit is not None,
             ),
             call=self._call,
-            told=self._tell_commit,
+            report=self._tell_commit,
             events=self._between_slices,
         )
         self._refusals = Refusals(self._librdkafka.settings)
-        self._reader = self._engine.reader
+        self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
         self._statistics = Statistics(
             self._core,
@@ -204,7 +204,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             raise notes.popleft()
 
     async def _call(self, callback: Callback, partitions: Partitions) -> None:
-        self._assigning = partitions if callback is self._engine.handover.callbacks.on_assign else None
+        self._assigning = partitions if callback is self._engine.callbacks.on_assign else None
         self._took_part = False
         try:
             self._call_out(callback, self, rows(partitions))
@@ -232,26 +232,27 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             mine = True
             core = self._core
             core.application.polls += 1
-            ahead = self._reader.ahead
-            if not ahead and self._engine.plain:
+            leased_until = core.lease.until
+            ahead = self._worker.ready
+            if not ahead and self._engine.fast_path:
                 # By far most often: messages wait in librdkafka, and nothing else is up.
-                self._reader.unsure = True
+                self._worker.busy = True
                 if not self._librdkafka.dry or timeout is None or timeout <= 0:
-                    self._reader.arrived(self._fetch(MOST_AHEAD))
+                    self._worker.arrived(self._fetch(MOST_READY))
                 else:
                     timeout = self._wait_again(timeout)
                     if timeout is None:
                         self._user = 0
                         return None
-                ahead = self._reader.ahead
-            if core.application.attention or not ahead or self._lease_clock() >= core.lease.until:
-                if not self._gather(1, MOST_AHEAD, timeout):
+                ahead = self._worker.ready
+            if core.application.attention or not ahead or self._lease_clock() >= leased_until:
+                if not self._gather(1, MOST_READY, timeout):
                     if not self._errors:
                         self._user = 0
                         return None
                     ahead = self._errors
                 else:
-                    ahead = self._reader.ahead
+                    ahead = self._worker.ready
             message: Message = ahead[0]
             # No call from here to the return: see the module.
             self._user = 0
@@ -274,31 +275,37 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 self._wait_for_turn(me)
             self._user = me
             mine = True
-            core, reader = self._core, self._reader
+            core, worker = self._core, self._worker
             core.application.polls += 1
-            if not reader.ahead and self._engine.plain:
-                reader.unsure = True
+            leased_until = core.lease.until
+            if not worker.ready and self._engine.fast_path:
+                worker.busy = True
                 messages = self._fetch(num_messages)
-                if len(messages) == num_messages and self._lease_clock() < core.lease.until and reader.all_records(messages):
-                    behind = reader.tracked(messages)
+                if (
+                    len(messages) == num_messages
+                    and not core.application.attention
+                    and self._lease_clock() < leased_until
+                    and worker.all_records(messages)
+                ):
+                    upcoming = worker.tracked(messages)
                     self._user = 0
-                    reader.behind, reader.unsure = behind, False
+                    worker.next, worker.busy = upcoming, False
                     return messages
-                reader.arrived(messages)
+                worker.arrived(messages)
             if not self._gather(num_messages, num_messages, timeout):
                 errors = self._errors
                 messages, rest = list(errors), deque[Any]()
                 self._user = 0
                 self._errors = rest
                 return messages
-            ahead = reader.ahead
+            ahead = worker.ready
             if len(ahead) <= num_messages:
                 messages, rest = list(ahead), deque[Any]()
             else:
                 messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
             # No call from here to the return: see the module.
             self._user = 0
-            reader.ahead = rest
+            worker.ready = rest
             return messages
         except BaseException:
             if mine and self._user == me:
@@ -319,8 +326,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """The whole of a poll that finds nothing, as the one before it: None then, else how much of its time is left."""
         began = self._home.now()
         wait_s = min(timeout, self._engine.slice_s())
-        messages = self._librdkafka.fetch(MOST_AHEAD, wait_s)
-        self._reader.arrived(messages)
+        messages = self._librdkafka.fetch(MOST_READY, wait_s)
+        self._worker.arrived(messages)
         application = self._core.application
         if messages or wait_s < timeout or application.attention or application.failures.notes or self._librdkafka.told:
             return max(0.0, began + timeout - self._home.now())
@@ -339,7 +346,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 ready = run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
                 if self._then:
                     run_through(self._do_what_callbacks_asked())
-                    ready = ready and not self._closed and bool(self._reader.ahead)
+                    ready = ready and not self._closed and bool(self._worker.ready)
                 return ready
         except CallbackError as error:
             raise_cause(error)
@@ -399,7 +406,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
         async def subscribe() -> None:
             if self._engine.manual:
-                await self._engine.unassign(frozenset(self._reader.assigned))
+                await self._engine.unassign(frozenset(self._engine.table))
             if any(topic.startswith("^") for topic in wanted):
                 self._coordinator.subscribe_pattern(librdkafka_pattern(wanted))
             else:
@@ -450,7 +457,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
             elif not self._in_callback:
                 held = self._core.assignment.held
-                await self._engine.select(positions, held if instead else held & (positions.keys() | self._engine.declined))
+                declined = held - self._engine.assigned
+                await self._engine.select(positions, held if instead else held & (positions.keys() | declined))
 
         self._run(assign)
 
@@ -467,7 +475,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         async def unassign() -> None:
             if self._in_callback and self._assigning is None:
                 return
-            assigned = self._reader.assigned.keys() | self._core.assignment.held - self._engine.declined
+            assigned = self._engine.assigned
             gone = frozenset(assigned if partitions is None else partitions)
             if not gone <= assigned:
                 raise ConfigurationError("incremental_unassign: not all of these partitions are assigned")
@@ -484,10 +492,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """What this consumer holds now."""
 
         async def held() -> Rows:
-            return assigned_rows(
-                self._reader.assigned if self._engine.manual else self._core.assignment.held - self._engine.declined,
-                self._reader.assigned if self._engine.manual else {},
-            )
+            return assigned_rows(self._engine.assigned, self._engine.chosen)
 
         return self._run(held)
 

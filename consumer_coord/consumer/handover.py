@@ -86,29 +86,25 @@ class Handover:
         self.told: set[TopicPartition] = set()
         #: What callbacks raised, wrapped, until :meth:`take_failure`.
         self.failures: list[CoordinatorError] = []
-        #: On their way from the application to the group.
-        self._giving_up: Partitions = frozenset()
+        #: Whose callback was called, and which were not reported to the group yet.
+        self._ending: Partitions = frozenset()
         self._member = member
         self._holder = holder
 
     async def carry_out(self, *, leaving: bool = False) -> bool:
         """Do what the group wants, or give everything up; False when a part of it has to wait."""
         assignment = self._member.assignment
-        if self._giving_up:
-            # Interrupted: the coordinator may not have heard of what is held no more.
-            member, released = self._member, self._giving_up - assignment.held
-            member.application.call(lambda: member.protocol.released(released))
-            self._giving_up = frozenset()
+        if self._ending:
+            # Interrupted: the callback was called, so the partitions cannot be kept.
+            await self._release()
         change = assignment.change()
         if change.lost:
-            await self._tell("lost", change.lost & self.told)
-            await self._give_up(change.lost)
+            await self._end("lost", change.lost)
         revoked = assignment.held if leaving else change.revoked
         if not await self._holder.finish(revoked):
             return False
         if revoked:
-            await self._tell("revoked", revoked & self.told)
-            await self._give_up(revoked)
+            await self._end("revoked", revoked)
         if leaving:
             return True
         if change.added and not await self._holder.may_take_up(change.added):
@@ -125,11 +121,15 @@ class Handover:
         failures, self.failures = self.failures, []
         return failures[0] if failures else None
 
-    async def _give_up(self, partitions: Partitions) -> None:
-        self._giving_up |= partitions
-        await self._holder.stop(partitions)
-        self._member.let_go(partitions)
-        self._giving_up = frozenset()
+    async def _end(self, kind: str, partitions: Partitions) -> None:
+        self._ending = partitions
+        await self._tell(kind, partitions & self.told)
+        await self._release()
+
+    async def _release(self) -> None:
+        await self._holder.stop(self._ending)
+        self._member.let_go(self._ending)
+        self._ending = frozenset()
 
     async def _tell(self, kind: str, partitions: Partitions) -> None:
         callbacks = self.callbacks

@@ -61,7 +61,7 @@ class OffsetCalls(Turns):
                 self._engine.commits.start(wanted)
                 return None
             if wanted is None:
-                wanted = self._run(self._engine.finished_now)
+                wanted = self._run(self._finished)
             if not wanted:
                 if asynchronous or offsets == []:
                     return None
@@ -74,6 +74,9 @@ class OffsetCalls(Turns):
             result = run_through(self._engine.commit(wanted, None))
             raise_if_any_failed(result)
             return to_rows(wanted, result)
+
+    async def _finished(self) -> Positions:
+        return self._engine.finished()
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
         error = next((failure for failure in result.values() if failure is not None), None)
@@ -110,7 +113,7 @@ class OffsetCalls(Turns):
         wanted = [partition_of(row) for row in checked_rows(partitions)]
 
         async def position() -> Rows:
-            found = await self._engine.positions(wanted)
+            found = self._engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 
         return self._run(position)
@@ -119,7 +122,7 @@ class OffsetCalls(Turns):
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         self._check_open()
         (row,) = checked_rows([partition])
-        self._run(lambda: self._engine.seek(partition_of(row), position_of(row), in_callback=self._in_callback))
+        self._run(lambda: self._engine.seek(partition_of(row), position_of(row)))
 
     def pause(self, partitions: Rows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""

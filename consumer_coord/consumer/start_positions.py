@@ -11,6 +11,7 @@ import attrs
 
 from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.consumer.leader_epochs import epoch_ends
+from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import CoordinatorError, NoOffsetError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -53,6 +54,13 @@ class Starts:
     first: Positions = attrs.field(factory=dict)
     #: Without a position, and ``auto.offset.reset`` is ``none``: why.
     unknown: Mapping[TopicPartition, str] = attrs.field(factory=dict)
+
+    def of(self, partition: TopicPartition) -> tuple[Origin, OffsetAndMetadata] | None:
+        """Return how the start of a partition was found, and the start; None when it was not looked up."""
+        for origin, found in ((Origin.COMMIT, self.committed), (Origin.RESET, self.reset), (Origin.FIRST, self.first)):
+            if partition in found:
+                return origin, found[partition]
+        return None
 
 
 @attrs.frozen

@@ -153,8 +153,10 @@ class ConsumerCoordinator:
             await self._to_the_end(leaving, "unsubscribe")
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application gave these partitions up (revoked, or lost); thread-safe."""
-        released = self.assignment.let_go(partitions)
+        """Note that the application released these partitions (revoked, or lost); thread-safe, and repeatable."""
+        gone = frozenset(partitions)
+        self.assignment.let_go(gone)
+        released = gone & self.assignment.giving_up
         self.application.call(lambda: self.protocol.released(released))
 
     def prepare_to_leave(self) -> None:

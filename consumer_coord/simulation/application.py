@@ -308,7 +308,7 @@ class MemberProcess:
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
         """``auto.offset.reset`` is none: the application has to say where to begin."""
-        waiting = [native(partition) for partition in sorted(consumer.engine.starting.pending)]
+        waiting = [native(partition) for partition in sorted(consumer.engine.waiting_for_start)]
         try:
             found = await consumer.committed(waiting, timeout=2.0)
         except CoordinatorError as error:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
+from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
@@ -250,11 +251,13 @@ class Calls:
     def look_for_stranded(self, engine: Engine, plane: SimulatedPlane) -> None:
         """Between two polls: every held partition is read, paused, or waits for its position."""
         self.note_proof(engine.core)
-        if engine.core.application.attention or engine.reader.unsure:
+        if engine.core.application.attention or engine.worker.busy:
             return
         moment = self._process.time()
         odd = {}
-        for partition in engine.handover.told & engine.core.assignment.held:
+        for partition, one in engine.table.items():
+            if not one.notified or partition not in engine.core.assignment.held:
+                continue
             what = self._odd(engine, plane, partition)
             if what is not None:
                 odd[partition] = self._odd_since.get(partition, moment)
@@ -263,17 +266,17 @@ class Calls:
         self._odd_since = odd
 
     def _odd(self, engine: Engine, plane: SimulatedPlane, partition: TopicPartition) -> str | None:
-        reader, starting = engine.reader, engine.starting
-        if partition in starting.pending:
-            return None if partition in starting.unknown or starting.busy else "waits for a position that is not looked up"
-        if partition not in reader.assigned:
-            return "is neither read nor waits for its position"
-        reading = plane.reading(partition)
+        one, reading = engine.table[partition], plane.reading(partition)
+        if one.phase is Phase.UNLOCATED or one.declined:
+            return None
+        if one.phase is Phase.LOCATING:
+            return None if engine.looks_up(partition) else "waits for a position that is not looked up"
         if reading is None:
-            return "is taken for read, and the data plane does not know of it"
-        # The event that says so may be on its way.  A pause drops it; then it comes again after the pause.
-        if reading.stopped and not reading.paused and partition not in reader.lapsed and not plane.tells_of(partition):
+            return "is neither read nor waits for its position" if one.fetched else None
+        if not one.fetched:
+            return "is not to be read, and the data plane reads it"
+        # The event that says so may be on its way.
+        ended = partition in engine.worker.out_of_range
+        if reading.stopped and not reading.paused and not ended and not plane.tells_of(partition):
             return "is out of range, and its offset is not looked up"
-        if reading.paused != (partition in reader.paused or partition in reader.frozen):
-            return "is paused in the data plane alone" if reading.paused else "is paused, and the data plane reads it"
         return None

@@ -95,7 +95,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
     async def commit_later(self, wanted: Positions | None) -> Positions:
         """Commit without waiting, what is given or all that is finished; ``told`` gets the outcome in a later call."""
         async with self._used() as engine:
-            positions = await engine.finished_now() if wanted is None else wanted
+            positions = engine.finished() if wanted is None else wanted
             if positions:
                 await engine.commits.make_room()
                 engine.commits.start(positions)

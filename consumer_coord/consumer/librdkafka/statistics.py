@@ -36,19 +36,19 @@ class Statistics:
         for topic, about in told.get("topics", {}).items():
             for number, figures in about.get("partitions", {}).items():
                 partition = TopicPartition(topic, int(number))
-                if partition in self._engine.reader.assigned:
+                if partition in self._engine.worker.assigned:
                     self._partition(figures, partition, confirmed.get(partition, _INVALID))
         told["cgrp"] = self._group(told.get("cgrp", {}))
         return json.dumps(told)
 
     def _partition(self, figures: dict[str, Any], partition: TopicPartition, confirmed: int) -> None:
-        handed_out = self._engine.reader.finished_at(partition)
-        committed = confirmed if confirmed >= 0 else self._engine.auto.began_at(partition)
-        figures["app_offset"] = handed_out
+        delivered = self._engine.worker.position(partition)
+        one = self._engine.table[partition]
+        committed = confirmed if confirmed >= 0 or one.committed is None else one.committed.offset
+        figures["app_offset"] = delivered
         figures["committed_offset"] = committed
         end = figures.get(self._end, -1)
-        stored = self._engine.stored.get(partition)
-        finished = handed_out if stored is None else stored.offset
+        finished = delivered if one.stored is None else one.stored.offset
         figures["stored_offset"] = finished
         for name, at in (("consumer_lag", committed), ("consumer_lag_stored", finished)):
             figures[name] = max(0, end - at) if end >= 0 and at >= 0 else -1

@@ -1,0 +1,229 @@
+"""A partition of one consumer as an immutable value, and the table of its states.
+
+The engine keeps one dictionary from :class:`TopicPartition` to :class:`Partition`, and replaces it as a whole. An event moves
+a partition from one :class:`Phase` to the next by :data:`TRANSITIONS`, in the manner of ``group/membership.py``. Whether a
+partition is fetched, looked up or committed follows from its value (:func:`read_of` and the properties), so no second
+attribute can contradict it. To forget a partition is to remove its key.
+
+A *reading* is one continuous course through a partition's log. A serial number names it. A new ownership, a seek, a reset by
+``auto.offset.reset`` and a recreated topic begin a new reading; a pause does not. A fetched record belongs to the reading
+under which it was fetched.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+
+
+class Phase(enum.Enum):
+    """Where an assigned partition is between its assignment and its revocation."""
+
+    TAKEN = "taken"  # owned; on_assign is due, or runs
+    LOCATING = "locating"  # the offset to start from is being looked up
+    UNLOCATED = "unlocated"  # no committed offset, and auto.offset.reset is none
+    READING = "reading"
+    STOPPING = "stopping"  # the group revokes it; the worker has to report where it stopped
+    COMMITTING = "committing"  # the last commit before on_revoke is in flight
+    REVOKED = "revoked"  # on_revoke is due, or runs; the partition cannot be kept any longer
+    LOST = "lost"  # on_lost is due, or runs
+
+
+class Event(enum.Enum):
+    """What may happen to a partition; the group, the broker, the worker or the application causes it."""
+
+    TAKE_UP = "take up"
+    REVOKE = "revoke"
+    KEEP = "keep"
+    LOSE = "lose"
+    LOCATED = "located"
+    UNLOCATED = "unlocated"
+    RETRY = "retry"
+    STOPPED = "stopped"
+    OUT_OF_RANGE = "out of range"
+    CALLED = "called"
+    COMMIT_ENDED = "commit ended"
+    RECREATED = "recreated"
+    SEEK = "seek"
+    PAUSE = "pause"
+    RESUME = "resume"
+    DECLINE = "decline"
+    ACCEPT = "accept"
+    STORE = "store"
+    ASSIGN = "assign"
+    UNASSIGN = "unassign"
+
+
+class Refused(enum.Enum):
+    """Why an event does not change a partition."""
+
+    STALE = "stale"  # its cause is no longer current: ignore it
+    NOT_ASSIGNED = "not assigned"  # the application's call raises NotAssignedError
+    ILLEGAL = "illegal"  # a bug of this library
+
+
+#: No value: the partition is not assigned.
+ABSENT = None
+
+_S, _E, _X = Refused.STALE, Refused.NOT_ASSIGNED, Refused.ILLEGAL
+_T, _L, _U, _R, _P, _C, _V, _O = Phase
+_COLUMNS = (ABSENT, *Phase)
+_ROWS: Mapping[Event, tuple[Phase | Refused | None, ...]] = {
+    #                   absent taken locat unloc readi stopp commi revok lost
+    Event.TAKE_UP: (_T, _X, _X, _X, _X, _X, _X, _X, _X),
+    Event.REVOKE: (_X, _P, _P, _P, _P, _X, _X, _X, _X),
+    Event.KEEP: (_X, _X, _X, _X, _X, _L, _L, _X, _X),
+    Event.LOSE: (_X, _O, _O, _O, _O, _O, _O, _V, _X),
+    Event.LOCATED: (_S, _S, _R, _S, _S, _S, _S, _S, _S),
+    Event.UNLOCATED: (_S, _S, _U, _S, _S, _S, _S, _S, _S),
+    Event.RETRY: (_S, _S, _S, _L, _S, _S, _S, _S, _S),
+    Event.STOPPED: (_S, _S, _S, _S, _S, _C, _S, _S, _S),
+    Event.OUT_OF_RANGE: (_S, _S, _S, _S, _L, _S, _S, _S, _S),
+    Event.CALLED: (_S, _L, _X, _X, _X, _X, _X, ABSENT, ABSENT),
+    Event.COMMIT_ENDED: (_S, _S, _S, _S, _S, _S, _V, _S, _S),
+    Event.RECREATED: (_S, _T, _L, _L, _R, _P, _C, _V, _O),
+    Event.SEEK: (_E, _T, _R, _R, _R, _P, _C, _V, _E),
+    Event.PAUSE: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
+    Event.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
+    Event.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
+    Event.ACCEPT: (_E, _T, _L, _L, _R, _P, _C, _V, _E),
+    Event.STORE: (_E, _T, _L, _U, _R, _P, _C, _V, _E),
+    Event.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X),
+    Event.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X),
+}
+#: event -> phase (None: not assigned) -> the next phase (None: no longer assigned), or why nothing changes.
+TRANSITIONS: Mapping[Event, Mapping[Phase | None, Phase | Refused | None]] = {
+    event: dict(zip(_COLUMNS, row, strict=True)) for event, row in _ROWS.items()
+}
+
+
+class Origin(enum.Enum):
+    """How the start of a reading was found; it decides whether the start may be committed before a record was delivered."""
+
+    COMMIT = "commit"  # the group's committed offset
+    RESET = "reset"  # a number by auto.offset.reset: committed, so that the next member skips nothing
+    CHOSEN = "chosen"  # by the application: seek, assign
+    FIRST = "first"  # the first record of the log: not committed before a record was delivered
+
+
+@attrs.frozen(kw_only=True)
+class Partition:
+    """One assigned partition.  ``ownership`` is None for a manual assignment."""
+
+    phase: Phase
+    ownership: int | None
+    #: Names the reading.
+    serial: int
+    #: None while the brokers have not named it.
+    topic_id: uuid.UUID | None = None
+    #: The deleted topic of the same name, until the application receives a record of the present one.
+    former_topic_id: uuid.UUID | None = None
+    #: Where the reading begins; None while that is not known.
+    start: OffsetAndMetadata | None = None
+    origin: Origin | None = None
+    #: Why the start has to come from ``auto.offset.reset``: the last offset is not in the log.
+    out_of_range: str | None = None
+    #: Why there is no start, in ``UNLOCATED``.
+    error: str | None = None
+    #: The look-up or the commit that the phase waits for; a change of the phase clears it.
+    awaits: object | None = None
+    #: What the application stored, with ``enable.auto.offset.store`` off.
+    stored: OffsetAndMetadata | None = None
+    #: The group's committed offset that the reading began at, or the last offset that was sent.
+    committed: OffsetAndMetadata | None = None
+    #: The last automatic commit that names the partition.
+    commit: object | None = None
+    paused: bool = False
+    #: Owned, but the application took another part of its assignment.
+    declined: bool = False
+    #: on_assign was called.
+    notified: bool = False
+
+    @property
+    def fetched(self) -> bool:
+        """Whether the data plane fetches it."""
+        return self.phase is Phase.READING and not self.paused and not self.declined
+
+    @property
+    def needs_look_up(self) -> bool:
+        """Whether a look-up of its start has to begin."""
+        return self.phase is Phase.LOCATING and self.start is None and not self.declined and self.awaits is None
+
+    @property
+    def waits_for_start(self) -> bool:
+        """Whether its start is still unknown although the application wants to read it."""
+        return self.phase in (Phase.LOCATING, Phase.UNLOCATED) and not self.declined
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way for it."""
+        return self.phase is Phase.READING or (self.phase is Phase.LOCATING and self.declined)
+
+    @property
+    def committed_start(self) -> OffsetAndMetadata | None:
+        """The start, if it is a number that may be committed before a record was delivered."""
+        counts = self.origin in (Origin.RESET, Origin.CHOSEN) and self.start is not None and self.start.offset >= 0
+        return self.start if counts else None
+
+
+@attrs.frozen
+class Read:
+    """What the worker has to know of one partition; ``on`` is false while nothing is fetched."""
+
+    serial: int
+    start: OffsetAndMetadata | None
+    on: bool
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """What the worker makes the data plane equal to; replaced as a whole, compared by identity."""
+
+    reads: Mapping[TopicPartition, Read] = attrs.field(factory=dict)
+
+
+def read_of(partition: Partition) -> Read:
+    """Return what the worker has to do for a partition."""
+    return Read(partition.serial, partition.start, partition.fetched)
+
+
+def after(event: Event, phase: Phase | None) -> Phase | Refused | None:
+    """Return the next phase, or why nothing changes.  Raise :class:`AssertionError` for an illegal transition."""
+    to = TRANSITIONS[event][phase]
+    assert to is not Refused.ILLEGAL, f"{event.value!r} in phase {phase.value if phase else 'absent'!r}"
+    return to
+
+
+def moved(partition: Partition, to: Phase, **changes: Any) -> Partition:
+    """Return the value in its next phase: what the former phase waited for ends with it."""
+    if to is not partition.phase and "awaits" not in changes:
+        changes["awaits"] = None
+    return attrs.evolve(partition, phase=to, **changes)
+
+
+class Verdict(enum.Enum):
+    """What the worker makes of an event that a partition's offset is out of range."""
+
+    CURRENT = "current"  # of the present reading: its start comes from auto.offset.reset
+    DOUBTFUL = "doubtful"  # of another offset, so of an earlier assignment: ask the leader for the range of the log
+    STALE = "stale"  # the partition is not read
+
+
+def judge(event_offset: int, stands: int | None) -> Verdict:
+    """Decide whether an out-of-range event belongs to the present reading.
+
+    librdkafka also delivers such events of earlier assignments, without a number that would tell them apart.  ``stands`` is the
+    offset that the partition is read from now, a logical one (negative) included, None when it is not read.
+    """
+    if stands is None:
+        return Verdict.STALE
+    if event_offset == stands or (stands < 0 and event_offset < 0):
+        return Verdict.CURRENT
+    return Verdict.DOUBTFUL
