@@ -542,22 +542,22 @@ class Engine:
         )
         for partition in recreated:
             one = self.table[partition]
-            reading = one.phase is Phase.READING
-            # A look-up that is under way may be of the deleted topic.
-            restarted: dict[str, Any] = {"awaits": None} if one.phase is Phase.LOCATING else {}
+            changes: dict[str, Any] = {"topic_id": self.topic_id(partition)}
+            if one.phase is not Phase.TAKEN and (one.start is not None or one.out_of_range is not None):
+                changes |= {"former_topic_id": one.former_topic_id or one.topic_id, "start": EARLIEST, "origin": Origin.FIRST}
+            if one.phase is Phase.LOCATING:
+                # The look-up that is under way may be of the deleted topic.
+                changes["awaits"] = None
             self._put(
                 Event.RECREATED,
                 [partition],
                 serial=self._next_serial(),
-                topic_id=self.topic_id(partition),
-                former_topic_id=one.former_topic_id or one.topic_id,
-                start=EARLIEST if reading else None,
-                origin=Origin.FIRST if reading else None,
                 stored=None,
                 committed=None,
                 commit=None,
                 out_of_range=None,
-                **restarted,
+                error=None,
+                **changes,
             )
 
     def _ended_readings(self) -> bool:

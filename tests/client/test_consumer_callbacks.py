@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,9 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
+from consumer_coord.consumer.engine import Engine, EngineSettings
 from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
 from consumer_coord.consumer.start_positions import ResetPolicy, Starts
-from consumer_coord.consumer.starting import Starting
 from consumer_coord.errors import CallbackError, ClosedError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
@@ -304,86 +305,75 @@ def test_positions_for_partitions_of_others_are_refused_inside_on_assign(kafka: 
             poll_until(one, lambda: False)
 
 
+class _LookUp:
+    """A look-up under way; done when ``found`` is set."""
+
+    def __init__(self) -> None:
+        self.found: Starts | None = None
+
+    def done(self) -> bool:
+        return self.found is not None
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Starts | None:
+        return self.found
+
+    def add_done_callback(self, function: object) -> None:
+        """Nobody waits for it here."""
+
+
 def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
-    """The partition went to somebody else and came back: where to begin has changed."""
+    """The partition belonged to another member in between, which may have committed."""
     state = AssignmentState()
-    looked_up: list[Any] = []
-    started: dict[TopicPartition, Any] = {}
+    looked_up: list[_LookUp] = []
+    assigned: dict[TopicPartition, OffsetAndMetadata] = {}
 
-    class Roused:
-        def rouse(self) -> None:
-            return None
+    def start(work: object) -> _LookUp:
+        looked_up.append(_LookUp())
+        return looked_up[-1]
 
-    class Member:
-        assignment = state
-        application = Roused()
-        config = CoordinatorConfig(group_id="g")
+    class Plane:
+        async def wait_idle(self) -> None:
+            """Every call is over when it returns."""
 
-        def let_go(self, partitions: Any) -> None:
-            state.let_go(partitions)
+        async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+            assigned.update(positions)
 
-    class LookUp:
-        def __init__(self) -> None:
-            self.found: Any = None
-
-        def done(self) -> bool:
-            return self.found is not None
-
-        def cancelled(self) -> bool:
+        def held_up(self, positions: object) -> bool:
             return False
 
-        def exception(self) -> None:
-            return None
+    async def nothing() -> None:
+        """No events, and no callback in progress."""
 
-        def result(self) -> Any:
-            return self.found
-
-        def add_done_callback(self, function: Any) -> None:
-            return None
-
-    class Home:
-        def start(self, work: Any) -> Any:
-            looked_up.append(LookUp())
-            return looked_up[-1]
-
-        def now(self) -> float:
-            return 0.0
-
-    class Data:
-        """The reader."""
-
-        assigned = started
-        lapsed: ClassVar[dict[TopicPartition, str]] = {}
-
-        async def start(self, positions: Any, **_: Any) -> None:
-            started.update(positions)
-
-    class Holder(HoldsNothing):
-        async def stop(self, partitions: Any) -> None:
-            starting.forget(partitions)
-
-    member: Any = Member()
-    home: Any = Home()
-    data: Any = Data()
-    handover = Handover(member, Holder())
-    policy = ResetPolicy("earliest", read_committed=True)
-    starting = Starting(member, home, data, policy, lambda committed: None, lambda reset: None, lambda partition: None)
+    member: Any = SimpleNamespace(
+        assignment=state,
+        application=SimpleNamespace(rouse=lambda: None, polled=lambda looks: None, attention=True, clock=lambda: 0.0),
+        config=CoordinatorConfig(group_id="g"),
+        cluster=SimpleNamespace(metadata=SimpleNamespace(topics={})),
+        let_go=state.let_go,
+    )
+    home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing)
+    plane: Any = Plane()
+    settings = EngineSettings(reset=ResetPolicy("earliest", read_committed=True), is_out_of_range=lambda error: False)
+    unused: Any = None
+    engine = Engine(member, plane, home, settings, call=unused, report=unused, events=nothing)
     partition = TopicPartition("t", 0)
 
-    def poll() -> None:
-        run_through(handover.carry_out())
-        run_through(starting.go_on(handover.told))
-
     state.publish(1, {partition})
-    poll()
-    assert starting.pending == {partition}
+    run_through(engine.attend())
+    assert engine.waiting_for_start == {partition}
     state.lose()
     state.publish(2, {partition})
-    poll()
+    run_through(engine.attend())
     looked_up[0].found = Starts(committed={partition: OffsetAndMetadata(1)})
-    poll()
-    assert started == {}
+    run_through(engine.attend())
+    assert assigned == {}
     looked_up[1].found = Starts(committed={partition: OffsetAndMetadata(2)})
-    poll()
-    assert started == {partition: OffsetAndMetadata(2)}
-    assert not starting.pending
+    run_through(engine.attend())
+    assert assigned == {partition: OffsetAndMetadata(2)}
+    assert not engine.waiting_for_start

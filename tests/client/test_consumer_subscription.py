@@ -71,7 +71,7 @@ def test_where_reading_begins_without_a_commit(kafka: EmbeddedKafka, reset: str,
     produce(kafka, "orders", {0: range(6)}, timestamp=now - 60_000)
     with consumer(kafka, auto_offset_reset=reset) as one:
         one.subscribe(["orders"])
-        poll_until(one, lambda: held(one) == [0, 1] and len(one._reader.assigned) == 2)
+        poll_until(one, lambda: held(one) == [0, 1] and len(one._worker.assigned) == 2)
         if reset == "latest":
             produce(kafka, "orders", {0: ["new"]})
         assert take(one, max(1, 10 - first))[0].offset() == first

@@ -105,7 +105,7 @@ def test_a_poll_after_one_that_found_nothing(reading: Reading) -> None:
     one = reading.one
 
     def poll(at: int) -> str | None:
-        reading.take(one.consume(len(one._reader.ahead), 0.05), None)
+        reading.take(one.consume(len(one._worker.ready), 0.05), None)
         one._librdkafka.dry = True
         with interrupted(at) as points:
             message = one.poll(0.05)

@@ -182,7 +182,7 @@ def test_a_close_that_was_interrupted_is_closed_by_another_call(kafka: EmbeddedK
 def _interrupted_after_two(one: KeepingConsumer) -> None:
     """What a signal handler leaves that raises when librdkafka has given two messages."""
     assert len(one._librdkafka.handle.consume(2, DEADLINE_S)) == 2
-    one._reader.unsure = True
+    one._worker.busy = True
 
 
 @pytest.mark.behaviour(24)
@@ -190,7 +190,7 @@ def test_a_position_lies_before_what_only_an_interrupted_call_had(kafka: Embedde
     kafka.create_topic("more")
     with keeping_consumer(kafka) as one:
         one.subscribe(["more"])
-        poll_until(one, lambda: one._reader.assigned)
+        poll_until(one, lambda: one._worker.assigned)
         produce(kafka, "more", {0: range(5)})
         _interrupted_after_two(one)
         assert one.position([row(0, topic="more")])[0].offset <= 0

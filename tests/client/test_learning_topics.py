@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, TopicMetadata
 
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka
-from consumer_coord.consumer.reader import Reader
+from consumer_coord.consumer.partitions import Plan, Read
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition as Partition
@@ -132,46 +134,55 @@ def test_a_topic_that_does_not_exist_is_asked_for_again(plane: Librdkafka) -> No
     assert _handle(plane).asked == ["later", "later"]
 
 
-def _start(reader: Reader, *topics: str, offset: int = 0, epoch: int = -1) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Begin to read partition 0 of these; what librdkafka was told."""
-    calls: list[tuple[str, list[tuple[str, int]]]] = _handle_of(reader).calls
+def _start(worker: Worker, *topics: str, offset: int = 0, epoch: int = -1) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Begin to read partition 0 of these; return the calls of librdkafka's handle."""
+    calls: list[tuple[str, list[tuple[str, int]]]] = _handle_of(worker).calls
     calls.clear()
-    asyncio.run(reader.start({Partition(topic, 0): OffsetAndMetadata(offset, epoch) for topic in topics}))
+    begun = {
+        Partition(topic, 0): Read(number, OffsetAndMetadata(offset, epoch), on=True) for number, topic in enumerate(topics)
+    }
+    asyncio.run(worker.reconcile(Plan({**worker.applied.reads, **begun})))
     return list(calls)
 
 
-def _handle_of(reader: Reader) -> Any:
-    assert isinstance(reader.plane, Inline)
-    return reader.plane._kafka.handle
+def _switch_off(worker: Worker, topic: str) -> None:
+    partition = Partition(topic, 0)
+    off = attrs.evolve(worker.applied.reads[partition], on=False)
+    asyncio.run(worker.reconcile(Plan({**worker.applied.reads, partition: off})))
+
+
+def _handle_of(worker: Worker) -> Any:
+    assert isinstance(worker.plane, Inline)
+    return worker.plane._kafka.handle
 
 
 @pytest.fixture
-def idle(plane: Librdkafka) -> Reader:
+def idle(plane: Librdkafka) -> Worker:
     """Reads a and b from 7 on, and has found nothing."""
-    reader = Reader(Inline(plane), lambda error: False)
-    _start(reader, "a", "b", offset=7)
-    asyncio.run(reader.fetch(1, 0.001))
-    return reader
+    worker = Worker(Inline(plane), lambda error: False)
+    _start(worker, "a", "b", offset=7)
+    asyncio.run(worker.fetch(1, 0.001))
+    return worker
 
 
-def test_a_new_topic_does_not_wait_for_two_fetches_of_idle_partitions(idle: Reader) -> None:
+def test_a_new_topic_does_not_wait_for_two_fetches_of_idle_partitions(idle: Worker) -> None:
     assert _start(idle, "c") == [
         ("unassign", [("a", 0), ("b", 0)]),
         ("ask", [("c", 0)]),
         ("assign", [("c", 0)]),
         ("assign", [("a", 7), ("b", 7)]),
     ]
-    assert idle.assigned.keys() == {Partition("a", 0), Partition("b", 0), Partition("c", 0)}
-    asyncio.run(idle.stop([Partition("c", 0)]))
+    assert set(idle.assigned) == {Partition("a", 0), Partition("b", 0), Partition("c", 0)}
+    _switch_off(idle, "c")
     assert _start(idle, "c") == [("assign", [("c", 0)])], "librdkafka knows the topic"
 
 
-def test_what_is_paused_is_not_assigned_again_for_a_new_topic(idle: Reader) -> None:
-    asyncio.run(idle.pause([Partition("a", 0)]))
+def test_what_is_paused_is_not_assigned_again_for_a_new_topic(idle: Worker) -> None:
+    _switch_off(idle, "a")
     assert ("unassign", [("b", 0)]) in _start(idle, "c")
 
 
-def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(idle: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(idle: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(rows: list[TopicPartition]) -> None:
         raise KafkaException(KafkaError(KafkaError._FATAL))
 
@@ -182,26 +193,26 @@ def test_idle_partitions_come_back_when_the_new_one_cannot_be_assigned(idle: Rea
     _handle_of(idle).assignment = list
     _handle_of(idle).position = lambda rows: rows
     _handle_of(idle).calls.clear()
-    asyncio.run(idle.ready())
+    asyncio.run(idle.reconcile(idle.applied))
     assert ("assign", [("a", 7), ("b", 7), ("c", 0)]) in _handle_of(idle).calls
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.001])
-def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Reader, wait_s: float) -> None:
+def test_partitions_with_records_are_not_assigned_again_for_a_new_topic(idle: Worker, wait_s: float) -> None:
     _handle_of(idle).waiting = [SimulatedMessage(Partition("a", 0), 7)]
     asyncio.run(idle.fetch(1, wait_s))
     assert _start(idle, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
 
 
-def test_a_topic_whose_epoch_librdkafka_checks_is_not_asked_for(idle: Reader) -> None:
+def test_a_topic_whose_epoch_librdkafka_checks_is_not_asked_for(idle: Worker) -> None:
     assert _start(idle, "c", epoch=3) == [("assign", [("c", 0)])]
 
 
 def test_the_end_of_an_idle_partition_is_not_told_again_for_a_new_topic() -> None:
     plane = Librdkafka({"group.id": "g", "enable.partition.eof": "true"})
     real, plane.handle = plane.handle, Handle()
-    reader = Reader(Inline(plane), lambda error: False)
-    _start(reader, "a")
-    asyncio.run(reader.fetch(1, 0.001))
-    assert _start(reader, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
+    worker = Worker(Inline(plane), lambda error: False)
+    _start(worker, "a")
+    asyncio.run(worker.fetch(1, 0.001))
+    assert _start(worker, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]
     real.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,9 +23,9 @@ class Sent:
     def __init__(self) -> None:
         self.topic_id = FORMER
         self.commits: list[tuple[int, uuid.UUID]] = []
-        self.assignment = SimpleNamespace(ownerships=lambda wanted: dict.fromkeys(wanted, 1))
         self.config = SimpleNamespace(default_api_timeout_ms=1_000)
         self.application = SimpleNamespace(rouse=lambda: None)
+        self.cluster = SimpleNamespace(refresh_later=lambda delay_s: None)
 
     def start_commit(
         self, wanted: Mapping[TopicPartition, OffsetAndMetadata], *, topic_ids: Mapping[TopicPartition, uuid.UUID], **_: Any
@@ -33,22 +33,21 @@ class Sent:
         self.commits.append((wanted[ONE].offset, topic_ids[ONE]))
         return asyncio.get_running_loop().create_future()
 
-    def of(self, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, uuid.UUID]:
-        return dict.fromkeys(wanted, self.topic_id)
-
-    def look_up_unknown(self, pending: object) -> None:
-        """Not looked at here."""
+    def owned_as(
+        self, wanted: Iterable[TopicPartition]
+    ) -> tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]:
+        return dict.fromkeys(wanted, 1), dict.fromkeys(wanted, self.topic_id)
 
 
 @in_virtual_time
 async def test_what_was_noted_of_both_topics_goes_before_a_later_commit() -> None:
     sent = Sent()
     home = SimpleNamespace(later=lambda _s, _call: None, now=lambda: 0.0)
-    commits = AsynchronousCommits(cast(Any, sent), cast(Any, home), lambda wanted, result: None, cast(Any, sent))
+    commits = AsynchronousCommits(cast(Any, sent), cast(Any, home), lambda wanted, result: None, sent.owned_as)
     commits.start({ONE: OffsetAndMetadata(40)})
     commits.start({ONE: OffsetAndMetadata(41)})
     sent.topic_id = NEW
     commits.start({ONE: OffsetAndMetadata(3)})
     # What a synchronous commit does first: its own offset must not be set back by a note that waits.
-    cast(Any, sent).earlier()
+    commits.take_up()
     assert sent.commits == [(41, FORMER), (3, NEW)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.plane import Librdkafka
-from consumer_coord.consumer.reader import Reader
+from consumer_coord.consumer.partitions import Plan, Read
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
@@ -35,10 +36,10 @@ def _polled(one: GroupConsumer) -> list[Message]:
     messages = [message for message in (one.poll(10), one.poll(10), one.poll(10)) if message is not None]
     assert len(messages) == 3
     # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
-    while len(one._reader.ahead) < 2 * COUNT - len(messages):
+    while len(one._worker.ready) < 2 * COUNT - len(messages):
         fetched = one._librdkafka.handle.consume(2 * COUNT, 0.2)
-        one._reader.ahead.extend(fetched)
-    assert {message.partition() for message in one._reader.ahead} == {0, 1}
+        one._worker.ready.extend(fetched)
+    assert {message.partition() for message in one._worker.ready} == {0, 1}
     return messages
 
 
@@ -105,6 +106,9 @@ class _Plane:
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name == "held_up":
+            return lambda positions: False
+
         async def called(*_: object) -> None:
             self.calls.append(name)
 
@@ -113,25 +117,22 @@ class _Plane:
 
 def test_a_call_that_came_to_its_end_leaves_nothing_to_put_right() -> None:
     plane: Any = _Plane()
-    reader = Reader(plane, lambda error: False)
+    worker = Worker(plane, lambda error: False)
     one, at = PartitionOf("orders", 0), OffsetAndMetadata(0)
-    calls: list[Callable[[], Coroutine[Any, Any, None]]] = [
-        lambda: reader.start({one: at}),
-        lambda: reader.seek(one, at),
-        lambda: reader.pause([one]),
-        lambda: reader.resume([one]),
-        lambda: reader.freeze([one]),
-        lambda: reader.freeze([]),
-        lambda: reader.restart({one: at}),
-        lambda: reader.stop([one]),
-    ]
-    for number, call in enumerate(calls):
-        run_through(call())
-        assert plane.calls, number
+    plans = {
+        "starts": Plan({one: Read(1, at, on=True)}),
+        "a seek": Plan({one: Read(2, at, on=True)}),
+        "a pause": Plan({one: Read(2, at, on=False)}),
+        "resumes": Plan({one: Read(2, at, on=True)}),
+        "ends": Plan(),
+    }
+    for step, plan in plans.items():
+        run_through(worker.reconcile(plan))
+        assert plane.calls[0] == "wait_idle", step
+        assert set(plane.calls[1:]) & {"assign", "unassign"}, step
         plane.calls.clear()
-        run_through(reader.ready())
-        assert plane.calls == ["wait_idle"], number
-        plane.calls.clear()
+        run_through(worker.reconcile(plan))
+        assert plane.calls == [], step
 
 
 def test_the_position_lies_before_what_was_read_ahead(kafka: EmbeddedKafka) -> None:
@@ -148,7 +149,7 @@ def test_a_position_is_known_after_a_repair_although_no_message_comes(kafka: Emb
         one.subscribe(["orders"])
         assert len(take(one, 2 * COUNT)) == 2 * COUNT
         # What an interrupt leaves between the two halves of a call.
-        one._reader.unsure = True
+        one._worker.busy = True
         one._librdkafka.unassign([PartitionOf("orders", 0)])
         one.commit(asynchronous=False)
         assert _positions(one) == _committed(one) == {0: COUNT, 1: COUNT}

@@ -42,7 +42,7 @@ def test_no_record_of_the_new_topic_is_skipped(
         one.subscribe(["orders"])
         assert len(take(one, 2 * (OLD - 10))) == 2 * (OLD - 10)
         make_again(kafka, count)
-        poll_until(one, lambda: "made again" in caplog.text)
+        poll_until(one, lambda: "created again" in caplog.text)
         # What was read of it from the old position is read again.
         poll_until(one, lambda: len(new_values(one)) == 2 * count)
         poll_until(one, lambda: [each.offset for each in one.position([row(0), row(1)])] == [count, count])
@@ -83,7 +83,7 @@ def test_where_the_policy_begins_after_a_seek_out_of_range_is_a_position_of_the_
         one.subscribe(["orders"])
         assert len(take(one, 2 * OLD)) == 2 * OLD
         make_again(kafka, 0)
-        poll_until(one, lambda: len(one._engine.recreated._former) == 2)
+        poll_until(one, lambda: all(each.former_topic_id for each in one._engine.table.values()))
         one.seek(row(0, OLD))
         poll_until(one, lambda: one.committed([row(0)], 10)[0].offset == 0)
 
@@ -95,9 +95,9 @@ def test_a_commit_is_for_the_old_topic_until_a_record_of_the_new_one_was_handed_
         one.subscribe(["orders"])
         old = [message for message in take(one, 2 * OLD) if message.partition() == 0][-1]
         make_again(kafka, 0)
-        poll_until(one, lambda: len(one._engine.recreated._former) == 2)
+        poll_until(one, lambda: all(each.former_topic_id for each in one._engine.table.values()))
         produce(kafka, "orders", {0: ["new", "new"]})
-        one._reader.arrived(one._librdkafka.handle.consume(2, DEADLINE_S))
+        one._worker.arrived(one._librdkafka.handle.consume(2, DEADLINE_S))
         if paused:
             one.pause([row(0)])
         with pytest.raises(KafkaException, match="was deleted"):

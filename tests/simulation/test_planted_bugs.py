@@ -14,7 +14,8 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.commits import AsynchronousCommits
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.reader import Reader
+from consumer_coord.consumer.partitions import Plan
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.group import answers, leader
 from consumer_coord.group.answers import Step
 from consumer_coord.group.application import Application
@@ -118,11 +119,11 @@ def _lose_what_waits_when_a_call_is_left(patch: Patch) -> None:
     """An exception or a cancellation in a poll costs what was fetched ahead."""
     gather = Engine.gather
 
-    async def careless(self: Engine, least: int, most: int, timeout_s: float) -> bool:
+    async def careless(self: Engine, least: int, most: int, timeout_s: float, **only: Any) -> bool:
         try:
-            return await gather(self, least, most, timeout_s)
+            return await gather(self, least, most, timeout_s, **only)
         except BaseException:
-            self.reader.ahead.clear()
+            self.worker.ready.clear()
             raise
 
     patch.setattr(Engine, "gather", careless)
@@ -132,10 +133,10 @@ def _hand_out_twice(patch: Patch) -> None:
     """The last message of a batch stays in the queue."""
 
     def take(self: Engine, most: int) -> list[Any]:
-        ahead = self.reader.ahead
-        taken = [ahead.popleft() for _ in range(min(most, len(ahead)))]
+        ready = self.worker.ready
+        taken = [ready.popleft() for _ in range(min(most, len(ready)))]
         if len(taken) > 3:
-            ahead.appendleft(taken[-1])
+            ready.appendleft(taken[-1])
         return taken
 
     patch.setattr(Engine, "take", take)
@@ -144,6 +145,7 @@ def _hand_out_twice(patch: Patch) -> None:
 def _hand_out_past_the_lease(patch: Patch) -> None:
     """A member that was cut off or stood still hands out what it has."""
     patch.setattr(Engine, "suspended", property(lambda self: False))
+    patch.setattr(Engine, "_may_deliver", lambda self, leased_until: True)
 
 
 def _forget_commits_at_close(patch: Patch) -> None:
@@ -178,23 +180,24 @@ def _do_not_count_waiting_as_polling(patch: Patch) -> None:
 
 def _resume_nothing(patch: Patch) -> None:
     """A partition that was paused, or about to be revoked and then kept, is never fetched again."""
+    assign = Worker._assign
 
-    async def go_on(self: Reader, partitions: set[TopicPartition]) -> None:
-        self._release()
+    async def once(self: Worker, gone: set[Any], fresh: set[Any], wanted: Any) -> None:
+        await assign(self, gone, {one for one in fresh if self.next.get(one) is None}, wanted)
 
-    patch.setattr(Reader, "_go_on", go_on)
+    patch.setattr(Worker, "_assign", once)
 
 
 def _keep_what_waits_of_a_revoked_partition(patch: Patch) -> None:
-    """What was fetched ahead of a partition outlives it."""
-    forget = Reader._forget
+    """The fetched records of a partition outlive its revocation."""
+    take_over = Worker._take_over
 
-    def forgetful(self: Reader, partitions: Any, assigned: Any) -> None:
-        ahead = self.ahead
-        forget(self, partitions, assigned)
-        self.ahead = ahead
+    def forgetful(self: Worker, plan: Plan) -> None:
+        ready = self.ready
+        take_over(self, plan)
+        self.ready = ready
 
-    patch.setattr(Reader, "_forget", forgetful)
+    patch.setattr(Worker, "_take_over", forgetful)
 
 
 def _be_stuck_since_the_last_join(patch: Patch) -> None:

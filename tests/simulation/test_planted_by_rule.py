@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from consumer_coord.broker.group_offsets import Commit, OffsetCoordinator
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.partitions import Event, Partition
 from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Fault, Scenario
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from tests.simulation.small_history import history
 
@@ -30,11 +34,23 @@ def _confirm_what_is_not_written(patch: Patch) -> None:
 def _begin_although_the_lease_has_passed(patch: Patch) -> None:
     """A member stands still before its first record, and hands it out on waking; the next owner has come and gone."""
     patch.setattr(Engine, "suspended", property(lambda self: False))
+    patch.setattr(Engine, "_may_deliver", lambda self, leased_until: True)
 
 
 def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
     """A partition that comes back is committed where it stood when it was given up."""
-    patch.setattr(Engine, "_forget_positions", lambda self, partitions: None)
+    put, begin = Engine._put, Engine._begin
+    stored: dict[tuple[int, TopicPartition], OffsetAndMetadata] = {}
+
+    def noting(self: Engine, event: Event, partitions: Iterable[TopicPartition], **changes: Any) -> None:
+        put(self, event, partitions, **changes)
+        stored.update({(id(self), one): value.stored for one, value in self.table.items() if value.stored is not None})
+
+    def remembering(self: Engine, event: Event, values: Mapping[TopicPartition, Partition]) -> None:
+        begin(self, event, {one: attrs.evolve(value, stored=stored.get((id(self), one))) for one, value in values.items()})
+
+    patch.setattr(Engine, "_put", noting)
+    patch.setattr(Engine, "_begin", remembering)
 
 
 def _keep_what_was_held_when_the_membership_is_gone(patch: Patch) -> None:

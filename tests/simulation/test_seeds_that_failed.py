@@ -18,10 +18,11 @@ from assignors.verify import InvalidPlanError, verify
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
-from consumer_coord.consumer import commits
+from consumer_coord.consumer import commits, partitions
 from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.data_plane import before, partition_of_message
-from consumer_coord.consumer.reader import Reader
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import consumer_protocol, leader
 from consumer_coord.group.answers import Step
@@ -37,6 +38,7 @@ from consumer_coord.group.session import ClassicSession
 from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.retry import Backoff
+from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.play import play
 from consumer_coord.simulation.scenario import Scenario, from_json
 from consumer_coord.topic_partition import TopicPartition
@@ -191,14 +193,15 @@ def _end_the_join_after_the_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClassicProtocol, "_stop_driver", stop_driver)
 
 
-def _look_only_at_what_is_ahead(patch: pytest.MonkeyPatch) -> None:
-    def handed_out(self: Reader, partition: TopicPartition) -> bool:
-        if (partition.topic, partition.partition) not in self.behind:
-            return False
-        waiting = next((one for one in self.ahead if partition_of_message(one) == partition), None)
-        return waiting is None or waiting.offset() > 0
+def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
+    take_over = Worker._take_over
 
-    patch.setattr(Reader, "handed_out", handed_out)
+    def careless(self: Worker, plan: partitions.Plan) -> None:
+        former = self.next
+        take_over(self, plan)
+        self.next = {**self.next, **{one: former[one] for one in former.keys() & self.applied.reads.keys()}}
+
+    patch.setattr(Worker, "_take_over", careless)
 
 
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -245,7 +248,7 @@ def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hand_out_what_lapsed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reader, "_tells_lapsed", lambda self, message: False)
+    patch.setattr(Worker, "_judged", lambda self, events, upcoming: {})
 
 
 def _raise_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -262,19 +265,21 @@ def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
     # It was found while waits were like that; with others the history takes another course.
     _longest_wait_has_no_jitter(patch)
     # Nor did on_revoke wait for the commit of the interval.
-    patch.setattr(commits.AutoCommit, "under_way", lambda self, partitions: {})
+    patch.setattr(Engine, "_committed", lambda self, ending: True)
     patch.setattr(AssignmentState, "giving_up", frozenset())
     patch.setattr(ConsumerMember, "_advance", looking)
 
 
 def _ask_the_data_plane_alone(patch: pytest.MonkeyPatch) -> None:
-    async def positions(self: Reader, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        found = await self.plane.positions(self.assigned.keys() & set(partitions))
-        waiting = {partition_of_message(message): before(message) for message in reversed(self.ahead)}
-        begun = {partition: self.assigned[partition] for partition in self._begun}
-        return {partition: at for partition, at in {**begun, **found, **waiting}.items() if partition in set(partitions)}
+    def positions(self: Worker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        plane = self.plane
+        assert isinstance(plane, SimulatedPlane)
+        readings = {partition: plane.reading(partition) for partition in partitions}
+        found = {one: at.position for one, at in readings.items() if at is not None and at.position is not None}
+        waiting = {partition_of_message(message): before(message) for message in reversed(self.ready)}
+        return {one: waiting.get(one, OffsetAndMetadata(at)) for one, at in found.items()}
 
-    patch.setattr(Reader, "positions", positions)
+    patch.setattr(Worker, "positions", positions)
 
 
 def _reschedule_what_expires(patch: pytest.MonkeyPatch) -> None:
@@ -309,7 +314,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     189040286: (_believe_all_was_assigned, "liveness"),
     779214168: (_end_the_join_after_the_wait, "liveness"),
     500000045: (_judge_by_the_leaders_protocol, "plans"),
-    710001038: (_look_only_at_what_is_ahead, "fencing"),
+    710001038: (_stand_behind_what_was_fetched, "fencing"),
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     232000547: (_never_let_the_loop_run, "liveness"),
     232000172: (_believe_every_heartbeat, "lease"),
