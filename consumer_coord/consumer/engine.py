@@ -679,9 +679,14 @@ class Engine:
             raise no_offset(unknown)
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """Return the id of the topic that has a partition's name now; None while it is not known."""
+        """Return the id of the topic that has a partition's name now; None while it is not known.
+
+        Metadata that does not have the partition is older than the partition, and its id may be that of a deleted topic.
+        """
         topic = self.core.cluster.metadata.topics.get(partition.topic)
-        return None if topic is None or topic.id == _NO_TOPIC_ID else topic.id
+        if topic is None or topic.id == _NO_TOPIC_ID or partition.partition >= topic.partition_count:
+            return None
+        return topic.id
 
     # -- offsets --------------------------------------------------------------------------------------------------------
 
@@ -801,7 +806,6 @@ class Engine:
                 declined=False,
                 out_of_range=None,
                 error=None,
-                former_topic_id=None,
             )
 
     async def select(self, wanted: Positions, among: Partitions) -> None:

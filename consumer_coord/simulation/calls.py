@@ -272,7 +272,9 @@ class Calls:
         if one.phase is Phase.LOCATING:
             return None if engine.looks_up(partition) else "waits for a position that is not looked up"
         if reading is None:
-            return "is neither read nor waits for its position" if one.fetched else None
+            # The end of a reading is handled when its last record was delivered.
+            fetched = one.fetched and not engine.worker.waits(partition)
+            return "is neither read nor waits for its position" if fetched else None
         if not one.fetched:
             return "is not to be read, and the data plane reads it"
         # The event that says so may be on its way.
