@@ -31,9 +31,9 @@ from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.partitions import (
     ABSENT,
-    Event,
     Origin,
     Partition,
+    PartitionEvent,
     Phase,
     Plan,
     Refused,
@@ -361,7 +361,7 @@ class Engine:
 
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
-    def _put(self, event: Event, partitions: Iterable[TopicPartition], **changes: Any) -> None:
+    def _put(self, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
         """Let an event happen to partitions; those for which it is stale stay as they are."""
         table = dict(self.table)
         for partition in partitions:
@@ -376,7 +376,7 @@ class Engine:
                 table[partition] = moved(before, to, **changes)
         self.table = table
 
-    def _begin(self, event: Event, values: Mapping[TopicPartition, Partition]) -> None:
+    def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
         """Add partitions to the table."""
         for partition, value in values.items():
             assert after(event, self.table[partition].phase if partition in self.table else None) is value.phase
@@ -424,7 +424,7 @@ class Engine:
         if call.phase is not Phase.TAKEN:
             # First the report: if this is interrupted, the next look repeats it.
             self.core.let_go(called)
-        self._put(Event.CALLED, called)
+        self._put(PartitionEvent.CALLED, called)
         self._calling = None
 
     def _due(self, phase: Phase, partitions: Partitions, *, first: bool = False) -> _Call | None:
@@ -449,14 +449,14 @@ class Engine:
         change = assignment.change()
         if unseen := change.lost - self.table.keys():
             self.core.let_go(unseen)
-        self._put(Event.LOSE, (change.lost & self.table.keys()) - self._in_phase(Phase.LOST))
+        self._put(PartitionEvent.LOSE, (change.lost & self.table.keys()) - self._in_phase(Phase.LOST))
         if lost := self._in_phase(Phase.LOST):
             return self._due(Phase.LOST, lost)
         if leftover := self._in_phase(Phase.REVOKED):
             return self._due(Phase.REVOKED, leftover)
         revoked = assignment.held if leaving else change.revoked
-        self._put(Event.REVOKE, (revoked & self.table.keys()) - self._in_phase(Phase.STOPPING, Phase.COMMITTING))
-        self._put(Event.KEEP, self._in_phase(Phase.STOPPING, Phase.COMMITTING) - revoked)
+        self._put(PartitionEvent.REVOKE, (revoked & self.table.keys()) - self._in_phase(Phase.STOPPING, Phase.COMMITTING))
+        self._put(PartitionEvent.KEEP, self._in_phase(Phase.STOPPING, Phase.COMMITTING) - revoked)
         self._publish()
         ending = self._in_phase(Phase.STOPPING, Phase.COMMITTING)
         if ending:
@@ -465,7 +465,7 @@ class Engine:
             self._stopped()
             if not self._committed(ending):
                 return None
-            self._put(Event.COMMIT_ENDED, ending)
+            self._put(PartitionEvent.COMMIT_ENDED, ending)
             self.commits.tell()
             return self._due(Phase.REVOKED, ending)
         if leaving:
@@ -474,7 +474,7 @@ class Engine:
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
             self._begin(
-                Event.TAKE_UP,
+                PartitionEvent.TAKE_UP,
                 {
                     one: Partition(
                         phase=Phase.TAKEN, ownership=owned[one], serial=self._next_serial(), topic_id=self.topic_id(one)
@@ -507,7 +507,7 @@ class Engine:
                 pending.add_done_callback(lambda _: self.core.application.rouse())
             if waits:
                 self._home.later(limit_ms / 1000, self.core.application.rouse)
-        self._put(Event.STOPPED, stopping)
+        self._put(PartitionEvent.STOPPED, stopping)
         self.table = {
             **self.table,
             **{one: attrs.evolve(self.table[one], awaits=_FinalCommit((waits[one],), ends)) for one in stopping & waits.keys()},
@@ -549,7 +549,7 @@ class Engine:
                 # The look-up that is under way may be of the deleted topic.
                 changes["awaits"] = None
             self._put(
-                Event.RECREATED,
+                PartitionEvent.RECREATED,
                 [partition],
                 serial=self._next_serial(),
                 stored=None,
@@ -575,13 +575,13 @@ class Engine:
                 continue
             if ended.verdict is Verdict.CURRENT:
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
-                self._put(Event.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
+                self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
                 continue
             # The event names another offset, so an earlier assignment, and may have ended the present one as well.  Assigned
             # again where it stands, the partition gets an event of this offset if that is out of range.
             delivered = self.worker.positions([partition]).get(partition)
             start, origin = (one.start, one.origin) if delivered is None else (delivered, Origin.CHOSEN)
-            self._put(Event.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
+            self._put(PartitionEvent.OUT_OF_RANGE, [partition], serial=self._next_serial(), start=start, origin=origin)
 
     # -- start offsets --------------------------------------------------------------------------------------------------
 
@@ -630,7 +630,7 @@ class Engine:
         known = [
             one for one, value in self.table.items() if value.phase is Phase.LOCATING and value.start and not value.declined
         ]
-        self._put(Event.LOCATED, known, out_of_range=None)
+        self._put(PartitionEvent.LOCATED, known, out_of_range=None)
 
     def _take(self, look_up: _LookUp) -> None:
         asked = [partition for partition, one in self.table.items() if one.awaits is look_up]
@@ -648,7 +648,7 @@ class Engine:
         for partition in asked:
             one = self.table[partition]
             if partition in found.unknown:
-                self._put(Event.UNLOCATED, [partition], error=one.out_of_range or found.unknown[partition])
+                self._put(PartitionEvent.UNLOCATED, [partition], error=one.out_of_range or found.unknown[partition])
                 continue
             start = found.of(partition)
             if start is None:
@@ -656,7 +656,7 @@ class Engine:
                 continue
             origin, at = start
             self._put(
-                Event.LOCATED,
+                PartitionEvent.LOCATED,
                 [partition],
                 serial=self._next_serial(),
                 start=at,
@@ -673,7 +673,7 @@ class Engine:
         """Raise for partitions that have no position; they are looked up again after the back-off."""
         unknown = {partition: one.error or "" for partition, one in self.table.items() if one.phase is Phase.UNLOCATED}
         if unknown:
-            self._put(Event.RETRY, unknown, error=None)
+            self._put(PartitionEvent.RETRY, unknown, error=None)
             self._retry_at = self._home.now() + self.core.config.retry_backoff_ms / 1000
             self.core.application.rouse()
             raise no_offset(unknown)
@@ -727,7 +727,7 @@ class Engine:
         self.must_hold(positions, "store_offsets")
         for partition, at in positions.items():
             if partition in self.table:
-                self._put(Event.STORE, [partition], stored=at)
+                self._put(PartitionEvent.STORE, [partition], stored=at)
 
     def owned_as(
         self, wanted: Iterable[TopicPartition]
@@ -798,7 +798,7 @@ class Engine:
     def _seek(self, positions: Positions) -> None:
         for partition, at in positions.items():
             self._put(
-                Event.SEEK,
+                PartitionEvent.SEEK,
                 [partition],
                 serial=self._next_serial(),
                 start=at,
@@ -817,9 +817,9 @@ class Engine:
             raise NotAssignedError(
                 f"assign: {listed(foreign)} were not assigned by the group; unsubscribe first to read any partition"
             )
-        self._put(Event.DECLINE, (among - wanted.keys()) & self.table.keys(), declined=True, start=None, origin=None)
+        self._put(PartitionEvent.DECLINE, (among - wanted.keys()) & self.table.keys(), declined=True, start=None, origin=None)
         accepted = frozenset(one for one in wanted.keys() & self.table.keys() if self.table[one].declined)
-        self._put(Event.ACCEPT, accepted, declined=False)
+        self._put(PartitionEvent.ACCEPT, accepted, declined=False)
         self._seek({one: at for one, at in wanted.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)})
         await self._changed()
 
@@ -834,12 +834,12 @@ class Engine:
 
         Partitions that were lost are passed over: the application may not have been notified yet.
         """
-        self._put(Event.PAUSE, self.table.keys() & set(partitions), paused=True)
+        self._put(PartitionEvent.PAUSE, self.table.keys() & set(partitions), paused=True)
         await self._changed()
 
     async def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Deliver messages of these again."""
-        self._put(Event.RESUME, self.table.keys() & set(partitions), paused=False)
+        self._put(PartitionEvent.RESUME, self.table.keys() & set(partitions), paused=False)
         await self._changed()
 
     async def _changed(self) -> None:
@@ -891,7 +891,7 @@ class Engine:
         self.manual = True
         known = {one: at for one, at in positions.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
         self._begin(
-            Event.ASSIGN,
+            PartitionEvent.ASSIGN,
             {
                 one: Partition(
                     phase=Phase.LOCATING,
@@ -913,7 +913,7 @@ class Engine:
         if self.auto.enabled and self.manual:
             finished = {one: at for one, at in self._to_commit().items() if one in partitions}
             self._commit_automatically(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
-        self._put(Event.UNASSIGN, partitions & self.table.keys())
+        self._put(PartitionEvent.UNASSIGN, partitions & self.table.keys())
         self._publish()
         await self._apply()
         if not self.table:

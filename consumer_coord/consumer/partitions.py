@@ -36,7 +36,7 @@ class Phase(enum.Enum):
     LOST = "lost"  # on_lost is due, or runs
 
 
-class Event(enum.Enum):
+class PartitionEvent(enum.Enum):
     """What may happen to a partition; the group, the broker, the worker or the application causes it."""
 
     TAKE_UP = "take up"
@@ -75,31 +75,31 @@ ABSENT = None
 _S, _E, _X = Refused.STALE, Refused.NOT_ASSIGNED, Refused.ILLEGAL
 _T, _L, _U, _R, _P, _C, _V, _O = Phase
 _COLUMNS = (ABSENT, *Phase)
-_ROWS: Mapping[Event, tuple[Phase | Refused | None, ...]] = {
+_ROWS: Mapping[PartitionEvent, tuple[Phase | Refused | None, ...]] = {
     #                   absent taken locat unloc readi stopp commi revok lost
-    Event.TAKE_UP: (_T, _X, _X, _X, _X, _X, _X, _X, _X),
-    Event.REVOKE: (_X, _P, _P, _P, _P, _X, _X, _X, _X),
-    Event.KEEP: (_X, _X, _X, _X, _X, _L, _L, _X, _X),
-    Event.LOSE: (_X, _O, _O, _O, _O, _O, _O, _V, _X),
-    Event.LOCATED: (_S, _S, _R, _S, _S, _S, _S, _S, _S),
-    Event.UNLOCATED: (_S, _S, _U, _S, _S, _S, _S, _S, _S),
-    Event.RETRY: (_S, _S, _S, _L, _S, _S, _S, _S, _S),
-    Event.STOPPED: (_S, _S, _S, _S, _S, _C, _S, _S, _S),
-    Event.OUT_OF_RANGE: (_S, _S, _S, _S, _L, _S, _S, _S, _S),
-    Event.CALLED: (_S, _L, _X, _X, _X, _X, _X, ABSENT, ABSENT),
-    Event.COMMIT_ENDED: (_S, _S, _S, _S, _S, _S, _V, _S, _S),
-    Event.RECREATED: (_S, _T, _L, _L, _R, _P, _C, _V, _O),
-    Event.SEEK: (_E, _T, _R, _R, _R, _P, _C, _V, _E),
-    Event.PAUSE: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
-    Event.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
-    Event.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
-    Event.ACCEPT: (_E, _T, _L, _L, _R, _P, _C, _V, _E),
-    Event.STORE: (_E, _T, _L, _U, _R, _P, _C, _V, _E),
-    Event.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X),
-    Event.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X),
+    PartitionEvent.TAKE_UP: (_T, _X, _X, _X, _X, _X, _X, _X, _X),
+    PartitionEvent.REVOKE: (_X, _P, _P, _P, _P, _X, _X, _X, _X),
+    PartitionEvent.KEEP: (_X, _X, _X, _X, _X, _L, _L, _X, _X),
+    PartitionEvent.LOSE: (_X, _O, _O, _O, _O, _O, _O, _V, _X),
+    PartitionEvent.LOCATED: (_S, _S, _R, _S, _S, _S, _S, _S, _S),
+    PartitionEvent.UNLOCATED: (_S, _S, _U, _S, _S, _S, _S, _S, _S),
+    PartitionEvent.RETRY: (_S, _S, _S, _L, _S, _S, _S, _S, _S),
+    PartitionEvent.STOPPED: (_S, _S, _S, _S, _S, _C, _S, _S, _S),
+    PartitionEvent.OUT_OF_RANGE: (_S, _S, _S, _S, _L, _S, _S, _S, _S),
+    PartitionEvent.CALLED: (_S, _L, _X, _X, _X, _X, _X, ABSENT, ABSENT),
+    PartitionEvent.COMMIT_ENDED: (_S, _S, _S, _S, _S, _S, _V, _S, _S),
+    PartitionEvent.RECREATED: (_S, _T, _L, _L, _R, _P, _C, _V, _O),
+    PartitionEvent.SEEK: (_E, _T, _R, _R, _R, _P, _C, _V, _E),
+    PartitionEvent.PAUSE: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
+    PartitionEvent.RESUME: (_S, _T, _L, _U, _R, _P, _C, _V, _S),
+    PartitionEvent.DECLINE: (_E, _T, _L, _L, _L, _P, _C, _V, _E),
+    PartitionEvent.ACCEPT: (_E, _T, _L, _L, _R, _P, _C, _V, _E),
+    PartitionEvent.STORE: (_E, _T, _L, _U, _R, _P, _C, _V, _E),
+    PartitionEvent.ASSIGN: (_L, _X, _E, _E, _E, _X, _X, _X, _X),
+    PartitionEvent.UNASSIGN: (_E, _X, ABSENT, ABSENT, ABSENT, _X, _X, _X, _X),
 }
 #: event -> phase (None: not assigned) -> the next phase (None: no longer assigned), or why nothing changes.
-TRANSITIONS: Mapping[Event, Mapping[Phase | None, Phase | Refused | None]] = {
+TRANSITIONS: Mapping[PartitionEvent, Mapping[Phase | None, Phase | Refused | None]] = {
     event: dict(zip(_COLUMNS, row, strict=True)) for event, row in _ROWS.items()
 }
 
@@ -194,7 +194,7 @@ def read_of(partition: Partition) -> Read:
     return Read(partition.serial, partition.start, partition.fetched)
 
 
-def after(event: Event, phase: Phase | None) -> Phase | Refused | None:
+def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
     """Return the next phase, or why nothing changes.  Raise :class:`AssertionError` for an illegal transition."""
     to = TRANSITIONS[event][phase]
     assert to is not Refused.ILLEGAL, f"{event.value!r} in phase {phase.value if phase else 'absent'!r}"

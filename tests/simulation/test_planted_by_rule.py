@@ -10,7 +10,7 @@ import pytest
 
 from consumer_coord.broker.group_offsets import Commit, OffsetCoordinator
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.partitions import Event, Partition
+from consumer_coord.consumer.partitions import Partition, PartitionEvent
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.simulation.play import play
@@ -42,11 +42,11 @@ def _remember_what_was_stored_before_a_revoke(patch: Patch) -> None:
     put, begin = Engine._put, Engine._begin
     stored: dict[tuple[int, TopicPartition], OffsetAndMetadata] = {}
 
-    def noting(self: Engine, event: Event, partitions: Iterable[TopicPartition], **changes: Any) -> None:
+    def noting(self: Engine, event: PartitionEvent, partitions: Iterable[TopicPartition], **changes: Any) -> None:
         put(self, event, partitions, **changes)
         stored.update({(id(self), one): value.stored for one, value in self.table.items() if value.stored is not None})
 
-    def remembering(self: Engine, event: Event, values: Mapping[TopicPartition, Partition]) -> None:
+    def remembering(self: Engine, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
         begin(self, event, {one: attrs.evolve(value, stored=stored.get((id(self), one))) for one, value in values.items()})
 
     patch.setattr(Engine, "_put", noting)
