@@ -288,9 +288,12 @@ class CommittedOffsets:
                 remaining, last = self._read(answer, entries, tickets, used, broker)
                 if remaining and last is not None and last.code in _REFUSED:
                     entries = await self._after_rebalance(remaining, tickets, used, deadline, last.code)
-                    retries = 0
-                    continue
-                entries = remaining
+                    if self._member.generation_state != used or not self._member.rebalancing:
+                        retries = 0
+                        continue
+                    # No sync came: the member is about to leave, and the group may still be completing its rebalance.
+                else:
+                    entries = remaining
             if entries:
                 await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
                 retries += 1

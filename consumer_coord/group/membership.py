@@ -213,6 +213,11 @@ class Membership:
         return self.state in _PAST_HOLD
 
     @property
+    def will_sync(self) -> bool:
+        """A join is under way, or the member will begin one without waiting for its application."""
+        return self.state in _REBALANCING or self.join_wanted
+
+    @property
     def ending(self) -> bool:
         """The member leaves for good or until it subscribes again: no rebalance is completed any more."""
         return self.intent in _ENDING

@@ -13,7 +13,7 @@ from consumer_coord.group.answers import HEARTBEAT, Step, fatal, step_for
 from consumer_coord.group.generation import NO_GENERATION, Generation
 from consumer_coord.group.lease import Lease
 from consumer_coord.group.leaving import leave_group
-from consumer_coord.group.membership import Membership, MemberState
+from consumer_coord.group.membership import Intent, Membership, MemberState
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
@@ -165,12 +165,19 @@ class Standing:
         return NO_GENERATION
 
     async def wait_for_sync(self, deadline: Deadline) -> None:
-        """Wait until a rebalance that is under way, or that the group demands, was synced; then commits are sent again."""
+        """Wait for the end of a rebalance that is under way, or that the group demands; then commits are sent again.
+
+        The join of a member that is about to leave may end without a sync: the group rebalances again, and until its members have joined it takes
+        commits of this member's generation.
+        """
         failures = self._context.application.failures
-        if not await self._context.signal.until(
-            lambda: self.membership.joined or not self.membership.heartbeats_wanted or failures.final or self.membership.ending,
-            deadline,
-        ):
+
+        def over() -> bool:
+            now = self.membership
+            leaves = now.intent is Intent.ABOUT_TO_LEAVE and not now.will_sync
+            return now.joined or not now.heartbeats_wanted or failures.final or now.ending or leaves
+
+        if not await self._context.signal.until(over, deadline):
             raise RequestTimedOutError("the rebalance did not complete in time")
         if self.membership.ending:
             raise RequestTimedOutError("the member leaves before the rebalance has completed")

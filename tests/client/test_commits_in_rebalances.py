@@ -21,6 +21,7 @@ from tests.client.support.fake import (
     PASS,
     SILENCE,
     FakeBrokers,
+    Pass,
     RealCoordinator,
     held_until,
     offsets_of,
@@ -223,6 +224,36 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         await until(lambda: len(brokers.all(JoinGroupRequest)) == joins + 2, 100)
         hang.set()
         await commit
+
+
+@pytest.mark.behaviour(84, 95)
+@in_virtual_time
+async def test_a_member_that_leaves_commits_although_its_leader_left_before_the_sync() -> None:
+    """The join of the member that leaves ends without a sync; the group, preparing the next rebalance, accepts its commit."""
+    brokers = RealCoordinator()
+    one, two = await _two(brokers)
+    generation, (kept, *_) = one.coordinator.generation, sorted(two.held)
+    never = asyncio.Event()
+
+    async def hold_the_leader(request: SyncGroupRequest) -> Pass:
+        if request.assignments:
+            await never.wait()
+        return PASS
+
+    brokers.always(SyncGroupRequest, hold_the_leader)
+    one.coordinator.enforce_rebalance()
+    members = (one.coordinator, two.coordinator)
+    await until(lambda: brokers.state == "CompletingRebalance" and {each.generation for each in members} == {generation + 1})
+    await two.stop()
+    two.coordinator.prepare_to_leave()
+    commit = two.coordinator.offsets.start_commit({kept: OffsetAndMetadata(5)}, timeout_ms=20_000)
+    await pause(500)
+    assert not commit.done(), "the group completes its rebalance"
+    started = now_ms()
+    await _end(one)
+    assert await commit == {kept: None}
+    assert now_ms() - started < 1_000
+    await _end(two)
 
 
 @pytest.mark.behaviour(84)
