@@ -53,6 +53,14 @@ class AiokafkaMethods(abc.ABC):
         """True inside a callback of this consumer."""
 
     @abc.abstractmethod
+    def _asked(self) -> None:
+        """Note that this task asks for records."""
+
+    @abc.abstractmethod
+    def _delivered(self, messages: list[Message]) -> list[Message]:
+        """Note the records that this task receives, and return them."""
+
+    @abc.abstractmethod
     async def get_watermark_offsets(
         self, partition: Any, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
@@ -105,12 +113,13 @@ class AiokafkaMethods(abc.ABC):
         while True:
             async with self._used(in_callback=False) as engine:
                 engine.core.application.polls += 1
+                self._asked()
                 if await _gather_of(engine, wanted, max(0.0, ends - now())):
                     picked = _pick(engine, wanted, most)
                     if picked and picked[0].error() is not None:
                         raise message_failure(picked[0], self._settings.librdkafka)
                     if picked:
-                        return picked
+                        return self._delivered(picked)
             if now() >= ends:
                 return []
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -28,6 +29,7 @@ from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
+from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
 from consumer_coord.consumer.librdkafka.exceptions import (
@@ -129,6 +131,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._subscription = NOTHING
         self._home: AsyncHome | None = None
         self._turns = TaskTurns()
+        self._deliveries = Deliveries[object](_has_ended, _has_failed)
+        #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
+        self._handled = sys.exc_info()[1]
         #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
         self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
@@ -142,7 +147,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._shut(None, finished=error is None)
 
     def _start(self) -> Engine:
         """The engine, made on the loop that the consumer is first used on."""
@@ -170,6 +175,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 call=self._call,
                 report=self._tell_commit,
                 events=self._between_slices,
+                unfinished=self._deliveries.unfinished,
             )
         return self._made
 
@@ -201,11 +207,19 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def close(self, timeout: float | None = None) -> None:
         """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds.
 
-        A close that is cancelled goes on; another call waits for it.
+        A close that is cancelled continues; another call waits for it.  The last records that this task received count as
+        finished, unless the task was cancelled, or close is called while an exception is handled.
         """
+        task = asyncio.current_task()
+        cancelled = task is not None and task.cancelling() > 0
+        await self._shut(timeout, finished=sys.exc_info()[1] is self._handled and not cancelled)
+
+    async def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("close may not be called inside a rebalance callback"))
         if self._closing is None:
+            if finished:
+                self._deliveries.closed(asyncio.current_task())
             self._closing = asyncio.ensure_future(self._close(timeout))
         elif self._closing.done():
             return
@@ -303,6 +317,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         ahead = self._at_hand(1)
         if ahead is not None:
             message: Message = ahead.popleft()
+            self._deliveries.last[asyncio.current_task()] = message
             return message
         messages = await self._take(1, 1, timeout)
         return messages[0] if messages else None
@@ -310,7 +325,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
         if self._made is not None and num_messages > 0 and self._at_hand(num_messages) is not None:
-            return self._made.take(num_messages)
+            return self._delivered(self._made.take(num_messages))
         return await self._take(num_messages, num_messages, timeout)
 
     def __aiter__(self) -> Self:
@@ -333,9 +348,17 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _take(self, least: int, most: int, timeout: float | None) -> list[Message]:
         async with self._used(in_callback=False) as engine:
             engine.core.application.polls += 1
+            self._asked()
             if await engine.gather(least, max(most, _BATCH), seconds(timeout, FOREVER_S)):
-                return engine.take(most)
+                return self._delivered(engine.take(most))
             return []
+
+    def _asked(self) -> None:
+        self._deliveries.asked(asyncio.current_task())
+
+    def _delivered(self, messages: list[Message]) -> list[Message]:
+        self._deliveries.last[asyncio.current_task()] = tuple(messages)
+        return messages
 
     async def _tell_events(self) -> None:
         for callback, what in self._librdkafka.events():
@@ -582,3 +605,11 @@ def _must_not_be_subscribed(engine: Engine, what: str) -> None:
 
 async def _awaited(returned: Awaitable[Any]) -> None:
     await returned
+
+
+def _has_ended(task: object) -> bool:
+    return not isinstance(task, asyncio.Task) or task.done()
+
+
+def _has_failed(task: object) -> bool:
+    return isinstance(task, asyncio.Task) and task.done() and (task.cancelled() or task.exception() is not None)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from consumer_coord.consumer.home import Pending
-from consumer_coord.errors import CoordinatorError
+from consumer_coord.errors import CallbackError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class AsyncHome:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._work: asyncio.Task[None] | None = None
+        self._abandoned: list[CoordinatorError] = []
         #: The callback that is running, and in its task, and in tasks that it starts, the callback they belong to.
         self._running: object | None = None
         self._callback = contextvars.ContextVar[object | None]("callback", default=None)
@@ -110,7 +111,25 @@ class AsyncHome:
         context.run(self._callback.set, callback)
         self._running = callback
         self._work = self._loop.create_task(run(), context=context)
-        await asyncio.shield(self._work)
+        try:
+            await asyncio.shield(self._work)
+        except asyncio.CancelledError:
+            self._work.add_done_callback(self._abandon)
+            raise
+
+    def _abandon(self, work: asyncio.Task[None]) -> None:
+        """Keep what work raised whose caller was cancelled."""
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            failure = CallbackError(f"a callback raised {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._abandoned.append(failure)
+            self._core.application.rouse()
+
+    def abandoned(self) -> list[CoordinatorError]:
+        """Return the exceptions of coroutine callbacks whose poll was cancelled, once."""
+        failures, self._abandoned = self._abandoned, []
+        return failures
 
     async def wait_idle(self) -> None:
         """Waits for the callback of a call that was cancelled."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.home import Pending
+from consumer_coord.errors import CoordinatorError
 from consumer_coord.threads.outcome import Outcome
 
 T = TypeVar("T")
@@ -52,3 +53,7 @@ class BlockingHome:
 
     async def wait_idle(self) -> None:
         """Nothing goes on."""
+
+    def abandoned(self) -> list[CoordinatorError]:
+        """Nothing: an exception reaches the caller."""
+        return []

@@ -134,8 +134,12 @@ class Engine:
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
         report: Tell,
         events: Callable[[], Coroutine[Any, Any, None]],
+        unfinished: Callable[[], Positions] = dict,
     ) -> None:
-        """``report`` gets the outcome of asynchronous commits; ``events`` delivers the data plane's events."""
+        """``report`` gets the outcome of asynchronous commits; ``events`` delivers the data plane's events.
+
+        ``unfinished`` returns the positions of delivered records that the application still works on.
+        """
         self.core = core
         self.callbacks = Callbacks()
         #: True while partitions are assigned by the application, not by a group.
@@ -151,6 +155,7 @@ class Engine:
         self._settings = settings
         self._call = call
         self._events = events
+        self._unfinished = unfinished
         #: Topics of the subscription that the data plane may not know.
         self._expected: frozenset[str] = frozenset()
         self._serial = 0
@@ -356,7 +361,7 @@ class Engine:
 
     def take_failure(self) -> CoordinatorError | None:
         """Return the first exception of a callback since the last call."""
-        failures, self._failures = self._failures, []
+        failures, self._failures = [*self._failures, *self._home.abandoned()], []
         return failures[0] if failures else None
 
     # -- the reducer ----------------------------------------------------------------------------------------------------
@@ -712,7 +717,13 @@ class Engine:
         Without the latter, ``auto.offset.reset=latest`` would skip what is written before the next member begins.
         """
         if self._settings.auto_store:
-            return self.finished()
+            finished = self.finished()
+            for partition, at in self._unfinished().items():
+                start = self.table[partition].start if partition in self.table else None
+                # A record of an earlier reading may lie before the start of this one.
+                if partition in finished and start is not None and start.offset <= at.offset < finished[partition].offset:
+                    finished[partition] = at
+            return finished
         began = {
             partition: one.start
             for partition, one in self.table.items()

@@ -8,6 +8,8 @@ Whose turn it is, and what other threads and callbacks may call, is :mod:`~consu
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.blocking_home import BlockingHome
+from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, run_through
 from consumer_coord.consumer.librdkafka.arguments import (
@@ -62,7 +65,7 @@ _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
 #: What a consumer has that was made; see :class:`_NotMade`.
-_MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_home", "_lease_clock")
+_MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_home", "_lease_clock", "_deliveries")
 
 
 class _NotMade:
@@ -120,6 +123,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._core = self._coordinator.core
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._home = BlockingHome(self._coordinator)
+        self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
+        #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
+        self._handled = sys.exc_info()[1]
         self._engine = Engine(
             self._core,
             Inline(self._librdkafka),
@@ -137,6 +143,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             call=self._call,
             report=self._tell_commit,
             events=self._between_slices,
+            unfinished=self._deliveries.unfinished,
         )
         self._refusals = Refusals(self._librdkafka.settings)
         self._worker = self._engine.worker
@@ -168,7 +175,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
+        self._shut(None, finished=error is None)
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -256,6 +263,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             message: Message = ahead[0]
             # No call from here to the return: see the module.
             self._user = 0
+            self._deliveries.last[me] = message
             del ahead[0]
             return message
         except BaseException:
@@ -287,8 +295,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                     and self._lease_clock() < leased_until
                     and worker.all_records(messages)
                 ):
-                    upcoming = worker.tracked(messages)
+                    upcoming, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
+                    self._deliveries.last[me] = delivered
                     worker.next, worker.busy = upcoming, False
                     return messages
                 worker.arrived(messages)
@@ -303,8 +312,10 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 messages, rest = list(ahead), deque[Any]()
             else:
                 messages, rest = list(islice(ahead, num_messages)), deque(islice(ahead, num_messages, None))
+            delivered = tuple(messages)
             # No call from here to the return: see the module.
             self._user = 0
+            self._deliveries.last[me] = delivered
             worker.ready = rest
             return messages
         except BaseException:
@@ -337,6 +348,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Whether messages wait in the reader to be handed out; if not, errors may."""
         self._check_open()
+        self._deliveries.asked(get_ident())
         if self._take_notes():
             return False
         try:
@@ -568,13 +580,22 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> None:
-        """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds."""
+        """Commit what is finished (automatic commits), revoke, leave the group, end; at most ``timeout`` seconds.
+
+        The last record that this thread received counts as finished, unless close is called while an exception is handled,
+        as in ``finally:`` after processing raised.
+        """
+        self._shut(timeout, finished=sys.exc_info()[1] is self._handled)
+
+    def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._closed:
             return
         if self._in_callback:
             # When the callback has returned: until then the group waits for it.
             self._then.append(lambda: self._close(timeout))
             return
+        if finished:
+            self._deliveries.closed(get_ident())
         # A poll of another thread that waits ends at its next slice.
         try:
             self._run(lambda: self._close(timeout))
@@ -604,3 +625,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._closed = True
         if failure is not None:
             raise failure
+
+
+def _has_ended(thread: int) -> bool:
+    """Whether a thread has ended; its exception, if one ended it, is not known."""
+    return all(one.ident != thread for one in threading.enumerate())

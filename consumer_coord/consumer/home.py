@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from consumer_coord.errors import CoordinatorError
+
 T = TypeVar("T", covariant=True)
 S = TypeVar("S")
 
@@ -46,3 +48,6 @@ class Home(Protocol):
 
     async def wait_idle(self) -> None:
         """Returns when no such work is under way."""
+
+    def abandoned(self) -> list[CoordinatorError]:
+        """Return what such work raised after its caller was cancelled, once."""

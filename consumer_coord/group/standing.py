@@ -167,8 +167,8 @@ class Standing:
     async def wait_for_sync(self, deadline: Deadline) -> None:
         """Wait for the end of a rebalance that is under way, or that the group demands; then commits are sent again.
 
-        The join of a member that is about to leave may end without a sync: the group rebalances again, and until its members have joined it takes
-        commits of this member's generation.
+        The join of a member that is about to leave may end without a sync.  Then the group prepares another rebalance, and
+        takes commits of this member's generation until its members have joined.
         """
         failures = self._context.application.failures
 
