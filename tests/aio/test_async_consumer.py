@@ -43,7 +43,7 @@ def consumer(kafka: EmbeddedKafka, assignors: Any = CooperativeStickyAssignor, *
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": "billing",
         "auto.offset.reset": "earliest",
-        **{key.replace("_", "."): value for key, value in config.items()},
+        **{key if callable(value) else key.replace("_", "."): value for key, value in config.items()},
     }
     if assignors is MODERN:
         return AsyncGroupConsumer({**settings, "group.protocol": "consumer"})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.librdkafka.plane import Threaded
 from tests.aio.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce
@@ -200,3 +201,139 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
         await plane.close()
 
     asyncio.run(main())
+
+
+async def _exhaust(member: AsyncGroupConsumer, partition: TopicPartition, count: int) -> None:
+    """Receive all records of one partition: then so many of the others wait that only this one is fetched."""
+    found = 0
+    while found < count:
+        for messages in (await member.getmany(partition, timeout_ms=500)).values():
+            found += len(messages)
+
+
+def test_a_cancelled_request_for_one_partition_leaves_the_others_running(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        each, one = 1_000, TopicPartition("orders", 4)
+        await asyncio.to_thread(produce, kafka, each * PARTITIONS)
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            await _exhaust(member, one, each)
+            for step in range(100):
+                asking = asyncio.create_task(member.getone(one))
+                for _ in range(step):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            found = 0
+            while found < each * (PARTITIONS - 1):
+                found += len(await member.consume(500, 0.5))
+
+    asyncio.run(main())
+
+
+def test_a_request_for_one_partition_does_not_undo_the_pause_of_another_task(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        each, one, other = 1_000, TopicPartition("orders", 4), TopicPartition("orders", 1)
+        await asyncio.to_thread(produce, kafka, each * PARTITIONS)
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            await _exhaust(member, one, each)
+            asking = asyncio.create_task(member.getone(one))
+            await asyncio.sleep(0)
+            await member.pause([other])
+            # The request has looked again since.
+            await asyncio.gather(member.position([one]), member.position([one]))
+            await asyncio.to_thread(produce, kafka, PARTITIONS, each * PARTITIONS)
+            assert (await asking).partition() == one.partition
+            received = []
+            while len(received) < (each + 1) * (PARTITIONS - 2):
+                received += [message.partition() for message in await member.consume(500, 0.5)]
+            assert member.paused() == {other}
+            assert other.partition not in received
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["poll", "unsubscribe"])
+def test_a_partition_that_was_reported_revoked_starts_again_at_the_commit(kafka: EmbeddedKafka, call: str) -> None:
+    """The call is cancelled while on_revoke runs, and the group gives the partition back."""
+
+    async def main() -> None:
+        await asyncio.to_thread(produce, kafka, 40 * PARTITIONS)
+        entered, leave = asyncio.Event(), asyncio.Event()
+        revoked: set[int] = set()
+
+        async def on_revoke(who: Any, rows: list[TopicPartition]) -> None:
+            revoked.update(row.partition for row in rows)
+            entered.set()
+            await leave.wait()
+
+        settings: dict[str, Any] = {"heartbeat_interval_ms": 100, "enable_auto_commit": "false"}
+        async with consumer(kafka, **settings) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"], on_revoke=on_revoke)
+            found = 0
+            while found < 40 * PARTITIONS:
+                found += len(await member.consume(100, 0.5))
+            rows = [TopicPartition("orders", number, 10) for number in range(PARTITIONS)]
+            await member.commit(offsets=rows, asynchronous=False)
+            other = consumer(kafka, **settings)
+            if call == "poll":
+                await other.subscribe(["orders"])
+                joining = asyncio.create_task(other.poll(DEADLINE_S))
+                ending = asyncio.create_task(member.poll(DEADLINE_S))
+            else:
+                ending = asyncio.create_task(member.unsubscribe())
+            await entered.wait()
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+            if call == "poll":
+                joining.cancel()
+                await asyncio.gather(joining, return_exceptions=True)
+                await other.close()
+                target = member._core.assignment
+                while len(target.target.partitions) < PARTITIONS:
+                    await asyncio.sleep(0.01)
+            leave.set()
+            if call == "unsubscribe":
+                await member.subscribe(["orders"], on_revoke=on_revoke)
+            again: dict[int, int] = {}
+            while not again.keys() >= revoked:
+                for message in await member.consume(100, 0.2):
+                    again.setdefault(message.partition() or 0, message.offset() or 0)
+            assert set(again.values()) == {10}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("setting", ["on_commit", "stats_cb"])
+def test_an_exception_of_a_settings_callback_whose_poll_was_cancelled_comes_out_of_the_next(
+    kafka: EmbeddedKafka, setting: str
+) -> None:
+    async def main() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def raises(*_: Any) -> None:
+            if not entered.is_set():
+                entered.set()
+                await leave.wait()
+                raise ZeroDivisionError("a bug of the application")
+
+        settings: dict[str, Any] = {setting: raises, "statistics_interval_ms": 50}
+        async with consumer(kafka, **settings) as member, asyncio.timeout(DEADLINE_S):
+            await member.subscribe(["orders"])
+            if setting == "on_commit":
+                await member.commit(offsets=[TopicPartition("orders", 0, 0)])
+            polling = asyncio.create_task(member.poll())
+            await entered.wait()
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            leave.set()
+            with pytest.raises(KafkaException, match="a bug of the application"):
+                await _poll_for_ever(member)
+
+    asyncio.run(main())
+
+
+async def _poll_for_ever(member: AsyncGroupConsumer) -> None:
+    while True:
+        await member.poll(0.1)
