@@ -378,8 +378,14 @@ class Engine:
                 del table[partition]
             elif isinstance(to, Phase):
                 assert before is not None
+                if "serial" in changes and before.former_topic_id is not None and self._knows_topic(before, partition):
+                    before = attrs.evolve(before, former_topic_id=None)
                 table[partition] = moved(before, to, **changes)
         self.table = table
+
+    def _knows_topic(self, one: Partition, partition: TopicPartition) -> bool:
+        """Whether the application knows the present topic: it received a record, or was asked where to start in it."""
+        return one.phase is Phase.UNLOCATED or bool(self.worker.positions([partition]))
 
     def _begin(self, event: PartitionEvent, values: Mapping[TopicPartition, Partition]) -> None:
         """Add partitions to the table."""
@@ -668,7 +674,8 @@ class Engine:
                 origin=origin,
                 out_of_range=None,
                 committed=at if origin is Origin.COMMIT else one.committed,
-                former_topic_id=None if origin is Origin.RESET else one.former_topic_id,
+                # The policy chose a position in the present topic.
+                **({"former_topic_id": None} if origin is Origin.RESET else {}),
             )
 
     def _unlocated(self) -> bool:

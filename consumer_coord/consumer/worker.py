@@ -214,7 +214,9 @@ class Worker:
             stands = None
             if read is not None and partition in self._assigned and read.start is not None:
                 stands = upcoming.get(partition, (read.start.offset, -1))[0]
-            verdict = judge(event.offset(), stands)
+            # An event of a look-up by librdkafka has no offset.
+            offset = event.offset()
+            verdict = judge(OFFSET_INVALID if offset is None else offset, stands)
             if verdict is not Verdict.STALE and read is not None:
                 found[partition] = OutOfRange(read.serial, event.error().str(), verdict)
         return found

@@ -435,6 +435,11 @@ class ClassicProtocol:
             why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
             standing.lose(why, keep_member_id=True)
             raise RetriableError(why)
+        if before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1):
+            # In a generation in between others may have owned the partitions; their owner is new in any case.
+            context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
+            if context.assignment.lose():
+                context.metrics.record("partition-lost")
         check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(

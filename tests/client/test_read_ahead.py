@@ -38,7 +38,7 @@ def _polled(one: GroupConsumer) -> list[Message]:
     # Which of the two partitions librdkafka fetches first is its own affair: read what else there is as poll does.
     while len(one._worker.ready) < 2 * COUNT - len(messages):
         fetched = one._librdkafka.handle.consume(2 * COUNT, 0.2)
-        one._worker.ready.extend(fetched)
+        one._worker.arrived(fetched)
     assert {message.partition() for message in one._worker.ready} == {0, 1}
     return messages
 
@@ -210,6 +210,27 @@ def test_a_consume_that_finds_fewer_than_it_wants_keeps_them_and_fetches_nothing
         assert one.consume(5, 0.01) == []
         produce(kafka, "orders", {0: range(COUNT, COUNT + 5)})
         assert [message.offset() for message in one.consume(5, DEADLINE_S)] == list(range(COUNT, COUNT + 5))
+        assert begun == []
+
+
+def test_to_resume_what_is_not_paused_fetches_nothing_again(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[object] = []
+    assign = Librdkafka.assign
+
+    def noting(self: Librdkafka, positions: Mapping[PartitionOf, OffsetAndMetadata]) -> None:
+        begun.append(positions)
+        assign(self, positions)
+
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.subscribe(["orders"])
+        messages = _polled(one)
+        monkeypatch.setattr(Librdkafka, "assign", noting)
+        ends = time.monotonic() + DEADLINE_S
+        while len(messages) < 2 * COUNT:
+            assert time.monotonic() < ends
+            one.resume(one.assignment())
+            message = one.poll(0.05)
+            messages += [] if message is None else [message]
         assert begun == []
 
 

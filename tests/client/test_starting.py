@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import NoOffsetError
@@ -196,6 +196,19 @@ def test_equal_events_of_two_earlier_assignments_say_nothing(kafka: EmbeddedKafk
         one.resume([row(0)])
         one._worker.arrived([event])
         assert [message.offset() for message in take(one, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("start", [2, OFFSET_BEGINNING])
+def test_an_event_without_an_offset_restarts_a_partition_where_it_stands(kafka: EmbeddedKafka, start: int) -> None:
+    """librdkafka reports a look-up that failed so, as of a topic that was deleted and created again."""
+    produce(kafka, "orders", {0: range(5)})
+    unknown = KafkaError(KafkaError._AUTO_OFFSET_RESET)
+    event = SimpleNamespace(error=lambda: unknown, topic=lambda: "orders", partition=lambda: 0, offset=lambda: None)
+    with consumer(kafka) as one:
+        one.assign([row(0, start)])
+        assert one.poll(0) is None or one.seek(row(0, start)) is None
+        one._worker.arrived([event])
+        assert [message.offset() for message in take(one, 3)] == ([2, 3, 4] if start == 2 else [0, 1, 2])
 
 
 @pytest.mark.behaviour(55)
