@@ -210,9 +210,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
         A close that is cancelled continues; another call waits for it.  The last records that this task received count as
         finished, unless the task was cancelled, or close is called while an exception is handled.
         """
+        await self._shut(timeout, finished=self._in_order)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether this task is not cancelled, and handles no exception that came up since this consumer was made."""
         task = asyncio.current_task()
-        cancelled = task is not None and task.cancelling() > 0
-        await self._shut(timeout, finished=sys.exc_info()[1] is self._handled and not cancelled)
+        return sys.exc_info()[1] is self._handled and not (task is not None and task.cancelling())
 
     async def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._in_callback:
@@ -287,6 +291,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used(in_callback=False) as engine:
             if engine.manual:
                 return
+            self._finish_in_order()
             limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
             failure = await engine.give_up_all(asyncio.get_running_loop().time() + limit_s)
             self._subscription = NOTHING
@@ -352,6 +357,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
             if await engine.gather(least, max(most, _BATCH), seconds(timeout, FOREVER_S)):
                 return self._delivered(engine.take(most))
             return []
+
+    def _finish_in_order(self) -> None:
+        if self._in_order:
+            self._deliveries.closed(asyncio.current_task())
 
     def _asked(self) -> None:
         self._deliveries.asked(asyncio.current_task())
@@ -476,6 +485,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 engine.choose(known_positions_of(partitions))
                 return
             _must_not_be_subscribed(engine, what)
+            self._finish_in_order()
             await engine.assign(positions_of(partitions), instead=instead)
 
     async def unassign(self) -> None:
@@ -490,6 +500,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         async with self._used() as engine:
             if not self._in_callback:
                 _must_not_be_subscribed(engine, what)
+                self._finish_in_order()
                 gone = engine.table if partitions is None else {partition_of(row) for row in partitions}
                 await engine.unassign(frozenset(gone))
 

@@ -442,6 +442,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         if self._in_callback:
             self._then.append(unsubscribe)
             return
+        if self._in_order:
+            self._deliveries.closed(get_ident())
         self._run(unsubscribe)
 
     def assign(self, partitions: Rows) -> None:
@@ -458,6 +460,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     def _assign(self, partitions: Rows, *, instead: bool) -> None:
         self._check_open()
+        if instead and self._in_order:
+            self._deliveries.closed(get_ident())
         positions = positions_of(checked_rows(partitions))
 
         async def assign() -> None:
@@ -484,6 +488,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._unassign(positions_of(checked_rows(partitions)).keys())
 
     def _unassign(self, partitions: Collection[TopicPartition] | None) -> None:
+        if self._in_order:
+            self._deliveries.closed(get_ident())
+
         async def unassign() -> None:
             if self._in_callback and self._assigning is None:
                 return
@@ -585,7 +592,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         The last record that this thread received counts as finished, unless close is called while an exception is handled,
         as in ``finally:`` after processing raised.
         """
-        self._shut(timeout, finished=sys.exc_info()[1] is self._handled)
+        self._shut(timeout, finished=self._in_order)
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether no exception is being handled that came up since this consumer was made."""
+        return sys.exc_info()[1] is self._handled
 
     def _shut(self, timeout: float | None, *, finished: bool) -> None:
         if self._closed:
