@@ -18,6 +18,8 @@ from consumer_coord.broker.consumer_group.group import TRANSITIONS as CONSUMER_G
 from consumer_coord.broker.consumer_group.group import ConsumerGroupState
 from consumer_coord.broker.group import TRANSITIONS as CLASSIC_GROUP
 from consumer_coord.broker.group import GroupState
+from consumer_coord.consumer.partitions import TRANSITIONS as PARTITION
+from consumer_coord.consumer.partitions import Phase
 from consumer_coord.group.membership import TRANSITIONS as MEMBER
 from consumer_coord.group.membership import Intent, MemberState
 
@@ -52,6 +54,21 @@ def member_diagram(kind: type[Enum], first: Enum, last: Enum | None = None) -> s
     return "\n".join(lines)
 
 
+def partition_diagram() -> str:
+    """The phases of an assigned partition, from ``event -> phase -> next phase``; None stands for a partition not assigned."""
+    arrows: dict[tuple[Phase | None, Phase | None], list[str]] = {}
+    for event, row in PARTITION.items():
+        for source, target in row.items():
+            if (target is None or isinstance(target, Phase)) and source is not target:
+                arrows.setdefault((source, target), []).append(event.value)
+    order = [None, *Phase]
+    lines = ["stateDiagram-v2"]
+    for before, after in sorted(arrows, key=lambda arrow: (order.index(arrow[0]), order.index(arrow[1]))):
+        names = ["[*]" if phase is None else _name(phase) for phase in (before, after)]
+        lines.append(f"    {names[0]} --> {names[1]}: {', '.join(arrows[before, after])}")
+    return "\n".join(lines)
+
+
 def _name(state: Enum) -> str:
     return "".join(word.capitalize() for word in str(state.value).split())
 
@@ -60,6 +77,7 @@ def _name(state: Enum) -> str:
 DIAGRAMS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "member": (DOCS / "design.md", lambda: member_diagram(MemberState, MemberState.UNJOINED)),
     "intent": (DOCS / "design.md", lambda: member_diagram(Intent, Intent.UNSUBSCRIBED, Intent.CLOSED)),
+    "partition": (DOCS / "design.md", partition_diagram),
     "classic group": (
         DOCS / "embedded-kafka.md",
         lambda: group_diagram(CLASSIC_GROUP, GroupState.EMPTY, GroupState.DEAD),

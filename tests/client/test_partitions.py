@@ -1,0 +1,105 @@
+"""The table of a partition's phases."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer_coord.consumer.partitions import (
+    ABSENT,
+    TRANSITIONS,
+    Origin,
+    Partition,
+    PartitionEvent,
+    Phase,
+    Refused,
+    Verdict,
+    after,
+    judge,
+    moved,
+    read_of,
+)
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+
+START = OffsetAndMetadata(7)
+
+
+def _in(phase: Phase, **fields: object) -> Partition:
+    return Partition(phase=phase, ownership=1, serial=1, start=START, **fields)  # type: ignore[arg-type]
+
+
+def test_every_event_has_an_answer_in_every_phase() -> None:
+    assert TRANSITIONS.keys() == set(PartitionEvent)
+    assert all(row.keys() == {ABSENT, *Phase} for row in TRANSITIONS.values())
+
+
+def test_every_phase_is_reached_and_left() -> None:
+    steps = {
+        (source, to) for row in TRANSITIONS.values() for source, to in row.items() if to is ABSENT or isinstance(to, Phase)
+    }
+    for phase in Phase:
+        assert any(to is phase and source is not phase for source, to in steps)
+        assert any(source is phase and to is not phase for source, to in steps)
+
+
+@pytest.mark.parametrize("phase", [Phase.REVOKED, Phase.LOST])
+def test_after_on_revoke_and_on_lost_there_is_no_way_back(phase: Phase) -> None:
+    reached = {row[phase] for row in TRANSITIONS.values()}
+    assert {to for to in reached if to is ABSENT or isinstance(to, Phase)} <= {phase, Phase.REVOKED, ABSENT}
+
+
+def test_an_illegal_transition_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="'keep' in phase 'revoked'"):
+        after(PartitionEvent.KEEP, Phase.REVOKED)
+    with pytest.raises(AssertionError, match="'take up' in phase 'reading'"):
+        after(PartitionEvent.TAKE_UP, Phase.READING)
+    assert after(PartitionEvent.SEEK, ABSENT) is Refused.NOT_ASSIGNED
+    assert after(PartitionEvent.LOCATED, Phase.READING) is Refused.STALE
+
+
+@pytest.mark.parametrize(("paused", "declined"), list(itertools.product([False, True], repeat=2)))
+@pytest.mark.parametrize("phase", Phase)
+def test_a_partition_is_fetched_in_one_phase_and_not_while_the_application_stops_it(
+    phase: Phase, paused: bool, declined: bool
+) -> None:
+    one = _in(phase, paused=paused, declined=declined)
+    assert one.fetched == (phase is Phase.READING and not paused and not declined)
+    assert read_of(one).on == one.fetched
+
+
+def test_what_a_phase_waits_for_ends_with_it() -> None:
+    look_up = object()
+    one = _in(Phase.LOCATING, awaits=look_up)
+    assert moved(one, Phase.LOCATING).awaits is look_up
+    assert moved(one, Phase.READING).awaits is None
+
+
+@pytest.mark.parametrize(
+    ("origin", "start", "counts"),
+    [
+        (Origin.COMMIT, START, False),
+        (Origin.FIRST, START, False),
+        (Origin.RESET, START, True),
+        (Origin.CHOSEN, START, True),
+        (Origin.CHOSEN, OffsetAndMetadata(-2), False),
+    ],
+)
+def test_a_start_is_committed_before_a_record_only_if_the_policy_or_the_application_chose_it(
+    origin: Origin, start: OffsetAndMetadata, counts: bool
+) -> None:
+    one = Partition(phase=Phase.READING, ownership=1, serial=1, start=start, origin=origin)
+    assert (one.committed_start is not None) == counts
+
+
+@given(st.integers(-1_001, 1_000), st.none() | st.integers(-2, 1_000))
+def test_an_event_of_another_offset_never_ends_a_reading(offset: int, stands: int | None) -> None:
+    verdict = judge(offset, stands)
+    if stands is None:
+        assert verdict is Verdict.STALE
+    elif offset == stands or (offset < 0 and stands < 0):
+        assert verdict is Verdict.CURRENT
+    else:
+        assert verdict is Verdict.DOUBTFUL
