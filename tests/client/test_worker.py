@@ -41,7 +41,7 @@ class Plane:
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         self._maybe()
-        taken = []
+        taken: list[Any] = []
         for partition, at in self.reading.items():
             for _ in range(self.random.randrange(4)):
                 if at[1] < END and len(taken) < most:
