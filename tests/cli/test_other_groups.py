@@ -14,6 +14,7 @@ from confluent_kafka import ShareConsumer
 from consumer_coord.admin.commands import ExitCode
 from tests.cli.conftest import Run
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
+from tests.watch.test_command import Watch
 
 pytestmark = pytest.mark.kafka
 
@@ -134,3 +135,19 @@ def test_a_misspelled_name_of_another_type_gets_a_suggestion(other: tuple[str, s
     missing = run("describe", f"{group}x")
     assert missing.code == ExitCode.NOT_FOUND
     assert f"consumer group '{group}x' does not exist; did you mean '{group}'?" in missing.err
+
+
+def test_the_page_says_that_it_shows_consumer_groups(other: tuple[str, str], run: Run, kafka: KafkaCluster) -> None:
+    kind, group = other
+    settle(run, group)
+    watch = Watch("--bootstrap-server", kafka.bootstrap_servers, group)
+    try:
+        told = next(
+            found["info"]["error"]
+            for name, event in watch.events()
+            for message in (event["messages"] if name == "start" else [event])
+            if (found := message.get("groups", {}).get(group)) and found.get("info", {}).get("error")
+        )
+    finally:
+        watch.end()
+    assert told == f"group '{group}' is a {kind} group, and watch works on consumer groups; use kafka-{kind}-groups"
