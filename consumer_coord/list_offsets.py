@@ -21,8 +21,6 @@ from consumer_coord.wire.messages.offsets import ListOffsetsPartition, ListOffse
 #: In place of a timestamp in milliseconds.
 LATEST = -1
 EARLIEST = -2
-#: ``auto.offset.reset=none``, in librdkafka's word.
-NO_RESET = "error"
 _BY_DURATION = "by_duration:"
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
@@ -33,11 +31,9 @@ def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
     ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds.  Where no record is that young, a
     reader begins at LATEST.
     """
-    if reset == NO_RESET:
-        return None
     if reset.startswith(_BY_DURATION):
         return wall_clock_ms - int(duration_ms(reset.removeprefix(_BY_DURATION)))
-    return EARLIEST if reset == "earliest" else LATEST
+    return {"earliest": EARLIEST, "latest": LATEST}.get(reset)
 
 
 def duration_ms(text: str) -> float:

@@ -139,8 +139,10 @@ def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
     if group.is_consumer_group:
         return None
     tool = f"kafka-{group.type.lower()}-groups"
-    told = f"group '{group.group_id}' is a {group.kind}, and {command} works on consumer groups; use {tool}"
-    return BrokerError(told, code=codes.INCONSISTENT_GROUP_PROTOCOL)
+    return BrokerError(
+        f"group '{group.group_id}' is a {group.kind}, and {command} works on consumer groups; use {tool}",
+        code=codes.INCONSISTENT_GROUP_PROTOCOL,
+    )
 
 
 async def list_groups(

@@ -14,7 +14,6 @@ from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
-from consumer_coord.list_offsets import NO_RESET as NONE
 from consumer_coord.list_offsets import list_offsets, reset_timestamp
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
@@ -24,6 +23,8 @@ logger = get_logger(__name__)
 
 #: How long such a look-up may hold up the beginning; librdkafka would take up to a second.
 _CHECK_MS = 1_000
+#: ``auto.offset.reset=none``, in librdkafka's word.
+NONE = "error"
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 

@@ -195,6 +195,7 @@ def logs(first: int, since: int, end: int) -> Callable[[ListOffsetsRequest], Lis
         ("by_duration:PT1H", 70, 30),
         ("by_duration:PT1H", -1, 0),
         ("error", -1, None),
+        ("none", -1, None),
     ],
 )
 @in_virtual_time
