@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -35,8 +35,9 @@ class Cluster:
 
     ``partitions``: topic -> number of partitions.  Topics that could not be looked up are absent.
     ``racks``: topic -> for each partition the racks that hold a replica of it.  Empty when the brokers have none.
-    ``lag``: topic -> for each partition its lag in records, None where it could not be had.  Only there when the
-    assignor *needs* it (see :attr:`Assignor.needs`).
+    ``lag``: topic -> for each partition its lag in records, None where it could not be fetched: ``lag["orders"][3]``.  Without
+    a commit the lag counts from where ``auto.offset.reset`` lets a reader begin; it is None with ``none``.  Filled only when
+    the assignor *needs* it (see :attr:`Assignor.needs`).
     ``weights``: topic -> for each partition its rate in records a second, None where unknown; also only when the
     assignor needs it.
     ``generation``: the generation that this assignment will have; a claim to have been given partitions in it or in a later
@@ -67,6 +68,10 @@ class Member:
     user_data: bytes | None = None
 
 
+#: What :attr:`Assignor.needs` may name.
+FIGURES = ("lag", "weights")
+
+
 class Assignor(ABC):
     """Base class of every assignor, the built-in ones and yours."""
 
@@ -87,6 +92,15 @@ class Assignor(ABC):
     def user_data(self, topics: Sequence[str]) -> bytes | None:
         """Bytes for this member's own subscription, handed to the leader's assignor as ``Member.user_data``."""
         return None
+
+    def check_needs(self) -> None:
+        """Raise ValueError when :attr:`needs` is no set of names, or names a figure that cannot be fetched."""
+        needs: object = self.needs
+        if isinstance(needs, str) or not isinstance(needs, Collection):
+            raise ValueError(f"needs is {needs!r}, which is no set of names: write frozenset({{'lag'}})")
+        for name in needs:
+            if name not in FIGURES:
+                raise ValueError(f"needs names {name!r}; only {' and '.join(map(repr, FIGURES))} can be fetched")
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:  # noqa: B027
         """What this member was given, topic -> partition numbers, after each successful sync."""

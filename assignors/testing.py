@@ -210,16 +210,26 @@ def check_assignor(
 
     ``examples``: how many histories; ``sizes``: (members, partitions) of the groups to take the time for.
     """
+    try:
+        assignor.check_needs()
+    except ValueError as error:
+        raise AssertionError(f"assignor {assignor.name!r}: {error}") from error
     seen = {"plans": 0, "unevenness": 0, "moves": 0, "least": 0}
-    failures: list[tuple[int, Exception]] = []
+    failures: list[AssertionError] = []
 
     def follow(history: Sequence[Group]) -> None:
         before: Mapping[str, Member] = {}
         for step, group in enumerate(history):
-            done = rebalance(assignor, _inherit(group, before), 10 * step)
+            asked = _inherit(group, before)
+            try:
+                done = rebalance(assignor, asked, 10 * step)
+            except AssertionError:
+                raise
+            except Exception as error:
+                raise AssertionError(f"{_raises(assignor, error)}: {asked}") from error
             seen["plans"] += len(done.plans)
             seen["moves"] += done.moves
-            seen["least"] += rebalance(StickyAssignor(), _inherit(group, before), 10 * step).moves
+            seen["least"] += rebalance(StickyAssignor(), asked, 10 * step).moves
             seen["unevenness"] = max(seen["unevenness"], _unevenness(group.members, done.plans[-1]))
             before = done.members
 
@@ -229,21 +239,23 @@ def check_assignor(
         # Hypothesis would want to repeat a failure, which an assignor that is not deterministic need not do.
         try:
             follow(history)
-        except Exception as error:  # noqa: BLE001 - whatever an assignor raises is what is looked for
-            failures.append((len(repr(history)), error))
+        except AssertionError as error:
+            failures.append(error)
 
     run()
     if failures:
-        _, smallest = min(failures, key=lambda failure: failure[0])
-        if isinstance(smallest, AssertionError):
-            raise smallest
-        raise AssertionError(f"{assignor.name} raises {type(smallest).__name__}: {smallest}") from smallest
+        # Each message ends with its group.
+        raise min(failures, key=lambda failure: len(str(failure)))
     measured = [_time_at_size(assignor, *size) for size in sizes]
     return Report(seen["plans"], seen["unevenness"], seen["moves"], seen["least"], measured)
 
 
 _TOPICS = ("audit", "clicks", "orders", "payments", "views")
 _RACKS = ("rack-a", "rack-b", "rack-c")
+
+
+def _raises(assignor: Assignor, error: Exception) -> str:
+    return f"{assignor.name} raises {type(error).__name__}: {error}"
 
 
 def _inherit(group: Group, before: Mapping[str, Member]) -> Group:
@@ -296,7 +308,10 @@ def _time_at_size(assignor: Assignor, member_count: int, partition_count: int) -
     cluster = Cluster(dict.fromkeys(topics, partition_count // len(topics)))
     group = {f"member-{number:05d}": Member(topics) for number in range(member_count)}
     start = time.perf_counter()
-    plan = assignor.assign(cluster, group)
+    try:
+        plan = assignor.assign(cluster, group)
+    except Exception as error:
+        raise AssertionError(f"{_raises(assignor, error)}: {member_count} members, {partition_count} partitions") from error
     first = time.perf_counter() - start
     later = {member_id: attrs.evolve(member, owned=plan[member_id], generation=1) for member_id, member in group.items()}
     del later["member-00000"]

@@ -135,9 +135,9 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    listing = command("list", commands.list_command, "list all consumer groups")
+    listing = command("list", commands.list_command, "list all groups")
     listing.add_argument("--state", nargs="?", const="", metavar="STATES", help="show states; only these: stable,empty")
-    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these: classic,consumer")
+    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these: classic,share")
 
     describe = command("describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups())
     view = describe.add_mutually_exclusive_group()
@@ -194,7 +194,7 @@ def _groups() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups")
     parser.add_argument("--group", action="append", metavar="GROUP", help="the same; may be given several times")
-    parser.add_argument("--all-groups", action="store_true", help="every group")
+    parser.add_argument("--all-groups", action="store_true", help="every consumer group")
     return parser
 
 

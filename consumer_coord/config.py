@@ -107,6 +107,8 @@ class CoordinatorConfig:
     group_remote_assignor: str | None = None
     group_instance_id: str | None = None
     client_rack: str | None = None
+    #: ``earliest``, ``latest``, ``error``, or ``by_duration:`` and an ISO 8601 duration.
+    auto_offset_reset: str = "latest"
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
@@ -148,12 +150,16 @@ class Config:
     coordinator: CoordinatorConfig
     #: The names in ``partition.assignment.strategy``; none in the consumer protocol, in which the broker assigns.
     strategy: tuple[str, ...]
-    auto_offset_reset: str
     isolation_level: str
     #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
     librdkafka: Mapping[str, Any] = attrs.field(repr=False)
     #: ``GroupConsumer.poll`` raises what goes wrong in the background, instead of handing it out as a message.
     poll_raises_errors: bool = False
+
+    @property
+    def auto_offset_reset(self) -> str:
+        """``auto.offset.reset``, in librdkafka's words."""
+        return self.coordinator.auto_offset_reset
 
 
 _LARGEST_INTERVAL = 86_400_000
@@ -229,6 +235,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     if "group.lease.enable" in given:
         coordinator["group_lease_enable"] = as_boolean("group.lease.enable", given["group.lease.enable"])
     coordinator["group_protocol"] = _protocol(given)
+    coordinator["auto_offset_reset"] = _reset(given)
     for key, field in (
         ("group.instance.id", "group_instance_id"),
         ("client.rack", "client_rack"),
@@ -262,7 +269,6 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
         client=ClientConfig(**client),
         coordinator=coordinator_config,
         strategy=_strategy(given) if coordinator_config.group_protocol == CLASSIC else (),
-        auto_offset_reset=_reset(given),
         isolation_level=isolation,
         poll_raises_errors=as_boolean("poll.raises.errors", given.get("poll.raises.errors", False)),
         librdkafka=_for_librdkafka(given, group_id),
@@ -442,6 +448,10 @@ def as_assignor(candidate: Any) -> Assignor:
         raise ConfigurationError(f"{candidate!r} has no name: set the class attribute `name` to what travels in JoinGroup")
     if not assignor.protocols or not set(assignor.protocols) <= set(RebalanceProtocol):
         raise ConfigurationError(f"assignor {assignor.name!r} must list its protocols, of RebalanceProtocol")
+    try:
+        assignor.check_needs()
+    except ValueError as error:
+        raise ConfigurationError(f"assignor {assignor.name!r}: {error}") from error
     return assignor
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -19,6 +21,28 @@ from consumer_coord.wire.messages.offsets import ListOffsetsPartition, ListOffse
 #: In place of a timestamp in milliseconds.
 LATEST = -1
 EARLIEST = -2
+_BY_DURATION = "by_duration:"
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+
+
+def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
+    """Return the timestamp in ListOffsets for the offset at which ``auto.offset.reset`` begins, None with ``none``.
+
+    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds.  Where no record is that young, a
+    reader begins at LATEST.
+    """
+    if reset.startswith(_BY_DURATION):
+        return wall_clock_ms - int(duration_ms(reset.removeprefix(_BY_DURATION)))
+    return {"earliest": EARLIEST, "latest": LATEST}.get(reset)
+
+
+def duration_ms(text: str) -> float:
+    """Convert ISO 8601's PnDTnHnMnS to milliseconds; raise ValueError for any other text."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration like P1DT12H30M5S")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) / datetime.timedelta(milliseconds=1)
 
 
 @attrs.frozen

@@ -1,13 +1,16 @@
-"""Fixtures for users' own suites: ``pytest_plugins = ["consumer_coord.pytest_plugin"]``.
+"""Fixtures for users' own test suites.  pytest loads them wherever ``consumer-coord[testing]`` is installed.
 
 ``embedded_kafka``
-    An :class:`~consumer_coord.broker.EmbeddedKafka` that lives as long as the session: it starts in milliseconds, and tests
-    that use topics and groups of their own do not meet.
+    An :class:`~consumer_coord.broker.EmbeddedKafka` that lives as long as the session.  The cluster starts in milliseconds
+    when a test first uses the fixture.  Tests with separate topics and groups do not affect each other.
 ``kafka_topic``
-    A function that makes a topic with a name of its own on it: ``kafka_topic(partitions=3)``.
+    A function that creates a topic with a unique name: ``kafka_topic(partitions=3)``.  The topic is deleted after the test.
 
-To configure the cluster override ``embedded_kafka_options`` in your ``conftest.py``: a session fixture that returns the
+To configure the cluster, override ``embedded_kafka_options`` in your ``conftest.py``: a session fixture that returns the
 keyword arguments of ``EmbeddedKafka``.
+
+Where pytest loads no plugins automatically (``PYTEST_DISABLE_PLUGIN_AUTOLOAD``), name the plugin in your root
+``conftest.py``: ``pytest_plugins = ["consumer_coord.pytest_plugin"]``.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.extras import missing
+
+if TYPE_CHECKING:
+    from consumer_coord.broker import EmbeddedKafka
 
 try:
     import pytest
@@ -30,20 +35,23 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def embedded_kafka_options() -> Mapping[str, Any]:
-    """The keyword arguments with which ``embedded_kafka`` is made; override it to change them."""
+    """Keyword arguments of ``EmbeddedKafka`` for ``embedded_kafka``; override this fixture to change them."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def embedded_kafka(embedded_kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
-    """A Kafka cluster in this process, for the whole session."""
+    """Start a Kafka cluster in this process, for the whole session."""
+    # pytest loads this module in every session, and most sessions use none of its fixtures.
+    from consumer_coord.broker import EmbeddedKafka
+
     with EmbeddedKafka(**embedded_kafka_options) as kafka:
         yield kafka
 
 
 @pytest.fixture
 def kafka_topic(embedded_kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """``kafka_topic(partitions=1, configs=None)`` makes a topic named after the test; it goes with the test."""
+    """Return ``kafka_topic(partitions=1, configs=None)``, which creates a topic named after the test and returns its name."""
     made = []
 
     def make(partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:

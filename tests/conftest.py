@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests.support import kafka_jars
 from tests.support.behaviours import BehaviourTable
+from tests.support.browser import HOW, Browser, chromium
 from tests.support.class_archive import ensure_class_archive
 from tests.support.java import ToolJars
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory, unique_name
@@ -148,6 +149,18 @@ def kafka(kafka_libs: Path, shared: Shared) -> KafkaCluster:
 def topic(kafka: KafkaCluster) -> NewTopicFactory:
     """``topic(partitions=1, prefix="topic", config=None)`` makes a topic on ``kafka`` and returns its unique name."""
     return kafka.new_topic
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """A headless Chromium; without one the test is skipped, and fails where ``BROWSER`` is ``required``."""
+    path = chromium()
+    if path is None:
+        if os.environ.get("BROWSER") == "required":
+            pytest.fail(HOW, pytrace=False)
+        pytest.skip(HOW)
+    with Browser(path, tmp_path / "profile") as running:
+        yield running
 
 
 @pytest.fixture

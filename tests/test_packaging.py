@@ -201,6 +201,26 @@ def test_each_extra_alone_is_enough(extra: str, wheel: Path, tmp_path: Path) -> 
     assert ran.returncode == 0, ran.stderr
 
 
+def test_pytest_finds_the_fixtures_of_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    """No file of the suite names the plugin."""
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["testing"]]
+    python = new_environment(tmp_path / "env", wanted)
+    pip(python, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel))
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "conftest.py").write_text(
+        "import pytest\n@pytest.fixture(scope='session')\ndef embedded_kafka_options():\n    return {'brokers': 2}\n"
+    )
+    (tmp_path / "suite" / "test_one.py").write_text(
+        "def test_one(embedded_kafka, kafka_topic):\n    topic = kafka_topic(3)\n"
+        "    assert embedded_kafka.topics() == {topic: 3}\n    assert len(embedded_kafka.brokers) == 2\n"
+    )
+    command = [str(python), "-m", "pytest", "-q", "-W", "error"]
+    ran = subprocess.run(
+        command, cwd=tmp_path / "suite", env=environment(), capture_output=True, text=True, check=False, timeout=250
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr
+
+
 def test_the_source_distribution_has_every_file_of_the_repository(source: Path) -> None:
     missing = [str(file.relative_to(ROOT)) for file in tracked_files() if not (source / file.relative_to(ROOT)).is_file()]
     assert not missing

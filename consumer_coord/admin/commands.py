@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_coord.admin import text
-from consumer_coord.admin.groups import INACTIVE, GroupDescription, delete_groups, describe_groups, list_groups
+from consumer_coord.admin.groups import INACTIVE, GroupDescription, delete_groups, describe_groups, list_groups, wrong_type
 from consumer_coord.admin.offset_access import commit_offsets, committed_offsets, delete_offsets
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.admin.reset import (
@@ -92,7 +92,7 @@ async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, d
     if arguments.all_groups:
         if named:
             raise ConfigurationError("--all-groups and the name of a group contradict each other")
-        return [listing.group_id for listing in await list_groups(cluster, deadline)]
+        return [listing.group_id for listing in await list_groups(cluster, deadline) if listing.is_consumer_group]
     if not named:
         raise ConfigurationError("name a group, or give --all-groups")
     return sorted(set(named))
@@ -119,6 +119,15 @@ def _split(
     return reports, {group: one for group, one in found.items() if isinstance(one, CoordinatorError)}
 
 
+def consumer_groups(
+    found: Mapping[str, GroupReport | CoordinatorError], command: str
+) -> Mapping[str, GroupReport | CoordinatorError]:
+    """The same with an error for each group of another type, on which ``command`` does not work."""
+    return {
+        group: (wrong_type(one.group, command) or one) if isinstance(one, GroupReport) else one for group, one in found.items()
+    }
+
+
 def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
     """Print what is not in the lags, and the code of the first: an incomplete answer is no good one.
 
@@ -142,7 +151,7 @@ def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) 
 
 
 async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``list``: the names of all groups."""
+    """``list``: the names of all groups, of every type."""
     states, types = (_filter(value) for value in (arguments.state, arguments.type))
     listings = await list_groups(cluster, deadline, states=states, types=types)
     if arguments.json:
@@ -173,11 +182,14 @@ async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace
 
 def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
     group = report.group
+    if not group.is_consumer_group:
+        tool = f"kafka-{group.type.lower()}-groups"
+        warn(f"\n'{group.group_id}' is a {group.kind}: its offsets are not shown here, but by {tool}.")
     if group.state == "Empty":
-        warn(f"\nConsumer group '{group.group_id}' has no active members.")
+        warn(f"\n{group.kind.capitalize()} '{group.group_id}' has no active members.")
     elif group.state != "Stable":
-        warn(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
-    if arguments.members:
+        warn(f"\nWarning: {group.kind.capitalize()} '{group.group_id}' is rebalancing.")
+    if arguments.members or not (group.is_consumer_group or arguments.state):
         print("\n" + text.members_table(report, verbose=arguments.verbose))
     elif arguments.state:
         print("\n" + text.state_table(report, verbose=arguments.verbose))
@@ -188,7 +200,7 @@ def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """``lag``: how far behind each group is, by topic."""
     groups = await chosen_groups(cluster, arguments, deadline)
-    reports, failures = _split(await report_groups(cluster, groups, deadline))
+    reports, failures = _split(consumer_groups(await report_groups(cluster, groups, deadline), "lag"))
     if arguments.json:
         rows = [
             {
@@ -305,6 +317,8 @@ def _why_not_reset(
         missing = found.code == codes.GROUP_ID_NOT_FOUND
         if not missing or (arguments.all_topics and arguments.from_file is None):
             return found
+    elif (other := wrong_type(found, "reset")) is not None:
+        return other
     elif found.state not in INACTIVE:
         return BrokerError(
             f"Assignments can only be reset if the group '{group_id}' is inactive, but the current state is {found.state}.",
@@ -398,6 +412,9 @@ async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Nam
     groups = await chosen_groups(cluster, arguments, deadline)
     if len(groups) != 1 or not arguments.topic:
         raise ConfigurationError("delete-offsets takes one group, and one or more --topic")
+    found = (await describe_groups(cluster, groups, deadline))[groups[0]]
+    if isinstance(found, GroupDescription) and (other := wrong_type(found, "delete-offsets")) is not None:
+        raise other
     partitions = await partitions_of(cluster, arguments.topic, deadline)
     outcome = await delete_offsets(cluster, groups[0], partitions, deadline)
     failures = {str(partition): error for partition, error in outcome.items() if error is not None}

@@ -1,9 +1,13 @@
-"""Groups as their coordinators know them: listed, described, deleted; classic ones and those of KIP-848."""
+"""Groups as their coordinators know them: listed, described, deleted.
+
+Share groups (KIP-932) and groups of Kafka Streams (KIP-1071) are listed, described and deleted, too; whatever concerns
+committed offsets is for consumer groups.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -34,6 +38,12 @@ from consumer_coord.wire.messages.group import (
     DescribeGroupsResponse,
     ListGroupsRequest,
 )
+from consumer_coord.wire.messages.share_group import ShareGroupDescribeGroup, ShareGroupDescribeRequest
+from consumer_coord.wire.messages.streams_group import (
+    StreamsGroupDescribeAssignment,
+    StreamsGroupDescribeGroup,
+    StreamsGroupDescribeRequest,
+)
 
 #: States without members, so that offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
@@ -42,6 +52,8 @@ T = TypeVar("T")
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"
+SHARE = "Share"
+STREAMS = "Streams"
 
 
 @attrs.frozen
@@ -52,6 +64,11 @@ class Listing:
     protocol_type: str
     state: str
     type: str
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """True unless the group is a share group or one of Kafka Streams."""
+        return self.type not in (SHARE, STREAMS)
 
 
 @attrs.frozen
@@ -71,6 +88,8 @@ class Subscribed:
 @attrs.frozen
 class MemberDescription:
     """One member; ``assignment`` and ``target`` are topic -> partition numbers, ``epoch`` and ``target`` of KIP-848.
+
+    In a streams group the keys of ``assignment`` and ``target`` are subtopologies in place of topics.
 
     ``subscription`` is None when the coordinator does not tell it (in a rebalance) or when it cannot be read.
     """
@@ -104,11 +123,32 @@ class GroupDescription:
     epoch: int | None = None
     target_epoch: int | None = None
 
+    @property
+    def is_consumer_group(self) -> bool:
+        """True unless the group is a share group or one of Kafka Streams."""
+        return self.type not in (SHARE, STREAMS)
+
+    @property
+    def kind(self) -> str:
+        """``consumer group``, ``share group`` or ``streams group``."""
+        return "consumer group" if self.is_consumer_group else f"{self.type.lower()} group"
+
+
+def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
+    """The error for a command that works on consumer groups alone; None for a consumer group."""
+    if group.is_consumer_group:
+        return None
+    tool = f"kafka-{group.type.lower()}-groups"
+    return BrokerError(
+        f"group '{group.group_id}' is a {group.kind}, and {command} works on consumer groups; use {tool}",
+        code=codes.INCONSISTENT_GROUP_PROTOCOL,
+    )
+
 
 async def list_groups(
     cluster: ClusterClient, deadline: Deadline, *, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> tuple[Listing, ...]:
-    """The consumer groups of all brokers, by name.
+    """The groups of all brokers, by name: consumer groups, share groups and streams groups.
 
     ``states`` and ``types`` (either case) restrict the list; old brokers that cannot, send more, which is left out here.
     """
@@ -121,7 +161,7 @@ async def list_groups(
         listing.group_id: listing
         for answer in answers
         for listing in answer
-        if listing.protocol_type in (PROTOCOL_TYPE, "")
+        if (listing.protocol_type in (PROTOCOL_TYPE, "") or not listing.is_consumer_group)
         and (not wanted_states or listing.state.lower() in wanted_states)
         and (not wanted_types or listing.type.lower() in wanted_types)
     }
@@ -187,18 +227,26 @@ async def _with_suggestions(
 
 
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
-    """One group.  As Java's admin client does, it is looked for among those of the new protocol first."""
-    request: Any = ConsumerGroupDescribeRequest(group_ids=[group_id])
-    try:
-        return await ask_coordinator(cluster, group_id, request, deadline, _read_consumer_group)
-    except UnsupportedVersionError:
-        # Not served; or listed and refused all the same, as 3.8 and 3.9 do.
-        pass
-    except BrokerError as error:
-        if error.code != codes.GROUP_ID_NOT_FOUND:
-            raise
-    request = DescribeGroupsRequest(groups=[group_id])
-    return await ask_coordinator(cluster, group_id, request, deadline, _read_classic_group)
+    """Describe one group; raise :class:`BrokerError` 69 when there is none of any type.
+
+    As Java's admin client does, the group is looked for among those of the new protocol first.
+    """
+    attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
+        (ConsumerGroupDescribeRequest(group_ids=[group_id]), _read_consumer_group),
+        (DescribeGroupsRequest(groups=[group_id]), _read_classic_group),
+        (ShareGroupDescribeRequest(group_ids=[group_id]), _read_share_group),
+        (StreamsGroupDescribeRequest(group_ids=[group_id]), _read_streams_group),
+    )
+    for request, read in attempts:
+        try:
+            return await ask_coordinator(cluster, group_id, request, deadline, read)
+        except UnsupportedVersionError:
+            # Not served; or listed and refused all the same, as 3.8 and 3.9 do.
+            pass
+        except BrokerError as error:
+            if error.code != codes.GROUP_ID_NOT_FOUND:
+                raise
+    raise refused(codes.GROUP_ID_NOT_FOUND, group_id, "DescribeGroups")
 
 
 def _read_consumer_group(answer: Any, coordinator: Broker) -> GroupDescription:
@@ -230,6 +278,68 @@ def _read_consumer_group(answer: Any, coordinator: Broker) -> GroupDescription:
         group.group_epoch,
         group.assignment_epoch,
     )
+
+
+def _read_share_group(answer: Any, coordinator: Broker) -> GroupDescription:
+    group: ShareGroupDescribeGroup = first_row(answer.groups, "ShareGroupDescribe")
+    check(group.error_code, group.group_id, "ShareGroupDescribe")
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            None,
+            member.client_id,
+            member.client_host,
+            _by_name(member.assignment),
+            Subscribed(tuple(sorted(member.subscribed_topic_names)), {}, -1, member.rack_id),
+            member.member_epoch,
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        SHARE,
+        SHARE.lower(),
+        group.group_state,
+        group.assignor_name,
+        coordinator,
+        members,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _read_streams_group(answer: Any, coordinator: Broker) -> GroupDescription:
+    group: StreamsGroupDescribeGroup = first_row(answer.groups, "StreamsGroupDescribe")
+    check(group.error_code, group.group_id, "StreamsGroupDescribe")
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _by_subtopology(member.assignment),
+            None,
+            member.member_epoch,
+            _by_subtopology(member.target_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        group.group_id,
+        STREAMS,
+        STREAMS.lower(),
+        group.group_state,
+        "",
+        coordinator,
+        members,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _by_subtopology(assignment: StreamsGroupDescribeAssignment) -> dict[str, tuple[int, ...]]:
+    """The active tasks."""
+    return {row.subtopology_id: tuple(sorted(row.partitions)) for row in assignment.active_tasks}
 
 
 def _by_name(assignment: Any) -> dict[str, tuple[int, ...]]:
@@ -303,9 +413,21 @@ async def delete_groups(
                 lambda answer, _: check(first_row(answer.results, "DeleteGroups").error_code, group_id, "DeleteGroups"),
             )
         except CoordinatorError as error:
-            return error
+            return await _of_its_type(cluster, group_id, error, deadline)
         return None
 
     wanted = sorted(set(group_ids))
     outcome = await asyncio.gather(*map(delete, wanted))
     return await _with_suggestions(cluster, dict(zip(wanted, outcome, strict=True)), deadline)
+
+
+async def _of_its_type(cluster: ClusterClient, group_id: str, error: CoordinatorError, deadline: Deadline) -> CoordinatorError:
+    """The refusal of a group with members, with the type of the group in place of "consumer group"."""
+    if error.code != codes.NON_EMPTY_GROUP:
+        return error
+    try:
+        group = await describe_group(cluster, group_id, deadline)
+    except CoordinatorError:
+        # The principal may be allowed to delete the group and not to describe it: the refusal stays as it is.
+        return error
+    return BrokerError(str(error).replace("consumer group", group.kind, 1), code=error.code)

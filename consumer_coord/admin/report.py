@@ -106,7 +106,8 @@ async def report_groups(
 ) -> Mapping[str, GroupReport | CoordinatorError]:
     """For each group its report, or why there is none; without ``offsets`` the rows stay empty."""
     described = dict(await describe_groups(cluster, group_ids, deadline))
-    groups = [found for found in described.values() if isinstance(found, GroupDescription)]
+    # Share groups have no committed offsets; streams groups assign tasks, not partitions.
+    groups = [found for found in described.values() if isinstance(found, GroupDescription) and found.is_consumer_group]
     if not offsets:
         return {
             group_id: GroupReport(found, ()) if isinstance(found, GroupDescription) else found
@@ -137,6 +138,8 @@ def _report(
         return found
     if isinstance(committed, CoordinatorError):
         return committed
+    if not found.is_consumer_group:
+        return GroupReport(found, ())
     rows = _rows(found, committed, ends.offsets)
     mine = {row.partition for row in rows}
     return GroupReport(found, rows, {partition: why for partition, why in ends.unknown.items() if partition in mine})

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.admin import text
-from consumer_coord.admin.commands import ExitCode, chosen_groups, exit_code, warn
+from consumer_coord.admin.commands import ExitCode, chosen_groups, consumer_groups, exit_code, warn
 from consumer_coord.admin.report import GroupReport, report_groups
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
@@ -111,7 +111,7 @@ async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: 
             deadline = Deadline.after(arguments.timeout)
             try:
                 groups = await chosen_groups(cluster, arguments, deadline)
-                found = await report_groups(cluster, groups, deadline)
+                found = consumer_groups(await report_groups(cluster, groups, deadline), "top")
             except RetriableError as error:
                 if arguments.count is not None:
                     raise

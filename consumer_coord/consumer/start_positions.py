@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import re
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -17,30 +15,19 @@ from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
-from consumer_coord.list_offsets import list_offsets
+from consumer_coord.list_offsets import list_offsets, reset_timestamp
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
 
-BY_DURATION = "by_duration:"
-#: ``auto.offset.reset=none``, in librdkafka's word.
-NONE = "error"
 #: How long such a look-up may hold up the beginning; librdkafka would take up to a second.
 _CHECK_MS = 1_000
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+#: ``auto.offset.reset=none``, in librdkafka's word.
+NONE = "error"
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
-
-
-def duration_ms(text: str) -> float:
-    """ISO 8601's PnDTnHnMnS in milliseconds (KIP-1106)."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is no duration like P1DT12H30M5S")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) / datetime.timedelta(milliseconds=1)
 
 
 @attrs.frozen
@@ -127,18 +114,16 @@ class ResetPolicy:
         """
         if not partitions:
             return Starts()
-        if self.reset == "earliest":
+        since = reset_timestamp(self.reset, coordinator.cluster.environment.wall_clock_ms())
+        if since is None:
+            return Starts(unknown=dict.fromkeys(partitions, "no committed offset"))
+        if since == EARLIEST_TIMESTAMP:
             return Starts(first=await self._first(coordinator, partitions, timeout_ms))
-        if self.reset == "latest":
-            return Starts(reset=await self._listed(coordinator, dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout_ms))
-        if self.reset.startswith(BY_DURATION):
-            since = coordinator.cluster.environment.wall_clock_ms() - int(duration_ms(self.reset.removeprefix(BY_DURATION)))
-            found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
-            # No record is that young: begin at the end, not at whatever comes up by chance.
-            none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
-            ends = await self._listed(coordinator, none, timeout_ms) if none else {}
-            return Starts(reset={**found, **ends})
-        return Starts(unknown=dict.fromkeys(partitions, "no committed offset"))
+        found = await self._listed(coordinator, dict.fromkeys(partitions, since), timeout_ms)
+        # No record is that young: begin at the end, not at whatever comes up by chance.
+        none = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST_TIMESTAMP)
+        ends = await self._listed(coordinator, none, timeout_ms) if none else {}
+        return Starts(reset={**found, **ends})
 
     async def _first(
         self, coordinator: ConsumerCoordinator, partitions: frozenset[TopicPartition], timeout_ms: float

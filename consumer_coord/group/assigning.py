@@ -57,7 +57,7 @@ class Assigning:
         self._config = config
         self._cluster = cluster
         self._watch = watch
-        self._figures = Figures(cluster, offsets, log)
+        self._figures = Figures(cluster, offsets, config.auto_offset_reset, log)
         self._metrics = metrics
         self._log = log
         self._ask = ask

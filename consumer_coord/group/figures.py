@@ -13,7 +13,7 @@ from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, RetriableError
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.leader import ClusterView
-from consumer_coord.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.list_offsets import LATEST, ListedOffset, list_offsets, reset_timestamp
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
@@ -39,20 +39,48 @@ class Look:
 class Figures:
     """Fetches the figures; keeps the last look, because a rate is measured from one look to the next."""
 
-    def __init__(self, cluster: ClusterClient, offsets: CommittedOffsets, log: logging.LoggerAdapter[logging.Logger]) -> None:
+    def __init__(
+        self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]
+    ) -> None:
         self._cluster = cluster
         self._offsets = offsets
+        #: ``auto.offset.reset`` of this member.
+        self._reset = reset
         self._log = log
         self._last: Look | None = None
         self._rates: Mapping[TopicPartition, float | None] = {}
 
     async def lag(self, view: ClusterView) -> Mapping[str, Sequence[int | None]]:
-        """topic -> the records that each partition is behind, None without a commit or where it could not be had."""
-        partitions = _partitions(view)
+        """topic -> the records that each partition is behind, None where that could not be fetched.
+
+        Without a commit a partition is behind by what lies after the start that ``auto.offset.reset`` gives (None with
+        ``none``).
+        """
         deadline = Deadline.after(TIMEOUT_MS)
-        committed = await self._committed(partitions, deadline)
-        look = await self._look(committed.keys(), committed, deadline)
-        return _by_topic(view, {one: max(0, look.ends[one] - committed[one]) for one in look.ends})
+        committed = await self._committed(_partitions(view), deadline)
+        unread = [partition for partition, offset in committed.items() if offset is None]
+        ends, starts = await asyncio.gather(
+            self._listed(dict.fromkeys(committed, LATEST), deadline), self._starts(unread, deadline)
+        )
+        begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
+        # A start of -1: no record is as young as by_duration wants, and a reader begins at the end.
+        return _by_topic(
+            view,
+            {
+                partition: max(0, end - begins[partition]) if begins[partition] >= 0 else 0
+                for partition, end in ends.items()
+                if partition in begins
+            },
+        )
+
+    async def _starts(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
+        """Where ``auto.offset.reset`` begins, as offsets; -1 at the end."""
+        since = reset_timestamp(self._reset, self._cluster.environment.wall_clock_ms())
+        if since is None:
+            return {}
+        if since == LATEST:
+            return dict.fromkeys(partitions, -1)
+        return await self._listed(dict.fromkeys(partitions, since), deadline)
 
     async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
         """topic -> the rate of each partition in records a second, None where it could not be had (see :func:`rates`).
@@ -71,25 +99,27 @@ class Figures:
         return _by_topic(view, self._rates)
 
     async def _look_at_all(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Look:
-        return await self._look(partitions, await self._committed(partitions, deadline), deadline)
+        committed = await self._committed(partitions, deadline)
+        ends = await self._listed(dict.fromkeys(partitions, LATEST), deadline)
+        return Look(now(), ends, {partition: offset for partition, offset in committed.items() if offset is not None})
 
-    async def _look(
-        self, partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> Look:
-        ends: dict[TopicPartition, ListedOffset] = {}
+    async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, int]:
+        """The offsets of timestamps; partitions whose leader did not answer are left out."""
+        found: dict[TopicPartition, ListedOffset] = {}
         try:
-            await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), deadline, found=ends)
+            await list_offsets(self._cluster, wanted, deadline, found=found)
         except CoordinatorError as error:
-            self._log.info("the assignor does not get every end offset: %s", error)
-        return Look(now(), {partition: end.offset for partition, end in ends.items()}, committed)
+            self._log.info("the assignor does not get every offset: %s", error)
+        return {partition: row.offset for partition, row in found.items()}
 
-    async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
+    async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
+        """The group's commits, None where there is none; empty when the coordinator did not answer."""
         try:
             found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
         except RetriableError as error:
             self._log.warning("the assignor gets no committed offsets: %s", error)
             return {}
-        return {partition: position.offset for partition, position in found.items() if position is not None}
+        return {partition: None if position is None else position.offset for partition, position in found.items()}
 
 
 def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:

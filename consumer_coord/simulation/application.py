@@ -199,7 +199,6 @@ class MemberProcess:
             cluster,
             self._assignors,
             plane,
-            reset=spec.reset,
             auto_store=spec.commit != "store",
             told=self._told,
             events=self._events,

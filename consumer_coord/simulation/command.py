@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import multiprocessing
 import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 
+from consumer_coord.errors import ConfigurationError
 from consumer_coord.simulation import deployment
 from consumer_coord.simulation.drawing import draw_scenario, with_protocol
 from consumer_coord.simulation.loop import SimulationError
@@ -32,15 +34,26 @@ from consumer_coord.simulation.shrink import shrink
 
 #: How many lines of a failed history's timeline are printed.
 _TAIL = 60
+_SEEDS = 100
 _SEEDS_PER_TASK = 5
 _LARGEST_SEED = 10**9
 _FAULT_SECONDS = 55
 
 
+#: The flags that choose what is played, by attribute, and the other flags that have an effect then.  The last mode is the
+#: default; :func:`add_arguments` adds the flags of a group to the first.
+_MODES = {
+    "members": {"seed"},
+    "replay": {"keep", "no_shrink"},
+    "seed": {"keep", "no_shrink", "fault_members", "fault_protocol", "fault_seconds"},
+    "seeds": {"first_seed", "keep", "no_shrink", "fault_members", "fault_protocol", "fault_seconds", "time_limit", "jobs"},
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of ``simulate``."""
-    what = parser.add_argument_group("histories with faults")
-    what.add_argument("--seeds", type=int, metavar="N", help="play N histories, each from its own seed")
+    """Add the flags of ``simulate``; a flag that was not given leaves no attribute."""
+    what = parser.add_argument_group("histories with faults", argument_default=argparse.SUPPRESS)
+    what.add_argument("--seeds", type=int, metavar="N", help=f"play N histories, each from its own seed (default: {_SEEDS})")
     what.add_argument("--first-seed", type=int, metavar="S", help="the first of them (default: a fresh one, printed)")
     what.add_argument("--seed", type=int, metavar="S", help="play the history of one seed and print it")
     what.add_argument("--replay", type=Path, metavar="FILE", help="play the history that --keep wrote")
@@ -50,31 +63,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--fault-protocol",
         choices=("classic", "consumer", "mixed", "upgrade", "downgrade", "any"),
-        default="classic",
-        help="group.protocol of the members: consumer (KIP-848), both in one group, one after the other, or as the seed says",
+        help="group.protocol of the members: classic (the default), consumer (KIP-848), both in one group, one after the"
+        " other, or as the seed says",
     )
     what.add_argument(
         "--fault-seconds",
         type=int,
-        default=_FAULT_SECONDS,
         metavar="S",
         help=f"virtual seconds with faults, before the network heals (default: {_FAULT_SECONDS})",
     )
-    what.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    what.add_argument("--jobs", type=int, metavar="N", help="processes (default: one a core)")
     what.add_argument("--no-shrink", action="store_true", help="print a failure as it is")
-    deployment.add_arguments(parser.add_argument_group("one group under churn"))
+    parser.set_defaults(of_a_group=deployment.add_arguments(parser))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; the exit code is 1 when a rule was broken."""
+    """Play what the flags ask for; return 1 when a rule was broken.
+
+    Raises :class:`ConfigurationError` for a flag without an effect, and for a file that cannot be read or written.
+    """
+    mode = _mode(args)
+    _refuse_unwritable(args)
     with _without_logs():
-        if args.members is not None:
+        if mode == "members":
             return _deployment(args)
-        if args.replay is not None:
-            return _one(from_json(args.replay.read_text()), args)
-        if args.seed is not None:
+        if mode == "replay":
+            return _one(_kept(args.replay), args)
+        if mode == "seed":
             return _one(Drawing.of(args).scenario(args.seed), args)
         return _many(args)
+
+
+def _mode(args: argparse.Namespace) -> str:
+    """The mode that the flags choose; raises :class:`ConfigurationError` for a flag that has no effect in it."""
+    given = set(vars(args))
+    mode = next((name for name in _MODES if name in given), "seeds")
+    known = {flag for other, flags in _MODES.items() for flag in {other, *flags}}
+    if mode == "members":
+        given -= args.of_a_group
+    elif idle := sorted(given & args.of_a_group):
+        raise ConfigurationError(f"{_flag(idle[0])} describes one group under churn: add --members N")
+    if idle := sorted((given & known) - _MODES[mode] - {mode}):
+        raise ConfigurationError(f"{_flag(idle[0])} has no effect with {_flag(mode)}: leave one of them out")
+    return mode
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _refuse_unwritable(args: argparse.Namespace) -> None:
+    """Raise :class:`ConfigurationError` for a file that the end of the run could not write."""
+    for name in ("keep", "report", "json"):
+        if name in args:
+            path: Path = getattr(args, name)
+            try:
+                if name == "keep" and not path.parent.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                existed = path.exists()
+                with path.open("ab"):
+                    pass
+                if not existed:
+                    path.unlink()
+            except OSError as error:
+                raise ConfigurationError(f"{_flag(name)} {path}: {error.strerror}; name a file that can be written") from None
+
+
+def _kept(path: Path) -> Scenario:
+    try:
+        return from_json(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"--replay {path}: {error.strerror}; name a file that --keep wrote") from None
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise ConfigurationError(f"--replay {path}: the file holds no scenario; name a file that --keep wrote") from None
 
 
 @contextmanager
@@ -89,15 +150,16 @@ def _without_logs() -> Iterator[None]:
 
 
 def _deployment(args: argparse.Namespace) -> int:
+    described = deployment.deployment_of(vars(args))
     try:
-        result = deployment.run_deployment(args)
+        result = deployment.play_deployment(described)
     except SimulationError as error:
         print(f"FAILED: {error}")
         return 1
     print(deployment.describe(result))
-    if args.json is not None:
+    if "json" in args:
         deployment.write_json(result, args.json)
-    if args.report is not None:
+    if "report" in args:
         write_report(result, args.report)
         print(f"report: {args.report}")
     return 0
@@ -111,8 +173,8 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
     if outcome.violation is None:
         return 0
     print(f"FAILED seed {scenario.seed}: {outcome.violation}")
-    if args.keep is not None:
-        _keep(scenario if args.no_shrink else shrink(outcome).scenario, args.keep)
+    if "keep" in args:
+        args.keep.write_text(to_json(scenario if "no_shrink" in args else shrink(outcome).scenario))
     return 1
 
 
@@ -127,7 +189,10 @@ class Drawing:
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
         """From the command line."""
-        return cls(args.fault_members, args.fault_seconds, args.fault_protocol)
+        flags = vars(args)
+        return cls(
+            flags.get("fault_members"), flags.get("fault_seconds", _FAULT_SECONDS), flags.get("fault_protocol", "classic")
+        )
 
     def scenario(self, seed: int) -> Scenario:
         """The scenario of one seed."""
@@ -187,12 +252,14 @@ def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
 
 
 def _many(args: argparse.Namespace) -> int:
-    count = 100 if args.seeds is None else args.seeds
-    first = secrets.randbelow(_LARGEST_SEED) if args.first_seed is None else args.first_seed
-    print(f"playing {count} histories from seed {first} on {args.jobs} processes", flush=True)
+    count = args.seeds if "seeds" in args else _SEEDS
+    first = args.first_seed if "first_seed" in args else secrets.randbelow(_LARGEST_SEED)
+    jobs = args.jobs if "jobs" in args else os.cpu_count() or 1
+    print(f"playing {count} histories from seed {first} on {jobs} processes", flush=True)
     began = time.monotonic()
+    ends = began + args.time_limit if "time_limit" in args else math.inf
     done: list[Figures] = []
-    for figures in _batches(first, count, args, began):
+    for figures in _batches(_tasks(first, count, ends), jobs, Drawing.of(args)):
         done += figures
         failed = next((row for row in figures if row.failed), None)
         if failed is not None:
@@ -206,19 +273,18 @@ def _many(args: argparse.Namespace) -> int:
     return 0
 
 
-def _batches(first: int, count: int, args: argparse.Namespace, began: float) -> Iterator[list[Figures]]:
-    """Results in the order of the seeds, a few tasks ahead of what was read, so that a time limit is kept; one at least."""
-    drawing = Drawing.of(args)
-    if args.jobs <= 1:
-        for seeds in _tasks(first, count, args, began):
+def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[list[Figures]]:
+    """Results in the order of the seeds, a few tasks ahead of what was read, so that a time limit is kept."""
+    if jobs <= 1:
+        for seeds in tasks:
             yield play_seeds(seeds, drawing)
         return
-    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         ahead: list[Future[list[Figures]]] = []
         try:
-            for seeds in _tasks(first, count, args, began):
+            for seeds in tasks:
                 ahead.append(pool.submit(play_seeds, seeds, drawing))
-                if len(ahead) > 2 * args.jobs:
+                if len(ahead) > 2 * jobs:
                     yield ahead.pop(0).result()
             for future in ahead:
                 yield future.result()
@@ -226,10 +292,10 @@ def _batches(first: int, count: int, args: argparse.Namespace, began: float) -> 
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _tasks(first: int, count: int, args: argparse.Namespace, began: float) -> Iterator[range]:
-    """The seeds, a few at a time, until the time is up."""
+def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
+    """The seeds, a few at a time, until the monotonic time ``ends``; one task at least."""
     for start in range(first, first + count, _SEEDS_PER_TASK):
-        if start > first and args.time_limit is not None and time.monotonic() - began > args.time_limit:
+        if start > first and time.monotonic() > ends:
             return
         yield range(start, min(start + _SEEDS_PER_TASK, first + count))
 
@@ -238,21 +304,16 @@ def _report_failure(seed: int, args: argparse.Namespace) -> int:
     outcome = play(Drawing.of(args).scenario(seed))
     assert outcome.violation is not None, f"seed {seed} failed in a process of its own, and does not here"
     print(f"FAILED seed {seed}: {outcome.violation}")
-    if not args.no_shrink:
+    if "no_shrink" not in args:
         print(f"shrinking {len(outcome.scenario.faults)} faults and {len(outcome.scenario.members)} members ...", flush=True)
         outcome = shrink(outcome)
     print("faults:\n" + "\n".join(map(str, outcome.scenario.faults)))
     print(f"timeline (the last {_TAIL} of {len(outcome.history.lines)} lines):")
     print(outcome.history.tail(_TAIL))
     print(f"{outcome.violation}\nreplay it with: python -m consumer_coord simulate --seed {seed}{Drawing.of(args)}")
-    if args.keep is not None:
-        _keep(outcome.scenario, args.keep)
+    if "keep" in args:
+        args.keep.write_text(to_json(outcome.scenario))
     return 1
-
-
-def _keep(scenario: Scenario, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_json(scenario))
 
 
 def _figures(done: list[Figures]) -> str:

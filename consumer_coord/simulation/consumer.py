@@ -55,7 +55,6 @@ class SimulatedConsumer(AsyncGroupConsumer):
         assignors: Sequence[Assignor],
         plane: SimulatedPlane,
         *,
-        reset: str = "earliest",
         auto_store: bool = True,
         told: Told,
         events: Callable[[], Awaitable[None]],
@@ -64,7 +63,6 @@ class SimulatedConsumer(AsyncGroupConsumer):
             client=ClientConfig(bootstrap_servers=cluster.config.bootstrap_servers),
             coordinator=coordinator,
             strategy=(),
-            auto_offset_reset=reset,
             isolation_level="read_uncommitted",
             librdkafka={},
         )

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import attrs
 
@@ -44,6 +45,8 @@ CHURNS = {
     "loss": "one member in a hundred, at least one, goes without a word",
 }
 
+#: Topics of a deployment whose flags name none.
+_TOPICS = "topic:100"
 #: Limit for the group to become stable after a phase, in virtual seconds; later is a finding.
 _MOST_S = 1_800.0
 #: At how many different moments of the interval the members of one process poll.
@@ -82,7 +85,11 @@ class Ownership:
 
 @attrs.frozen
 class Phase:
-    """One part of the run, with its figures; ``moved`` counts partitions whose owner afterwards is another member."""
+    """One part of the run, with its figures.
+
+    ``moved`` counts changes of owner: a member took up a partition that another member had owned last.  A partition that
+    moves away and back counts twice.
+    """
 
     name: str
     began_s: float
@@ -274,6 +281,9 @@ class _Group:
         self._unowned_s = 0.0
         self._longest_s = 0.0
         self._interruptions = 0
+        self._moved = 0
+        #: By partition, the member that owned it last.
+        self._last_owner: dict[int, int] = {}
         self.assignors = load_assignors(deployment.assignors)
         self._failed: str | None = None
         self._started = 0
@@ -313,6 +323,8 @@ class _Group:
             self._unowned_s += unowned_s
             self._longest_s = max(self._longest_s, unowned_s)
             self._interruptions += 1
+            self._moved += self._last_owner.get(index, member) != member
+            self._last_owner[index] = member
 
     def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
         """A member reads these no more."""
@@ -384,10 +396,9 @@ class _Group:
                 self.let_go(number, frozenset(held.get(number, ())))
 
     async def _phase(self, name: str, work: object) -> None:
-        before = dict(self.owner)
         rebalances = len(self.rebalances)
         self._unowned_s = self._longest_s = 0.0
-        self._interruptions = 0
+        self._interruptions = self._moved = 0
         began = self.loop.time()
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # one of the coroutines above
         while not task.done() or not self._is_stable():
@@ -408,7 +419,7 @@ class _Group:
                 began_s=began,
                 stable_s=self.loop.time(),
                 rebalances=len(self.rebalances) - rebalances,
-                moved=sum(index in before and before[index][0] != member for index, (member, _) in self.owner.items()),
+                moved=self._moved,
                 interruptions=self._interruptions,
                 unowned_partition_s=self._unowned_s,
                 longest_unowned_s=self._longest_s,
@@ -470,23 +481,30 @@ def play_deployment(deployment: Deployment) -> DeploymentResult:
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse._ArgumentGroup) -> None:
-    """The flags of one group under churn."""
-    parser.add_argument("--members", type=int, metavar="N", help="members of the group; asks for this mode")
-    parser.add_argument("--topics", default="topic:100", metavar="NAME:PARTITIONS,...", help="default: %(default)s")
-    parser.add_argument("--assignor", default="cooperative-sticky", metavar="NAME", help="name, module:Class, or a list")
-    explained = "; ".join(f"{name}: {what}" for name, what in CHURNS.items())
-    parser.add_argument("--churn", default="deploy", choices=list(CHURNS), help=explained)
-    parser.add_argument("--members-per-process", type=int, default=1, metavar="N", help="default: %(default)s")
-    parser.add_argument("--racks", type=int, default=3, metavar="N", help="default: %(default)s")
-    parser.add_argument("--static", action="store_true", help="static members (group.instance.id)")
-    parser.add_argument("--session-timeout-ms", type=int, default=45_000, metavar="MS", help="default: %(default)s")
-    parser.add_argument("--heartbeat-interval-ms", type=int, default=3_000, metavar="MS", help="default: %(default)s")
-    parser.add_argument("--poll-every-ms", type=int, default=500, metavar="MS", help="how often applications poll")
-    parser.add_argument("--callback-ms", type=int, default=0, metavar="MS", help="how long a revoke callback takes")
-    parser.add_argument("--restart-ms", type=int, default=5_000, metavar="MS", help="how long a process takes to come back")
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with pictures")
-    parser.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures")
+def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
+    """Add the flags of one group under churn, and return their names; a flag that was not given leaves no attribute."""
+    group = parser.add_argument_group("one group under churn", argument_default=argparse.SUPPRESS)
+    group.add_argument("--members", type=int, metavar="N", help="members of the group; selects this mode")
+    described = [
+        group.add_argument("--topics", metavar="NAME:PARTITIONS,...", help=f"default: {_TOPICS}"),
+        group.add_argument("--assignor", metavar="NAME", help="name, module:Class, or a list; default: cooperative-sticky"),
+        group.add_argument(
+            "--churn",
+            choices=list(CHURNS),
+            help="; ".join(f"{name}: {what}" for name, what in CHURNS.items()) + "; default: deploy",
+        ),
+        group.add_argument("--members-per-process", type=int, metavar="N", help="default: 1"),
+        group.add_argument("--racks", type=int, metavar="N", help="default: 3"),
+        group.add_argument("--static", action="store_true", help="static members (group.instance.id)"),
+        group.add_argument("--session-timeout-ms", type=int, metavar="MS", help="default: 45000"),
+        group.add_argument("--heartbeat-interval-ms", type=int, metavar="MS", help="default: 3000"),
+        group.add_argument("--poll-every-ms", type=int, metavar="MS", help="how often applications poll; default: 500"),
+        group.add_argument("--callback-ms", type=int, metavar="MS", help="how long a revoke callback takes; default: 0"),
+        group.add_argument("--restart-ms", type=int, metavar="MS", help="how long a process takes to come back; default: 5000"),
+        group.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with pictures"),
+        group.add_argument("--json", type=Path, metavar="FILE.json", help="write the figures"),
+    ]
+    return frozenset(action.dest for action in described)
 
 
 def parse_topics(text: str) -> dict[str, int]:
@@ -500,31 +518,17 @@ def parse_topics(text: str) -> dict[str, int]:
     return topics
 
 
-def run_deployment(args: argparse.Namespace) -> DeploymentResult:
-    """The run that the flags ask for."""
-    if args.members < 1 or args.members_per_process < 1 or args.racks < 1:
+def deployment_of(flags: Mapping[str, Any]) -> Deployment:
+    """Return the deployment that the given flags describe; raise :class:`ConfigurationError` where there is none."""
+    described = {name: flags[name] for name in attrs.fields_dict(Deployment) if name in flags}
+    described["assignors"] = tuple(name.strip() for name in flags.get("assignor", "cooperative-sticky").split(","))
+    load_assignors(described["assignors"])
+    deployment = Deployment(**{**described, "topics": parse_topics(flags.get("topics", _TOPICS))})
+    if deployment.members < 1 or deployment.members_per_process < 1 or deployment.racks < 1:
         raise ConfigurationError("--members, --members-per-process and --racks are at least 1")
-    if args.churn == "rack-loss" and (args.racks < 2 or args.members <= args.members_per_process):
+    if deployment.churn == "rack-loss" and (deployment.racks < 2 or deployment.members <= deployment.members_per_process):
         raise ConfigurationError("--churn rack-loss ends all members if there is one rack or one process: give it more of both")
-    names = tuple(name.strip() for name in args.assignor.split(","))
-    load_assignors(names)
-    return play_deployment(
-        Deployment(
-            members=args.members,
-            topics=parse_topics(args.topics),
-            assignors=names,
-            churn=args.churn,
-            members_per_process=args.members_per_process,
-            racks=args.racks,
-            static=args.static,
-            session_timeout_ms=args.session_timeout_ms,
-            heartbeat_interval_ms=args.heartbeat_interval_ms,
-            poll_every_ms=args.poll_every_ms,
-            callback_ms=args.callback_ms,
-            restart_ms=args.restart_ms,
-            seed=1 if args.seed is None else args.seed,
-        )
-    )
+    return deployment
 
 
 def describe(result: DeploymentResult) -> str:

@@ -93,6 +93,7 @@ def coordinator_config(spec: MemberSpec, group_id: str) -> CoordinatorConfig:
         group_protocol=spec.protocol,
         group_instance_id=spec.instance_id,
         client_rack=spec.rack,
+        auto_offset_reset=spec.reset,
         session_timeout_ms=spec.session_timeout_ms,
         heartbeat_interval_ms=spec.heartbeat_interval_ms,
         max_poll_interval_ms=spec.max_poll_interval_ms,

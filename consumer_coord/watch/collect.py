@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.admin.groups import describe_group, list_groups
+from consumer_coord.admin.groups import describe_group, list_groups, wrong_type
 from consumer_coord.admin.offset_access import committed_offsets, end_offsets, topics_metadata
 from consumer_coord.environment import now
 from consumer_coord.errors import AuthenticationError, CoordinatorError, RetriableError
@@ -72,7 +72,8 @@ class Collector:
         deadline = Deadline.after(self._timeout_ms)
         list_again = self._listed_at is None or began - self._listed_at >= GROUPS_EVERY_S
         if not self._named and list_again:
-            self._groups = tuple(listing.group_id for listing in await list_groups(self._cluster, deadline))
+            listings = await list_groups(self._cluster, deadline)
+            self._groups = tuple(listing.group_id for listing in listings if listing.is_consumer_group)
             self._listed_at = began
         looks = await asyncio.gather(*(self._describe(group_id, deadline) for group_id in self._groups))
         if self._named:
@@ -105,7 +106,9 @@ class Collector:
     async def _describe(self, group_id: str, deadline: Deadline) -> GroupLook:
         async with self._gate:
             try:
-                return look_at(await describe_group(self._cluster, group_id, deadline))
+                described = await describe_group(self._cluster, group_id, deadline)
+                other = wrong_type(described, "watch")
+                return look_at(described) if other is None else GroupLook(group_id, error=str(other))
             except (RetriableError, AuthenticationError):
                 raise
             except CoordinatorError as error:

@@ -40,6 +40,8 @@ _TABLES = {
     60: ("cluster", "DescribeCluster"),
     68: ("group", "ConsumerGroupHeartbeat"),
     69: ("consumer_group", "ConsumerGroupDescribe"),
+    77: ("share_group", "ShareGroupDescribe"),
+    89: ("streams_group", "StreamsGroupDescribe"),
 }
 
 _KEYS = {name: key for key, (_, name) in _TABLES.items()}

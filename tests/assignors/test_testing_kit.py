@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -20,6 +21,9 @@ from assignors import (
     StickyAssignor,
 )
 from assignors.testing import check_assignor
+from consumer_coord import GroupConsumer
+from consumer_coord.broker import EmbeddedKafka
+from consumer_coord.errors import ConfigurationError
 from examples.custom_assignor import CapacityAssignor
 
 
@@ -134,3 +138,72 @@ def test_capacity_is_respected() -> None:
     plan = CapacityAssignor().assign(Cluster({"orders": 8}), members)
     assert {member_id: len(topics["orders"]) for member_id, topics in plan.items()} == {"small": 2, "big": 6}
     assert CapacityAssignor(3).user_data(["orders"]) == b"3"
+
+
+class FailsOnOrders(RoundRobinAssignor):
+    """Raises for each group in which a member subscribes to orders."""
+
+    name = "fails-on-orders"
+
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        if any("orders" in member.topics for member in members.values()):
+            raise KeyError("orders")
+        return super().assign(cluster, members)
+
+
+def test_an_assignor_that_raises_is_shown_with_the_smallest_group() -> None:
+    with pytest.raises(AssertionError, match=r"^fails-on-orders raises KeyError: 'orders': Group\(") as raised:
+        check_assignor(FailsOnOrders(), sizes=[])
+    assert isinstance(raised.value.__cause__, KeyError)
+    # Of the groups that were tried, one with a member or two: it fits on a screen.
+    assert "'orders'" in str(raised.value).partition("Group(")[2]
+    assert str(raised.value).count("Member(") <= 2
+
+
+class FailsInLargeGroups(RoundRobinAssignor):
+    name = "fails-in-large-groups"
+
+    def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
+        if len(members) > 20:
+            raise RuntimeError("too many")
+        return super().assign(cluster, members)
+
+
+def test_an_assignor_that_raises_at_size_is_shown_with_the_size() -> None:
+    with pytest.raises(AssertionError, match="raises RuntimeError: too many: 50 members, 100 partitions"):
+        check_assignor(FailsInLargeGroups(), examples=3, sizes=[(50, 100)])
+
+
+MISSPELLED = [
+    (frozenset({"lags"}), "needs names 'lags'; only 'lag' and 'weights' can be fetched"),
+    ({"lag", "rate"}, "needs names 'rate'; only 'lag' and 'weights' can be fetched"),
+    ("lag", "needs is 'lag', which is no set of names: write frozenset({'lag'})"),
+    (None, "needs is None, which is no set of names: write frozenset({'lag'})"),
+]
+
+
+@pytest.mark.parametrize(("needs", "message"), MISSPELLED, ids=("lags", "rate", "text", "none"))
+def test_needs_that_cannot_be_met_are_refused(needs: object, message: str) -> None:
+    """By the kit, and by a consumer before it joins; a class and an object alike."""
+    wrong = type("Needy", (RangeAssignor,), {"name": "needy", "needs": needs})
+    with pytest.raises(AssertionError, match=re.escape(f"assignor 'needy': {message}")):
+        check_assignor(wrong(), examples=1, sizes=[])
+    config = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+    with pytest.raises(ConfigurationError, match=re.escape(f"assignor 'needy': {message}")):
+        GroupConsumer(config, assignors=[wrong()])
+    own = RangeAssignor()
+    own.needs = needs  # type: ignore[assignment]  # wrong on purpose
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        GroupConsumer(config, assignors=[own])
+
+
+def test_a_broker_refuses_an_assignor_that_needs_figures() -> None:
+    """It has none to give."""
+    kafka = EmbeddedKafka(config={"group.consumer.assignors": f"{__name__}:NeedsLag"})
+    with pytest.raises(ConfigurationError, match="a broker has no lag"), kafka:
+        pass
+
+
+class NeedsLag(RangeAssignor):
+    name = "needs-lag"
+    needs = frozenset({"lag"})

@@ -396,27 +396,53 @@ def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> N
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.slow
-def test_the_pytest_plugin_gives_a_cluster_and_topics(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(
-        """
-        import pytest
-        pytest_plugins = ["consumer_coord.pytest_plugin"]
+OPTIONS = """
+import pytest
 
-        @pytest.fixture(scope="session")
-        def embedded_kafka_options():
-            return {"brokers": 2}
-        """
-    )
+@pytest.fixture(scope="session")
+def embedded_kafka_options():
+    return {"brokers": 2}
+"""
+USES_THE_FIXTURES = """
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_topics(embedded_kafka, kafka_topic, n):
+    first, second = kafka_topic(3), kafka_topic()
+    assert embedded_kafka.topics() == {first: 3, second: 1}
+    assert len(embedded_kafka.brokers) == 2
+"""
+NAMES_THE_PLUGIN = 'pytest_plugins = ["consumer_coord.pytest_plugin"]\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["nowhere", "the conftest", "the test module", "both"])
+def test_the_fixtures_are_there_and_a_conftest_configures_them(pytester: pytest.Pytester, where: str) -> None:
+    """The plugin loads with pytest; a line in pytest_plugins changes nothing, whichever file has the line."""
+    pytester.makeconftest((NAMES_THE_PLUGIN if where in ("the conftest", "both") else "") + OPTIONS)
+    pytester.makepyfile((NAMES_THE_PLUGIN if where in ("the test module", "both") else "") + USES_THE_FIXTURES)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error").assert_outcomes(passed=2)
+
+
+@pytest.mark.slow
+def test_the_line_works_where_plugins_are_not_loaded_automatically(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeconftest(NAMES_THE_PLUGIN + OPTIONS)
+    pytester.makepyfile(USES_THE_FIXTURES)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+@pytest.mark.slow
+def test_a_suite_without_the_fixtures_imports_neither_the_broker_nor_librdkafka(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        import pytest
+        import sys
 
-        @pytest.mark.parametrize("n", [1, 2])
-        def test_topics(embedded_kafka, kafka_topic, n):
-            first, second = kafka_topic(3), kafka_topic()
-            assert embedded_kafka.topics() == {first: 3, second: 1}
-            assert len(embedded_kafka.brokers) == 2
+        def test_imports(request):
+            assert request.config.pluginmanager.has_plugin("consumer_coord.pytest_plugin")
+            assert not {"consumer_coord.broker", "assignors", "confluent_kafka"} & set(sys.modules)
         """
     )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.start_positions import duration_ms
 from consumer_coord.errors import ConfigurationError, NoOffsetError, NotAssignedError
+from consumer_coord.list_offsets import duration_ms
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
+from confluent_kafka import Producer
 
 from assignors import Cluster, LoadAssignor, Member, Plan
+from consumer_coord import GroupConsumer
+from consumer_coord.broker import EmbeddedKafka
 from consumer_coord.group.figures import LEAST_APART_S, Look, rates
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -148,16 +151,105 @@ async def test_the_load_assignor_separates_two_busy_partitions() -> None:
 
 
 @in_virtual_time
-async def test_lag_is_the_end_less_the_commit_and_unknown_without_one() -> None:
+async def test_lag_is_the_end_less_the_commit() -> None:
     brokers = FakeBrokers({"t": 3})
     brokers.always(ListOffsetsRequest, growing({0: 0.0, 1: 0.0, 2: 0.0}))
-    brokers.committed = {T0: 400, T2: 2_000}
+    brokers.committed = {T0: 400, T1: 999, T2: 2_000}
     assignor = ScriptedAssignor(everything_to_first)
     assignor.needs = frozenset({"lag"})
     async with member(brokers, [assignor]) as one:
         await one.join()
-    assert assignor.clusters[0].lag == {"t": [600, None, 0]}
+    assert assignor.clusters[0].lag == {"t": [600, 1, 0]}
     assert assignor.clusters[0].weights == {}
+
+
+def logs(first: int, since: int, end: int) -> Callable[[ListOffsetsRequest], ListOffsetsResponse]:
+    """Partitions with these offsets: the first record's, the one of the wanted time (-1: no record is that young), the end."""
+
+    def answer(request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        ListOffsetsPartitionResponse(
+                            partition_index=row.partition_index,
+                            error_code=codes.NONE,
+                            offset={-2: first, -1: end}.get(row.timestamp, since),
+                        )
+                        for row in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("reset", "since", "lag"),
+    [
+        ("earliest", -1, 90),
+        ("latest", -1, 0),
+        ("by_duration:PT1H", 70, 30),
+        ("by_duration:PT1H", -1, 0),
+        ("error", -1, None),
+        ("none", -1, None),
+    ],
+)
+@in_virtual_time
+async def test_the_lag_of_a_partition_without_a_commit_counts_from_where_a_reader_begins(
+    reset: str, since: int, lag: int | None
+) -> None:
+    brokers = FakeBrokers({"t": 2})
+    brokers.always(ListOffsetsRequest, logs(10, since, 100))
+    brokers.committed = {T0: 40}
+    assignor = ScriptedAssignor(everything_to_first)
+    assignor.needs = frozenset({"lag"})
+    async with member(brokers, [assignor], auto_offset_reset=reset) as one:
+        await one.join()
+    assert assignor.clusters[0].lag == {"t": [60, lag]}
+
+
+@in_virtual_time
+async def test_commits_that_cannot_be_fetched_leave_the_lag_unknown() -> None:
+    """They do not count as partitions without a commit."""
+    brokers = FakeBrokers({"t": 1})
+    brokers.always(OffsetFetchRequest, lambda _: SILENCE)
+    assignor = ScriptedAssignor(everything_to_first)
+    assignor.needs = frozenset({"lag"})
+    async with member(brokers, [assignor], auto_offset_reset="earliest") as one:
+        await one.join()
+    assert assignor.clusters[0].lag == {"t": [None]}
+
+
+def test_the_load_assignor_balances_a_new_group_by_lag() -> None:
+    """Two of four partitions hold nearly all records, and no offset was ever committed: each member gets one of them."""
+    with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        # A plan by numbers gives partitions 0 and 1 to one member.
+        for partition, records in enumerate((200, 200, 1, 1)):
+            for _ in range(records):
+                producer.produce("orders", b"order", partition=partition)
+        assert producer.flush(30) == 0
+        config = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "new",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        with (
+            GroupConsumer(config, assignors=[LoadAssignor(budget=1)]) as one,
+            GroupConsumer(config, assignors=[LoadAssignor(budget=1)]) as two,
+        ):
+            for consumer in (one, two):
+                consumer.subscribe(["orders"])
+            while not (one.assignment() and two.assignment() and len(one.assignment() + two.assignment()) == 4):
+                one.poll(0.05)
+                two.poll(0.05)
+            held = [{row.partition for row in consumer.assignment()} for consumer in (one, two)]
+    assert [len(partitions & {0, 1}) for partitions in held] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,11 @@ def write_checkpoint(directory: Path) -> None:
 
 
 def is_pytest(block: Block) -> bool:
-    return "pytest_plugins" in block.code
+    return is_conftest(block) or re.search(r"^def test_\w+\(.*\bembedded_kafka\b", block.code, re.MULTILINE) is not None
+
+
+def is_conftest(block: Block) -> bool:
+    return "def embedded_kafka_options" in block.code
 
 
 def is_run(block: Block) -> bool:
@@ -143,7 +147,8 @@ def serves_while_it_consumes(app: Any) -> None:
 def test_the_tests_of_the_pages_pass(tmp_path: Path) -> None:
     blocks = [one for blocks in ALL.values() for one in blocks if is_pytest(one)]
     for block in blocks:
-        (tmp_path / f"test_{block.page.removesuffix('.md')}_{block.line}.py").write_text(sooner(block.code))
+        name = "conftest" if is_conftest(block) else f"test_{block.page.removesuffix('.md')}_{block.line}"
+        (tmp_path / f"{name}.py").write_text(sooner(block.code))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert ran.returncode == 0, ran.stdout

@@ -15,6 +15,7 @@ from consumer_coord.config import _CLIENT_INTEGERS, _COORDINATOR_INTEGERS, OWN
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.wire import error_codes
 from tests.docs.blocks import DOCS, ROOT
+from tests.support.browser import Browser
 from tools import draw_rebalance, reference
 
 
@@ -106,3 +107,58 @@ def test_the_site_builds_without_a_warning_and_all_its_links_lead_somewhere(tmp_
     assert not broken
     # Nothing that the site needs lies elsewhere: it can be read without a network.
     assert not [target for target in outside if target.endswith((".js", ".css", ".woff2", ".svg", ".png"))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, without the pages that need the longest."""
+    out = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--quiet",
+        "-D",
+        "extensions=myst_parser,sphinx_copybutton",
+        "-d",
+        str(out / "trees"),
+    ]
+    subprocess.run([*command, str(DOCS), str(out / "html")], cwd=ROOT, capture_output=True, check=False)
+    return out / "html"
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 1300, 420])
+def test_no_code_of_the_site_is_cut(width: int, site: Path, browser: Browser) -> None:
+    browser.resize(width, 900)
+    cut = """[...document.querySelectorAll('article pre')].filter(block => block.scrollWidth > block.clientWidth)
+      .map(block => block.innerText.slice(0, 60))"""
+    for page in ("start", "design-an-assignor", "commands", "operating", "testing"):
+        browser.open((site / f"{page}.html").as_uri())
+        browser.until("document.readyState === 'complete' && document.querySelectorAll('article pre').length > 0")
+        assert browser.js(cut) == [], page
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("page", ["assignors", "how-a-rebalance-goes", "watch"])
+def test_pictures_are_dark_on_a_dark_page(page: str, site: Path, browser: Browser, tmp_path: Path) -> None:
+    """By the pixels of the screen: a picture is as bright as the page around it."""
+    for dark in (False, True):
+        browser.resize(1300, 900, dark=dark)
+        browser.open((site / f"{page}.html").as_uri())
+        browser.until("document.readyState === 'complete' && document.querySelector('article img').complete")
+        browser.js("document.querySelector('article img').scrollIntoView({block: 'center', behavior: 'instant'})")
+        corner = browser.js("(({left, top}) => [left, top])(document.querySelector('article img').getBoundingClientRect())")
+        assert (brightness(browser, corner[0] + 12, corner[1] + 12) < 128) == dark
+
+
+def brightness(browser: Browser, x: float, y: float) -> int:
+    """The mean of red, green and blue of a point of the window, 0 to 255."""
+    shot = browser.call("Page.captureScreenshot", format="png")
+    picture = f"data:image/png;base64,{shot['data']}"
+    decoded = f"""(async () => {{ const image = new Image(); image.src = '{picture}'; await image.decode();
+      const pen = document.createElement('canvas').getContext('2d'); pen.drawImage(image, {-round(x)}, {-round(y)});
+      const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data; return (red + green + blue) / 3 }})()"""
+    return int(browser.js(decoded))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,10 @@ import pytest
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.prometheus import PREFIX
 from consumer_coord.monitoring.source import is_counter
+from tests.monitoring.promql import PromQLError, parse
 
 HERE = Path(__file__).parents[2] / "examples" / "monitoring"
 KNOWN = {PREFIX + name.replace("-", "_"): is_counter(name) for name in NAMES}
-#: What may stand in an expression beside figures, labels and numbers.
-WORDS = {"increase", "rate", "sum", "max", "avg", "by"}
 LABELS = {"group", "client_id"}
 
 
@@ -42,22 +43,12 @@ def expressions() -> Iterator[str]:
 
 
 def check(expression: str) -> None:
-    """Brackets that match, known words, and counters alone inside rate() and increase()."""
-    bare = re.sub(r'"[^"]*"', "", expression)
-    closing = {")": "(", "]": "[", "}": "{"}
-    opened: list[str] = []
-    for character in bare:
-        if character in closing.values():
-            opened.append(character)
-        elif character in closing:
-            assert opened.pop() == closing[character]
-    assert not opened
-    names = set(re.findall(r"[a-z_]{2,}", re.sub(r"\[\d+[smh]\]", "", bare)))
-    assert names <= KNOWN.keys() | WORDS | LABELS, names - KNOWN.keys() - WORDS - LABELS
-    figures = names & KNOWN.keys()
-    assert len(figures) == 1
-    counted = bool(re.search(r"(rate|increase)\(", bare))
-    assert KNOWN[figures.pop()] == counted
+    """A known figure and known labels, and counters alone inside rate() and increase()."""
+    asked = parse(expression)
+    assert asked.metric in KNOWN
+    assert asked.counted == KNOWN[asked.metric]
+    assert asked.matched <= LABELS
+    assert (asked.labels or LABELS) <= LABELS
 
 
 def test_every_expression_asks_for_a_figure_that_exists() -> None:
@@ -75,10 +66,17 @@ def test_every_expression_asks_for_a_figure_that_exists() -> None:
         f"rate({PREFIX}assigned_partitions[5m])",
         f"{PREFIX}join_total > 1",
         f"median({PREFIX}assigned_partitions)",
+        f"sum by (groups) ({PREFIX}assigned_partitions)",
+        f"sum by (group) {PREFIX}assigned_partitions",
+        f"{PREFIX}assigned_partitions{{group=billing}}",
+        f"{PREFIX}assigned_partitions > ",
+        f"increase({PREFIX}join_total[5])",
+        f"increase({PREFIX}join_total)",
+        f"{PREFIX}assigned_partitions == 0)",
     ],
 )
 def test_a_wrong_expression_is_found(wrong: str) -> None:
-    with pytest.raises((AssertionError, IndexError)):
+    with pytest.raises((AssertionError, PromQLError)):
         check(wrong)
 
 
@@ -93,7 +91,7 @@ def test_every_alert_says_what_it_means() -> None:
         told = " ".join(rule["annotations"].values())
         labels = set(re.findall(r"\{\{ \$labels\.(\w+) \}\}", told))
         # A label that the expression sums away would be shown as nothing.
-        kept = set(re.findall(r"by \((\w+)\)", rule["expr"])) or LABELS
+        kept = parse(rule["expr"]).labels or LABELS
         assert labels <= kept
         assert "group" in labels
 
@@ -112,3 +110,74 @@ def test_the_dashboard_is_one_that_grafana_draws() -> None:
         assert all(set(target) == {"refId", "expr", "legendFormat"} for target in panel["targets"])
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     assert len(places) == len(panels)
+
+
+#: By alert, its figure, values a minute apart with which it fires, and similar values with which it does not.
+FIRES = {
+    "KafkaPartitionsLost": ("partition_lost_total", "0x5 1x6", "3x11"),
+    "KafkaRebalancesFail": ("failed_rebalance_total", "0x5 1x6", "3x11"),
+    "KafkaCoordinatorSilent": ("last_heartbeat_seconds_ago", "23x11", "22x11"),
+    "KafkaConsumerSlow": ("time_between_poll_max", "240001x11", "240000x11"),
+    "KafkaConsumerIdleWithoutPartitions": ("assigned_partitions", "0x11", "1x11"),
+    "KafkaGroupRebalancesOften": ("rebalance_total", "0+3x11", "0+1x11"),
+    "KafkaCommitsRefused": ("commit_refused_total", "0x5 2x6", "2x11"),
+}
+
+
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not on the path (on Debian: the package prometheus has it)")
+    return found
+
+
+def passes(*command: str | Path) -> None:
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_alert_has_figures_with_which_it_fires() -> None:
+    assert [rule["alert"] for rule in alerts()] == list(FIRES)
+    for rule in alerts():
+        assert parse(rule["expr"]).metric == PREFIX + FIRES[rule["alert"]][0]
+
+
+def test_prometheus_loads_the_alerts_and_the_queries_of_the_dashboard(promtool: str, tmp_path: Path) -> None:
+    passes(promtool, "check", "rules", HERE / "alerts.yml")
+    queries = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    # JSON is YAML.
+    (tmp_path / "dashboard.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    passes(promtool, "check", "rules", tmp_path / "dashboard.yml")
+
+
+@pytest.mark.parametrize("alert", FIRES)
+def test_an_alert_fires_in_prometheus_when_it_should(promtool: str, alert: str, tmp_path: Path) -> None:
+    """After ten minutes; the figures of another group do not fire it."""
+    figure, fires, quiet = FIRES[alert]
+    (rule,) = (rule for rule in alerts() if rule["alert"] == alert)
+    labels = {"group": "billing", "client_id": "one"}
+    shown = {name: value for name, value in labels.items() if name in (parse(rule["expr"]).labels or LABELS)}
+    told = {
+        key: text.replace("{{ $labels.group }}", "billing").replace("{{ $labels.client_id }}", "one")
+        for key, text in rule["annotations"].items()
+    }
+    series = {"billing": fires, "reports": quiet}
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f'{PREFIX}{figure}{{group="{group}",client_id="one"}}', "values": values}
+            for group, values in series.items()
+        ],
+        "alert_rule_test": [
+            {
+                "eval_time": "10m",
+                "alertname": alert,
+                "exp_alerts": [{"exp_labels": {**shown, **rule["labels"]}, "exp_annotations": told}],
+            }
+        ],
+    }
+    file = tmp_path / "test.yml"
+    file.write_text(json.dumps({"rule_files": [str(HERE / "alerts.yml")], "evaluation_interval": "1m", "tests": [test]}))
+    passes(promtool, "test", "rules", file)

@@ -12,6 +12,7 @@ import pytest
 
 from assignors import RangeAssignor
 from consumer_coord import cli
+from consumer_coord.admin.commands import ExitCode
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 
 
@@ -137,3 +138,108 @@ def test_an_assignor_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> Non
 def test_topics_that_are_none_are_refused(topics: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulate", "--members", "3", "--topics", topics]) != 0
     assert "--topics" in capsys.readouterr().err
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The only output of a command line that is refused; nothing was played."""
+    assert cli.main(["simulate", *arguments]) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err.strip()
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *(["--topics", "orders:6"], ["--assignor", "range"], ["--churn", "deploy"], ["--members-per-process", "1"]),
+        *(["--racks", "3"], ["--static"], ["--session-timeout-ms", "45000"], ["--heartbeat-interval-ms", "3000"]),
+        *(["--poll-every-ms", "500"], ["--callback-ms", "0"], ["--restart-ms", "5000"]),
+        *(["--report", "r.html"], ["--json", "r.json"]),
+    ],
+    ids=lambda flag: flag[0],
+)
+@pytest.mark.parametrize("mode", [[], ["--seed", "5"], ["--seeds", "1", "--jobs", "1"]], ids=" ".join)
+def test_a_flag_of_one_group_needs_members(mode: list[str], flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Also with the value that is the flag's default."""
+    assert refusal(capsys, *mode, *flag) == f"Error: {flag[0]} describes one group under churn: add --members N"
+
+
+@pytest.mark.parametrize(
+    ("mode", "flag"),
+    [
+        ("--members 3", "--seeds 10"),
+        ("--members 3", "--first-seed 1"),
+        ("--members 3", "--replay failed.json"),
+        ("--members 3", "--keep failed.json"),
+        ("--members 3", "--time-limit 5"),
+        ("--members 3", "--fault-members 5"),
+        ("--members 3", "--fault-protocol classic"),
+        ("--members 3", "--fault-seconds 55"),
+        ("--members 3", "--jobs 1"),
+        ("--members 3", "--no-shrink"),
+        ("--replay failed.json", "--seed 5"),
+        ("--replay failed.json", "--seeds 5"),
+        ("--replay failed.json", "--fault-members 5"),
+        ("--replay failed.json", "--time-limit 5"),
+        ("--seed 5", "--seeds 5"),
+        ("--seed 5", "--first-seed 5"),
+        ("--seed 5", "--jobs 1"),
+        ("--seed 5", "--time-limit 5"),
+    ],
+)
+def test_a_flag_that_a_mode_ignores_is_refused(mode: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = f"Error: {flag.split()[0]} has no effect with {mode.split()[0]}: leave one of them out"
+    assert refusal(capsys, *mode.split(), *flag.split()) == wanted
+
+
+@pytest.mark.parametrize("flag", ["--report", "--json", "--keep"])
+@pytest.mark.parametrize("place", ["a directory", "under a file"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(
+    flag: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path if place == "a directory" else tmp_path / "file" / "report"
+    mode = ["--seed", "5"] if flag == "--keep" else ["--members", "3", "--topics", "orders:6", "--churn", "none"]
+    said = refusal(capsys, *mode, flag, str(path))
+    assert said.startswith(f"Error: {flag} {path}: ")
+    assert "name a file that can be written" in said
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_report_in_a_directory_that_does_not_exist_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "typo" / "report.html"
+    said = refusal(capsys, "--members", "3", "--topics", "orders:6", "--churn", "none", "--report", str(path))
+    assert said == f"Error: --report {path}: No such file or directory; name a file that can be written"
+
+
+def test_a_run_that_fails_leaves_no_empty_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--members", "1", "--churn", "rack-loss", "--report", str(tmp_path / "report.html")]
+    assert "give it more of both" in refusal(capsys, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"members": [{"name": 1}]}'])
+def test_a_scenario_that_is_none_is_refused(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "failed.json"
+    if text is not None:
+        kept.write_text(text)
+    assert refusal(capsys, "--replay", str(kept)).startswith(f"Error: --replay {kept}: ")
+
+
+def moved(assignor: str, tmp_path: Path, *arguments: str) -> int:
+    """How many partitions change hands when six members with 24 partitions restart one after the other."""
+    figures = tmp_path / "figures.json"
+    group = ["--members", "6", "--topics", "orders:24", "--assignor", assignor, "--json", str(figures)]
+    assert cli.main(["simulate", *group, *arguments]) == 0
+    found: int = json.loads(figures.read_text())["phases"][1]["moved"]
+    return found
+
+
+def test_an_eager_assignor_moves_more_partitions_in_a_deploy_than_a_sticky_one(tmp_path: Path) -> None:
+    """Each restart takes a member's partitions away and gives them back; in the end every owner is as it was."""
+    eager, sticky = moved("range", tmp_path), moved("cooperative-sticky", tmp_path)
+    # Each of the six members has four partitions, which another member reads in its absence.
+    assert eager > sticky >= 6 * 4
+    assert moved("range", tmp_path, "--static") == 0

@@ -23,7 +23,7 @@ def test_the_report_tells_the_owners_the_rebalances_and_the_unowned_time_of_the_
     places = [(topic, number) for topic, count in result.deployment.topics.items() for number in range(count)]
     assert told == {places[each.partition]: each.member for each in result.ownerships if each.to is None}
     assert [row[0] for row in group["rebalances"]] == [generation for _, generation, _ in result.rebalances]
-    assert sum(row[4] for row in group["rebalances"]) >= result.phases[1].moved > 0
+    assert sum(row[4] for row in group["rebalances"]) == sum(phase.moved for phase in result.phases) > 0
     assert group["unowned"][0] == 0
     assert abs(group["unowned"][1] - sum(phase.unowned_partition_s for phase in result.phases)) < 0.2
     # The member that was lost is gone.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta
-from tests.support.browser import HOW, Browser, chromium
+from tests.support.browser import Browser
 from tests.watch.looks import TOPIC, group, member, offsets, rebalancing
 from tests.watch.test_command import Watch, poll_until_shared
 
@@ -35,17 +34,6 @@ MEMBERS_COLOUR = """(owner => { const pen = document.createElement("canvas").get
   return [...pen.getImageData(0, 0, 1, 1).data].join() })"""
 #: Calls to what markup in a name would run, if it ran.
 PLANTED = "<img src=x onerror=window.planted=1><script>window.planted=1</script>"
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    path = chromium()
-    if path is None:
-        if os.environ.get("BROWSER") == "required":
-            pytest.fail(HOW, pytrace=False)
-        pytest.skip(HOW)
-    with Browser(path, tmp_path / "profile") as running:
-        yield running
 
 
 Show = Callable[..., None]
@@ -227,3 +215,77 @@ def test_the_page_fits_its_window(width: int, browser: Browser, show: Show) -> N
     browser.resize(width, 844, dark=True)
     browser.until("getComputedStyle(document.body).backgroundColor === 'rgb(18, 21, 24)'")
     assert browser.errors == []
+
+
+WORKERS = [f"worker-{number}" for number in range(6)]
+
+
+def billing(name: str, shift: int) -> GroupLook:
+    """Six members with four partitions each, with the names that clients and brokers make."""
+    members = tuple(
+        MemberLook(
+            f"{client}-0a1b2c3d-4e5f-6789-abcd-ef0123456789",
+            client,
+            f"/10.0.12.{number}",
+            None,
+            7,
+            {TOPIC: tuple(range(4 * ((number + shift) % 6), 4 * ((number + shift) % 6) + 4))},
+            (TOPIC,),
+        )
+        for number, client in enumerate(WORKERS)
+    )
+    return GroupLook(name, "Stable", "Classic", "cooperative-sticky", "kafka-1:9092 (broker 1)", None, members)
+
+
+#: Texts that the canvases show: [text, left, right, width of the canvas], in pixels of the page.
+DRAWN = """(() => { const found = [], draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const width = this.measureText(text).width, left = x - {left: 0, center: width / 2, right: width}[this.textAlign];
+    found.push([text, left, left + width, this.canvas.clientWidth]); draw.call(this, text, x, y) };
+  window.watched.picture.draw();
+  CanvasRenderingContext2D.prototype.fillText = draw;
+  return found })()"""
+
+
+@pytest.mark.parametrize("groups", [1, 2], ids=["alone", "beside a list of groups"])
+@pytest.mark.parametrize("width", [1560, 1400, 1300, 1000, 720, 420, 360])
+def test_nothing_of_the_page_is_cut(width: int, groups: int, browser: Browser, show: Show) -> None:
+    """Every column of the members, every figure, every label."""
+    browser.resize(width, 900)
+    tracker = Tracker()
+    told = {TopicPartition(TOPIC, number): number for number in range(24)}
+    figures = {"billing": OffsetsLook({TOPIC: 24}, told, {partition: 1_000 + offset for partition, offset in told.items()})}
+    names = ["billing", "reports"][:groups]
+    looks = [[billing(name, shift) for name in names] for shift in (0, 0, 1, 1)]
+    show([tracker.take(look, figures, 1_000_000.0 + 10 * number) for number, look in enumerate(looks)])
+    browser.until("document.querySelector('#members tbody tr').cells.length === 8")
+
+    assert browser.js("document.documentElement.scrollWidth") == width
+    box = "document.getElementById('members').parentElement"
+    assert browser.js(f"{box}.scrollWidth - {box}.clientWidth") == 0
+    hidden = f"""[...document.querySelectorAll('#members tbody tr:first-child td')].filter(cell => {{
+      const at = cell.getBoundingClientRect(), edge = {box}.getBoundingClientRect();
+      return at.width < 8 || at.height < 8 || at.left < edge.left || at.right > edge.right + 1 }})"""
+    assert browser.js(f"{hidden}.map(cell => cell.innerText)") == []
+    # The figures fill their box: the last one of each row ends where the box ends.
+    rows = """(() => { const rows = new Map();
+      for (const cell of document.querySelectorAll('#figures > div:not([hidden])')) {
+        const at = cell.getBoundingClientRect(); rows.set(Math.round(at.top), Math.round(at.right)) }
+      return [...rows.values()] })()"""
+    end = browser.js("Math.round(document.getElementById('figures').getBoundingClientRect().right) - 1")
+    assert set(browser.js(rows)) == {end}
+
+    drawn = browser.js(DRAWN)
+    assert [one for one in drawn if one[1] < 0 or one[2] > one[3]] == []
+    owners = [text for text, left, _, width in drawn if left > width - 130 and text.startswith("w")]
+    assert len(owners) == 6
+    assert browser.errors == []
+
+
+def test_a_narrow_page_names_the_columns_of_each_member(browser: Browser, show: Show) -> None:
+    browser.resize(420, 900)
+    show(story(billing("billing", 0)))
+    browser.until("document.querySelector('#members tbody tr').cells.length === 8")
+    named = """[...document.querySelectorAll('#members tbody tr:first-child td')]
+      .map(cell => getComputedStyle(cell, '::before').content).filter(text => text !== 'none')"""
+    assert browser.js(named) == ['"Generation "', '"Partitions "', '"Lag "', '"Assigned "']

@@ -61,7 +61,7 @@ class Picture {
     this.whole = this.root.clientWidth;
     this.narrow = this.whole < 640;
     this.left = this.narrow ? 46 : 112;
-    this.right = this.narrow ? 6 : 124;
+    this.right = this.narrow ? 108 : 124;
     this.width = Math.max(40, this.whole - this.left - this.right);
   }
   x(at) { return this.left + (at - this.from) / (this.to - this.from) * this.width; }
@@ -270,7 +270,6 @@ class Picture {
 
   /* At the right: the owners at the right edge, each beside its rows. */
   drawOwnerNames(pen, rows) {
-    if (this.narrow) return;
     pen.textAlign = "left";
     const at = Math.min(this.to, this.model.now), x = this.left + this.width + 8;
     /* Of rows thinner than a pixel one for each pixel is looked at, as they are drawn. */
@@ -338,7 +337,7 @@ class Picture {
     pen.fillStyle = this.ink.muted; pen.textAlign = "center";
     for (const at of this.ticks()) {
       const x = this.x(at), text = this.clock(at), half = pen.measureText(text).width / 2;
-      if (x - half >= this.left - 20 && x + half <= this.left + this.width + 20) pen.fillText(text, x, 11);
+      if (x - half >= 0 && x - half >= this.left - 20 && x + half <= this.whole) pen.fillText(text, x, 11);
     }
   }
 

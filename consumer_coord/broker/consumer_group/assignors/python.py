@@ -108,4 +108,9 @@ def _load(name: str) -> ServerAssignor:
         raise ConfigurationError(f"group.consumer.assignors: {name} cannot be loaded: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Assignor)):
         raise ConfigurationError(f"group.consumer.assignors: {name} is no subclass of assignors.Assignor")
+    if found.needs:
+        raise ConfigurationError(
+            f"group.consumer.assignors: {name} needs {found.needs!r}, and a broker has no lag or weights to give;"
+            " use the assignor in clients (group.protocol=classic)"
+        )
     return PythonAssignor(found)

@@ -1,0 +1,72 @@
+"""Messages about share groups (KIP-932) that operators' commands need."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT16, INT32, STRING, UUID, Struct, array, field, message
+
+
+@message("1", flexible="1+")
+@attrs.frozen(eq=False, repr=False)
+class ShareGroupDescribeRequest(Struct):
+    """Asks for the state and the members of share groups."""
+
+    group_ids: Sequence[str] = field(array(STRING))
+    include_authorized_operations: bool = field(BOOL)
+
+
+@attrs.frozen(eq=False, repr=False)
+class ShareGroupDescribeTopicPartitions(Struct):
+    """One of ``ShareGroupDescribeAssignment.topic_partitions``."""
+
+    topic_id: uuid.UUID = field(UUID)
+    topic_name: str = field(STRING)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@attrs.frozen(eq=False, repr=False)
+class ShareGroupDescribeAssignment(Struct):
+    """``ShareGroupDescribeMember.assignment``; a partition may be assigned to several members."""
+
+    topic_partitions: Sequence[ShareGroupDescribeTopicPartitions] = field(array(ShareGroupDescribeTopicPartitions))
+
+
+@attrs.frozen(eq=False, repr=False)
+class ShareGroupDescribeMember(Struct):
+    """One of ``ShareGroupDescribeGroup.members``."""
+
+    member_id: str = field(STRING)
+    rack_id: str | None = field(STRING, nullable="1+", default=None)
+    member_epoch: int = field(INT32)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    subscribed_topic_names: Sequence[str] = field(array(STRING))
+    assignment: ShareGroupDescribeAssignment = field(ShareGroupDescribeAssignment, default=ShareGroupDescribeAssignment())
+
+
+@attrs.frozen(eq=False, repr=False)
+class ShareGroupDescribeGroup(Struct):
+    """One of ``ShareGroupDescribeResponse.groups``."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="1+", default=None)
+    group_id: str = field(STRING)
+    group_state: str = field(STRING)
+    group_epoch: int = field(INT32)
+    assignment_epoch: int = field(INT32)
+    assignor_name: str = field(STRING)
+    members: Sequence[ShareGroupDescribeMember] = field(array(ShareGroupDescribeMember))
+    authorized_operations: int = field(INT32, default=-2147483648)
+
+
+@message("1", flexible="1+")
+@attrs.frozen(eq=False, repr=False)
+class ShareGroupDescribeResponse(Struct):
+    """One :class:`ShareGroupDescribeGroup` per group that was asked for."""
+
+    throttle_time_ms: int = field(INT32)
+    groups: Sequence[ShareGroupDescribeGroup] = field(array(ShareGroupDescribeGroup))

@@ -1,0 +1,138 @@
+"""Messages about groups of Kafka Streams (KIP-1071) that operators' commands need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16, Struct, array, field, message
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeRequest(Struct):
+    """Asks for the state and the members of streams groups."""
+
+    group_ids: Sequence[str] = field(array(STRING))
+    include_authorized_operations: bool = field(BOOL)
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeKeyValue(Struct):
+    """A client tag, or a setting of a topic."""
+
+    key: str = field(STRING)
+    value: str = field(STRING)
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeTopicInfo(Struct):
+    """A changelog or repartition topic of a subtopology."""
+
+    name: str = field(STRING)
+    partitions: int = field(INT32)
+    replication_factor: int = field(INT16)
+    topic_configs: Sequence[StreamsGroupDescribeKeyValue] = field(array(StreamsGroupDescribeKeyValue))
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeSubtopology(Struct):
+    """One of ``StreamsGroupDescribeTopology.subtopologies``."""
+
+    subtopology_id: str = field(STRING)
+    source_topics: Sequence[str] = field(array(STRING))
+    repartition_sink_topics: Sequence[str] = field(array(STRING))
+    state_changelog_topics: Sequence[StreamsGroupDescribeTopicInfo] = field(array(StreamsGroupDescribeTopicInfo))
+    repartition_source_topics: Sequence[StreamsGroupDescribeTopicInfo] = field(array(StreamsGroupDescribeTopicInfo))
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeTopology(Struct):
+    """``StreamsGroupDescribeGroup.topology``."""
+
+    epoch: int = field(INT32)
+    subtopologies: Sequence[StreamsGroupDescribeSubtopology] | None = field(
+        array(StreamsGroupDescribeSubtopology), nullable="0+", default=None
+    )
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeEndpoint(Struct):
+    """``StreamsGroupDescribeMember.user_endpoint``."""
+
+    host: str = field(STRING)
+    port: int = field(UINT16)
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeTaskOffset(Struct):
+    """One of ``StreamsGroupDescribeMember.task_offsets`` and ``task_end_offsets``."""
+
+    subtopology_id: str = field(STRING)
+    partition: int = field(INT32)
+    offset: int = field(INT64)
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeTaskIds(Struct):
+    """The tasks of one subtopology: a task for each of its partitions."""
+
+    subtopology_id: str = field(STRING)
+    partitions: Sequence[int] = field(array(INT32))
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeAssignment(Struct):
+    """``StreamsGroupDescribeMember.assignment`` and ``target_assignment``."""
+
+    active_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
+    standby_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
+    warmup_tasks: Sequence[StreamsGroupDescribeTaskIds] = field(array(StreamsGroupDescribeTaskIds))
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeMember(Struct):
+    """One of ``StreamsGroupDescribeGroup.members``."""
+
+    member_id: str = field(STRING)
+    member_epoch: int = field(INT32)
+    instance_id: str | None = field(STRING, nullable="0+", default=None)
+    rack_id: str | None = field(STRING, nullable="0+", default=None)
+    client_id: str = field(STRING)
+    client_host: str = field(STRING)
+    topology_epoch: int = field(INT32)
+    process_id: str = field(STRING)
+    user_endpoint: StreamsGroupDescribeEndpoint | None = field(StreamsGroupDescribeEndpoint, nullable="0+", default=None)
+    client_tags: Sequence[StreamsGroupDescribeKeyValue] = field(array(StreamsGroupDescribeKeyValue))
+    task_offsets: Sequence[StreamsGroupDescribeTaskOffset] = field(array(StreamsGroupDescribeTaskOffset))
+    task_end_offsets: Sequence[StreamsGroupDescribeTaskOffset] = field(array(StreamsGroupDescribeTaskOffset))
+    assignment: StreamsGroupDescribeAssignment = field(StreamsGroupDescribeAssignment, default=StreamsGroupDescribeAssignment())
+    target_assignment: StreamsGroupDescribeAssignment = field(
+        StreamsGroupDescribeAssignment, default=StreamsGroupDescribeAssignment()
+    )
+    is_classic: bool = field(BOOL)
+
+
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeGroup(Struct):
+    """One of ``StreamsGroupDescribeResponse.groups``."""
+
+    error_code: int = field(INT16)
+    error_message: str | None = field(STRING, nullable="0+", default=None)
+    group_id: str = field(STRING)
+    group_state: str = field(STRING)
+    group_epoch: int = field(INT32)
+    assignment_epoch: int = field(INT32)
+    topology: StreamsGroupDescribeTopology | None = field(StreamsGroupDescribeTopology, nullable="0+", default=None)
+    members: Sequence[StreamsGroupDescribeMember] = field(array(StreamsGroupDescribeMember))
+    authorized_operations: int = field(INT32, default=-2147483648)
+
+
+@message("0", flexible="0+")
+@attrs.frozen(eq=False, repr=False)
+class StreamsGroupDescribeResponse(Struct):
+    """One :class:`StreamsGroupDescribeGroup` per group that was asked for."""
+
+    throttle_time_ms: int = field(INT32)
+    groups: Sequence[StreamsGroupDescribeGroup] = field(array(StreamsGroupDescribeGroup))
