@@ -27,6 +27,8 @@ _NAMES = """
     topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.interval.ms
     topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse debug logger
 """
+#: The version of confluent-kafka whose settings are in :data:`LIBRDKAFKA`; older versions that are supported know fewer.
+KNOWN_BY = "2.16"
 #: What librdkafka 2.16 knows of a consumer, callbacks of confluent-kafka's included.
 LIBRDKAFKA = frozenset(_NAMES.split())
 

@@ -31,7 +31,7 @@ from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.setting_names import did_you_mean
+from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -100,6 +100,12 @@ class Librdkafka:
         except KafkaException as error:
             told = error.args[0].str()
             unknown = re.fullmatch(r'No such configuration property: "(.*)"', told)
+            if unknown and unknown[1] in LIBRDKAFKA:
+                installed = confluent_kafka.__version__
+                raise ConfigurationError(
+                    f"{unknown[1]} needs a newer confluent-kafka: the installed version {installed} does not know this setting,"
+                    f" version {KNOWN_BY} does"
+                ) from error
             hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
             raise ConfigurationError(f"librdkafka refuses the settings: {told}{hint}") from error
         _planes.add(self)
