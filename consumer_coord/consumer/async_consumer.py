@@ -37,9 +37,11 @@ from consumer_coord.consumer.librdkafka.exceptions import (
     to_kafka_exception,
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows, to_native
 from consumer_coord.consumer.librdkafka.rows import (
+    GivenRows,
     Positions,
+    Row,
     Rows,
     committed_rows,
     is_lapsed,
@@ -369,7 +371,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def commit(
         self,
         message: Message | None = None,
-        offsets: Rows | None = None,
+        offsets: GivenRows | None = None,
         asynchronous: bool = True,
         timeout: float | None = None,
     ) -> Rows | None:
@@ -401,53 +403,55 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
         self._outcomes.append((wanted, result))
 
-    async def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
+    async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
             wanted = to_commit(message, offsets)
             engine.store(await engine.finished_now() if wanted is None else wanted)
 
-    async def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
+    async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
             return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
 
-    async def position(self, partitions: Rows) -> Rows:
+    async def position(self, partitions: GivenRows) -> Rows:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
             found = await engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 
-    async def seek(self, partition: confluent_kafka.TopicPartition) -> None:
+    async def seek(self, partition: Row) -> None:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         async with self._used() as engine:
             await engine.seek(partition_of(partition), position_of(partition), in_callback=self._in_callback)
 
     async def get_watermark_offsets(
-        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
+        self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """(first offset, end offset) of a partition; ``cached``: as librdkafka last saw them."""
         limit = {} if timeout is None else {"timeout": timeout}
-        return await self._ask(lambda handle: handle.get_watermark_offsets(partition, cached=cached, **limit))
+        row = to_native(partition)
+        return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
-    async def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
+    async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
         limit = [] if timeout is None else [timeout]
-        return await self._ask(lambda handle: handle.offsets_for_times(partitions, *limit))
+        asked = [to_native(row) for row in partitions]
+        return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
 
     # -- manual assignment --------------------------------------------------------------------------------------------
 
-    async def assign(self, partitions: Rows) -> None:
+    async def assign(self, partitions: GivenRows) -> None:
         """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
         await self._assign(partitions, "assign", instead=True)
 
-    async def incremental_assign(self, partitions: Rows) -> None:
+    async def incremental_assign(self, partitions: GivenRows) -> None:
         """The same, in addition to what is assigned."""
         await self._assign(partitions, "incremental_assign", instead=False)
 
-    async def _assign(self, partitions: Rows, what: str, *, instead: bool) -> None:
+    async def _assign(self, partitions: GivenRows, what: str, *, instead: bool) -> None:
         async with self._used() as engine:
             if self._in_callback:
                 engine.choose(known_positions_of(partitions))
@@ -459,23 +463,23 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """End a manual assignment; inside on_revoke there is nothing left to do."""
         await self._unassign(None, "unassign")
 
-    async def incremental_unassign(self, partitions: Rows) -> None:
+    async def incremental_unassign(self, partitions: GivenRows) -> None:
         """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
         await self._unassign(partitions, "incremental_unassign")
 
-    async def _unassign(self, partitions: Rows | None, what: str) -> None:
+    async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
         async with self._used() as engine:
             if not self._in_callback:
                 _must_not_be_subscribed(engine, what)
                 gone = engine.reader.assigned if partitions is None else {partition_of(row) for row in partitions}
                 await engine.unassign(frozenset(gone))
 
-    async def pause(self, partitions: Rows) -> None:
+    async def pause(self, partitions: GivenRows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`, what was fetched ahead included."""
         async with self._used() as engine:
             await engine.pause({partition_of(row) for row in partitions})
 
-    async def resume(self, partitions: Rows) -> None:
+    async def resume(self, partitions: GivenRows) -> None:
         """Hand out messages of these partitions again."""
         async with self._used() as engine:
             await engine.resume({partition_of(row) for row in partitions})

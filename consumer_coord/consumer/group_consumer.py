@@ -8,6 +8,7 @@ Whose turn it is, and what other threads and callbacks may call, is :mod:`~consu
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -40,14 +41,14 @@ from consumer_coord.consumer.librdkafka.exceptions import (
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, rows
-from consumer_coord.consumer.librdkafka.rows import Rows, assigned_rows, is_lapsed, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
 from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.reader import MOST_AHEAD
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
-from consumer_coord.group.subscription import librdkafka_pattern
+from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
@@ -78,6 +79,14 @@ class _NotMade:
         raise to_kafka_exception(ClosedError("Consumer closed"))
 
 
+class _InitSignature:
+    """Show the arguments of ``__init__`` where ``inspect.signature`` is asked about the class."""
+
+    def __get__(self, consumer: object, kind: type[Any]) -> inspect.Signature:
+        signature = inspect.signature(kind.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
 class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
@@ -88,6 +97,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     It is an instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
+
+    #: ``__new__`` takes what a subclass's ``__init__`` takes, so it names no arguments.
+    __signature__ = _InitSignature()
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Nothing is made yet."""
@@ -147,6 +159,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._coordinator.metrics,
             read_committed=self._settings.isolation_level == "read_committed",
         )
+        self._subscription = NOTHING
         #: Of what poll told last; iteration raises it.
         self._failure: CoordinatorError | None = None
         #: The failure that ended this member, when poll has told of it.
@@ -401,11 +414,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if self._engine.manual:
                 await self._engine.unassign(frozenset(self._reader.assigned))
             if any(topic.startswith("^") for topic in wanted):
-                self._coordinator.subscribe_pattern(librdkafka_pattern(wanted))
+                pattern = librdkafka_pattern(wanted)
+                self._coordinator.subscribe_pattern(pattern)
+                self._subscription = to_pattern(pattern)
             else:
                 self._coordinator.subscribe(wanted)
-            named = () if any(topic.startswith("^") for topic in wanted) else wanted
-            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), named)
+                self._subscription = to_topics(wanted)
+            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
 
         self._run(subscribe)
 
@@ -417,6 +432,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
                 failure = await self._engine.give_up_all(time.monotonic() + limit_s)
                 self._coordinator.unsubscribe()
+                self._subscription = NOTHING
                 if failure is not None:
                     raise failure
 
@@ -425,7 +441,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             return
         self._run(unsubscribe)
 
-    def assign(self, partitions: Rows) -> None:
+    def assign(self, partitions: GivenRows) -> None:
         """Manual assignment, without a group's protocol.
 
         While subscribed, and inside on_assign: which of the partitions that the group assigned are read, and from where.
@@ -433,11 +449,11 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """
         self._assign(partitions, instead=True)
 
-    def incremental_assign(self, partitions: Rows) -> None:
+    def incremental_assign(self, partitions: GivenRows) -> None:
         """The same, in addition to what is assigned."""
         self._assign(partitions, instead=False)
 
-    def _assign(self, partitions: Rows, *, instead: bool) -> None:
+    def _assign(self, partitions: GivenRows, *, instead: bool) -> None:
         self._check_open()
         positions = positions_of(checked_rows(partitions))
 
@@ -458,7 +474,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """End a manual assignment, or read nothing of what the group assigned; inside on_revoke there is nothing left to do."""
         self._unassign(None)
 
-    def incremental_unassign(self, partitions: Rows) -> None:
+    def incremental_unassign(self, partitions: GivenRows) -> None:
         """The same for some partitions."""
         self._check_open()
         self._unassign(positions_of(checked_rows(partitions)).keys())
@@ -490,6 +506,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             )
 
         return self._run(held)
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that this consumer subscribes to; with a pattern the topics that match."""
+        self._check_open()
+        exclude = self._settings.coordinator.exclude_internal_topics
+        return frozenset(self._subscription.wanted(self._core.cluster.metadata, exclude_internal=exclude))
 
     def memberid(self) -> str | None:
         """The member id that the coordinator gave, None before."""

@@ -11,6 +11,7 @@ from consumer_coord.config import as_boolean
 from consumer_coord.consumer.handover import Topics, are_names
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.topic_partition import TopicPartition
 
 #: Keywords of the constructor that are no settings.
 _KEYWORDS = ("logger",)
@@ -44,13 +45,13 @@ def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
     return as_boolean(name, settings[name]) if name in settings else default
 
 
-def checked_rows(rows: Any) -> list[confluent_kafka.TopicPartition]:
-    """A list of TopicPartition; TypeError for anything else."""
+def checked_rows(rows: Any) -> list[Any]:
+    """Return ``rows``, a list of TopicPartition of either package; raise TypeError for anything else."""
     if not isinstance(rows, list):
-        raise TypeError("requires list of TopicPartition")
+        raise TypeError(f"requires list of TopicPartition, not {rows!r}")
     for row in rows:
-        if not isinstance(row, confluent_kafka.TopicPartition):
-            raise TypeError("expected cimpl.TopicPartition")
+        if not isinstance(row, (confluent_kafka.TopicPartition, TopicPartition)):
+            raise TypeError(f"expected TopicPartition of confluent_kafka or consumer_coord, not {row!r}")
     return rows
 
 

@@ -449,13 +449,21 @@ def epoch_of(row: confluent_kafka.TopicPartition) -> int:
     return -1 if row.leader_epoch is None else int(row.leader_epoch)
 
 
-def partition_of(row: confluent_kafka.TopicPartition) -> TopicPartition:
-    """A row's topic and partition."""
+def to_native(row: Any) -> confluent_kafka.TopicPartition:
+    """Return confluent-kafka's TopicPartition for any object with a topic and a partition."""
+    return row if isinstance(row, confluent_kafka.TopicPartition) else native(partition_of(row), position_of(row))
+
+
+def partition_of(row: Any) -> TopicPartition:
+    """Return a row's topic and partition."""
     return TopicPartition(row.topic, row.partition)
 
 
-def position_of(row: confluent_kafka.TopicPartition) -> OffsetAndMetadata:
-    """A row's offset with its epoch and metadata."""
+def position_of(row: Any) -> OffsetAndMetadata:
+    """Return the offset, epoch and metadata of a row; ``OFFSET_INVALID`` for a partition without an offset."""
+    if not isinstance(row, confluent_kafka.TopicPartition):
+        offset = getattr(row, "offset", None)
+        return OffsetAndMetadata(OFFSET_INVALID if offset is None else offset)
     return OffsetAndMetadata(row.offset, epoch_of(row), "" if row.metadata is None else row.metadata + _END_OF_TEXT)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import confluent_kafka
@@ -16,6 +16,10 @@ from consumer_coord.errors import ConfigurationError, FatalError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
+#: A partition that an application names, and partitions: of confluent-kafka or of this package.
+Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
+GivenRows: TypeAlias = "Sequence[confluent_kafka.TopicPartition | TopicPartition]"
+#: Partitions as a consumer returns them.
 Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -59,17 +63,17 @@ def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Row
     return made
 
 
-def positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+def positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
     """What rows say."""
     return {partition_of(row): position_of(row) for row in rows}
 
 
-def known_positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+def known_positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
     """What rows say that have an offset, a logical one included."""
     return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
-def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
     """What the arguments of a commit say; None when they say nothing."""
     if message is not None and rows is not None:
         raise ValueError("message and offsets are mutually exclusive")
