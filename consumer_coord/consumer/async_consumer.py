@@ -22,7 +22,7 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.config import Config, parse
+from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.async_home import AsyncHome
@@ -57,7 +57,7 @@ from consumer_coord.consumer.librdkafka.security import Refusals, message_failur
 from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
+from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, IllegalStateError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
@@ -103,10 +103,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """``executor`` carries out librdkafka's calls, one at a time; without it a pool of ``max_workers`` threads does."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
+        if not isinstance(config, Mapping):
+            raise TypeError(f"expected a dictionary of settings, not {config!r}")
         settings = dict(config)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
         self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
         with kafka_exceptions():
+            refuse_other_spellings(keywords)
             parsed = parse(settings, needs_brokers=False)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
@@ -255,7 +258,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription."""
         async with self._used(in_callback=False) as engine:
             if engine.manual:
-                raise FatalError("subscribe after assign: end the manual assignment with unassign() first")
+                raise IllegalStateError("subscribe after assign: end the manual assignment with unassign() first")
             for callback in (on_assign, on_revoke, on_lost):
                 if callback is not None and not callable(callback):
                     raise TypeError(f"{callback!r} is not callable")
@@ -581,7 +584,7 @@ class _Turn:
 
 def _must_not_be_subscribed(engine: Engine, what: str) -> None:
     if engine.core.protocol.subscribed:
-        raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
+        raise IllegalStateError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
 
 
 async def _awaited(returned: Awaitable[Any]) -> None:

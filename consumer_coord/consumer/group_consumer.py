@@ -27,6 +27,7 @@ from consumer_coord.consumer.blocking_home import BlockingHome
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, run_through
 from consumer_coord.consumer.librdkafka.arguments import (
+    check_timeout,
     checked_rows,
     constructor_arguments,
     flag,
@@ -273,10 +274,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
+            check_timeout(timeout)
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        if not isinstance(num_messages, int):
+            raise TypeError(f"num_messages takes a whole number, not {num_messages!r}")
         if not 0 <= num_messages <= _MOST_MESSAGES:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         me, mine = get_ident(), False
@@ -316,6 +320,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
+            check_timeout(timeout)
             raise
 
     def _fetch(self, most: int) -> list[Message]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ClusterMetadata, TopicMetadata
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka
 from consumer_coord.consumer.reader import Reader
@@ -61,6 +61,8 @@ class Handle:
             raise KafkaException(KafkaError(self.error))
         found = ClusterMetadata()
         found.topics = {name: TopicMetadata() for name in self.topics if topic in (None, name)}
+        for each in found.topics.values():
+            each.partitions = dict.fromkeys(range(2), PartitionMetadata())
         return found
 
 

@@ -9,10 +9,10 @@ import confluent_kafka
 from confluent_kafka import OFFSET_STORED, KafkaError, Message
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
-from consumer_coord.consumer.librdkafka.arguments import checked_rows
+from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_rows
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
-from consumer_coord.errors import ConfigurationError, FatalError
+from consumer_coord.errors import ConfigurationError, NothingToCommitError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -89,9 +89,9 @@ def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPart
     return None
 
 
-def nothing_to_commit() -> FatalError:
+def nothing_to_commit() -> NothingToCommitError:
     """librdkafka's _NO_OFFSET."""
-    return FatalError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
+    return NothingToCommitError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
 
 
 def raise_if_all_failed(result: CommitResult) -> None:
@@ -114,5 +114,6 @@ def is_lapsed(error: Any) -> bool:
 
 
 def seconds(timeout: float | None, forever: float) -> float:
-    """confluent-kafka's time limits: None and negative ones are none."""
+    """confluent-kafka's time limits: None and negative ones are none; raise TypeError for what is no number."""
+    check_timeout(timeout)
     return forever if timeout is None or timeout < 0 else timeout
