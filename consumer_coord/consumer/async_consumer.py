@@ -451,11 +451,21 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._assign(partitions, "assign", instead=True)
 
     async def incremental_assign(self, partitions: GivenRows) -> None:
-        """The same, in addition to what is assigned."""
+        """The same, in addition to what is assigned.
+
+        While subscribed partitions that the group did not assign, such as those of a side topic.  No rebalance takes them
+        away, and other members may read them, too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        """
         await self._assign(partitions, "incremental_assign", instead=False)
 
     async def _assign(self, partitions: GivenRows, what: str, *, instead: bool) -> None:
         async with self._used() as engine:
+            positions = positions_of(partitions)
+            if not instead and engine.core.protocol.subscribed and (added := positions.keys() - engine.core.assignment.held):
+                await engine.add({partition: positions[partition] for partition in added})
+                partitions = [row for row in partitions if partition_of(row) not in added]
+                if not partitions:
+                    return
             if self._in_callback:
                 engine.choose(known_positions_of(partitions))
                 return
@@ -473,9 +483,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
         async with self._used() as engine:
             if not self._in_callback:
-                _must_not_be_subscribed(engine, what)
-                gone = engine.reader.assigned if partitions is None else {partition_of(row) for row in partitions}
-                await engine.unassign(frozenset(gone))
+                gone = frozenset(engine.added if partitions is None else {partition_of(row) for row in partitions})
+                if not gone or not gone <= engine.added:
+                    _must_not_be_subscribed(engine, what)
+                await engine.unassign(gone)
 
     async def pause(self, partitions: GivenRows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`, what was fetched ahead included."""
@@ -493,9 +504,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """What this consumer holds now; does not wait for a poll that is under way."""
         with kafka_exceptions():
             engine = self._start()
-            if engine.manual:
-                return [native(partition, at) for partition, at in sorted(engine.reader.assigned.items())]
-            return rows(engine.core.assignment.held)
+            added = {partition: engine.reader.assigned[partition] for partition in engine.added}
+            return [native(partition, added.get(partition)) for partition in sorted(engine.core.assignment.held | added.keys())]
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""

@@ -106,6 +106,8 @@ class Engine:
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         #: With ``auto_store`` off: where partitions without a commit began, until the application stores something there.
         self._beginnings: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: Where ``auto.offset.reset`` began partitions, until the application chooses another position.
+        self._by_policy: dict[TopicPartition, int] = {}
         #: True while partitions are assigned by the application, not by a group.
         self.manual = False
         self.closing = False
@@ -271,6 +273,7 @@ class Engine:
         for partition in partitions:
             self.stored.pop(partition, None)
             self._beginnings.pop(partition, None)
+            self._by_policy.pop(partition, None)
 
     async def finish_revoked(self, revoked: Partitions) -> bool:
         """Freeze exactly these, and commit what is finished of them; True when the commits are over."""
@@ -316,6 +319,7 @@ class Engine:
         core = self.core
         # As by a poll: the application is here, and commits and callbacks may take their time.
         core.application.polls += 1
+        await self.unassign(self.added)
         core.prepare_to_leave()
         try:
             core.application.attention = False
@@ -350,6 +354,7 @@ class Engine:
 
     def _began(self, reset: Positions) -> None:
         self.recreated.begun_by_policy(reset)
+        self._by_policy.update({partition: at.offset for partition, at in reset.items()})
         if not self._settings.auto_store:
             self._beginnings.update({partition: at for partition, at in reset.items() if at.offset >= 0})
 
@@ -359,9 +364,13 @@ class Engine:
         return await self.finished()
 
     async def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the application goes on, for those partitions of which that is known."""
+        """Return where the application goes on: behind its last message, or where it chose to begin.
+
+        A position that ``auto.offset.reset`` found is left out until the first message, as in librdkafka.
+        """
         await self.reader.ready()
-        return await self.reader.positions(partitions)
+        found = await self.reader.positions(partitions)
+        return {partition: at for partition, at in found.items() if self._by_policy.get(partition) != at.offset}
 
     def store(self, positions: Positions) -> None:
         """These are finished; for ``auto_store`` off."""
@@ -400,7 +409,8 @@ class Engine:
         """
         if foreign := wanted.keys() - self.core.assignment.held:
             raise NotAssignedError(
-                f"assign: {listed(foreign)} were not assigned by the group; unsubscribe first to read any partition"
+                f"assign: {listed(foreign)} were not assigned by the group; incremental_assign reads them in addition,"
+                " unsubscribe first to read them alone"
             )
         declined = among - wanted.keys()
         self.starting.declined = (self.starting.declined - wanted.keys()) | declined
@@ -409,6 +419,7 @@ class Engine:
         await self.reader.stop(declined & self.reader.assigned.keys())
         self.starting.choose({partition: at for partition, at in known.items() if partition not in self.reader.assigned})
         for partition in known.keys() & self.reader.assigned.keys():
+            self._by_policy.pop(partition, None)
             await self.reader.seek(partition, known[partition])
 
     async def read_only(self, most: int, timeout_s: float) -> bool:
@@ -422,8 +433,9 @@ class Engine:
         """Go on at another position; for a partition that is still to be started, begin there."""
         # Also before a start: what an interrupted call has left of a partition whose offset was out of range is stopped first.
         await self.reader.ready()
+        self._by_policy.pop(partition, None)
         waits = partition in self.starting.pending or partition in self.reader.lapsed
-        if partition in self.reader.assigned and (self.manual or not waits):
+        if partition in self.reader.assigned and (partition not in self.core.assignment.held or not waits):
             self._beginnings.pop(partition, None)
             self.starting.begun_elsewhere([partition])
             await self.reader.seek(partition, position)
@@ -464,6 +476,17 @@ class Engine:
         self.handover.callbacks = callbacks
         self.auto.begin()
 
+    @property
+    def added(self) -> Partitions:
+        """Partitions that are read in addition to those the group assigned; all partitions of a manual assignment."""
+        return frozenset(self.reader.assigned.keys() - self.core.assignment.held)
+
+    async def add(self, positions: Positions) -> None:
+        """Read partitions that the group did not assign, in addition; they stay until the application ends them."""
+        await self.reader.ready()
+        await self.reader.start(positions, begun=positions.keys())
+        self.auto.begin()
+
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata], *, instead: bool) -> None:
         """Manual assignment, in addition or ``instead`` of what is assigned."""
         await self.reader.ready()
@@ -474,9 +497,9 @@ class Engine:
         self.auto.begin()
 
     async def unassign(self, partitions: Partitions) -> None:
-        """End a manual assignment, or a part of it."""
+        """End a manual assignment or a part of it, or partitions that were added to what the group assigned."""
         await self.reader.ready()
-        if self.auto.enabled and self.manual:
+        if self.auto.enabled and partitions:
             finished = {partition: at for partition, at in (await self._to_commit()).items() if partition in partitions}
             self.auto.commit(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
         await self.forget(partitions)

@@ -45,6 +45,7 @@ from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, rows
 from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
 from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
+from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.reader import MOST_AHEAD
 from consumer_coord.consumer.start_positions import ResetPolicy
@@ -104,7 +105,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Nothing is made yet."""
-        consumer: Self = super().__new__(cls)
+        consumer: Self = super().__new__(traced(cls))
         # By its dictionary: with one, CPython 3.11 reads attributes of what derives from a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
         return consumer
@@ -455,7 +456,11 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._assign(partitions, instead=True)
 
     def incremental_assign(self, partitions: GivenRows) -> None:
-        """The same, in addition to what is assigned."""
+        """The same, in addition to what is assigned.
+
+        While subscribed also partitions that the group did not assign, such as those of a side topic.  No rebalance takes
+        them away, and other members may read them, too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        """
         self._assign(partitions, instead=False)
 
     def _assign(self, partitions: GivenRows, *, instead: bool) -> None:
@@ -465,7 +470,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         async def assign() -> None:
             if not self._core.protocol.subscribed:
                 await self._engine.assign(positions, instead=instead)
-            elif self._assigning is not None:
+                return
+            if not instead and (added := positions.keys() - self._core.assignment.held):
+                await self._engine.add({partition: positions.pop(partition) for partition in added})
+                if not positions:
+                    return
+            if self._assigning is not None:
                 # The first call says which part is taken, further ones add to it.
                 first, self._took_part = not self._took_part, True
                 await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
@@ -493,6 +503,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not gone <= assigned:
                 raise ConfigurationError("incremental_unassign: not all of these partitions are assigned")
             if self._core.protocol.subscribed:
+                await self._engine.unassign(gone & self._engine.added)
+                gone &= self._core.assignment.held
                 await self._engine.select({}, gone)
             else:
                 await self._engine.unassign(gone)
@@ -505,9 +517,10 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """What this consumer holds now."""
 
         async def held() -> Rows:
+            added = self._engine.added
             return assigned_rows(
-                self._reader.assigned if self._engine.manual else self._core.assignment.held - self._engine.declined,
-                self._reader.assigned if self._engine.manual else {},
+                added | (self._core.assignment.held - self._engine.declined),
+                {partition: self._reader.assigned[partition] for partition in added},
             )
 
         return self._run(held)

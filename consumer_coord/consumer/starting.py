@@ -164,7 +164,7 @@ class Starting:
             partition
             for partition, ownership in look_up.ownerships.items()
             if now[partition] == ownership
-            and (ownership is not None or not self._core.protocol.subscribed)
+            and (ownership is not None or partition in self._reader.assigned)
             and look_up.topics[partition] == self._topic_id(partition)
             and (partition not in self._reader.assigned or partition in self._reader.lapsed)
         }
