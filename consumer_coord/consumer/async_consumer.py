@@ -14,7 +14,7 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -26,6 +26,7 @@ from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.async_home import AsyncHome
+from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
@@ -61,6 +62,7 @@ from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorEr
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
@@ -131,6 +133,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._plane = plane
         self._clusters = clusters
         self._made: Engine | None = None
+        #: None before the first use, and in a simulation.
+        self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._home: AsyncHome | None = None
         self._turns = TaskTurns()
@@ -154,6 +158,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         # A callback that close() calls may still commit.
         if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
+        if self._member is not None:
+            with kafka_exceptions():
+                self._member.check_loop()
         if self._made is None:
             cluster = self._clusters().acquire(self._settings.client)
             core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
@@ -176,6 +183,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 told=self._tell_commit,
                 events=self._between_slices,
             )
+            if self._threaded is not None:
+                self._member = LoopMember(self, core, _released(self._clusters(), self._settings.client, self._plane))
         return self._made
 
     @property
@@ -211,6 +220,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("close may not be called inside a rebalance callback"))
         if self._closing is None:
+            if self._member is not None and not self._member.orphaned:
+                with kafka_exceptions():
+                    self._member.check_loop()
             self._closing = asyncio.ensure_future(self._close(timeout))
         elif self._closing.done():
             return
@@ -221,6 +233,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _close(self, timeout: float | None) -> CoordinatorError | None:
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
         engine, failure = self._made, None
+        if self._member is not None:
+            self._member.close()
+            if self._member.orphaned:
+                # The member ended with its loop; the data plane is left.
+                engine = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + limit_s
         try:
@@ -595,6 +612,16 @@ class _Turn:
 def _must_not_be_subscribed(engine: Engine, what: str) -> None:
     if engine.core.protocol.subscribed:
         raise IllegalStateError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
+
+
+def _released(clusters: Clusters, client: ClientConfig, plane: DataPlane) -> Callable[[], Coroutine[Any, Any, None]]:
+    async def release() -> None:
+        try:
+            await clusters.release(client)
+        finally:
+            await plane.close()
+
+    return release
 
 
 async def _awaited(returned: Awaitable[Any]) -> None:
