@@ -65,6 +65,15 @@ def test_a_side_topic_may_be_added_while_the_group_assigns(kafka: EmbeddedKafka)
         assert one.assignment() == []
 
 
+def test_given_offsets_of_a_partition_that_is_not_held_are_committed(kafka: EmbeddedKafka) -> None:
+    """As by Java's client; docs/confluent-kafka.md says so."""
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        assert len(take(one, 4)) == 4
+        one.commit(offsets=[row(1, 2, "side")], asynchronous=False)
+        assert one.committed([row(1, topic="side")])[0].offset == 2
+
+
 def test_an_asyncio_consumer_reads_a_side_topic(kafka: EmbeddedKafka) -> None:
     config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
 
