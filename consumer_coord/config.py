@@ -19,7 +19,7 @@ from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
-from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean
+from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean, of_other_clients
 
 logger = get_logger(__name__)
 
@@ -209,6 +209,7 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
 
     Raises :class:`~consumer_coord.errors.ConfigurationError`, which names the setting and says what would be right.
     """
+    refuse_other_spellings(settings)
     given = _normalise(settings)
     if needs_brokers or given.get("bootstrap.servers") is not None:
         bootstrap = _addresses(given.get("bootstrap.servers"))
@@ -275,6 +276,16 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
     )
 
 
+def refuse_other_spellings(names: Iterable[object]) -> None:
+    """Raise :class:`~consumer_coord.errors.ConfigurationError` for settings in kafka-python's spelling, with the names here."""
+    unknown = [name for name in names if isinstance(name, str) and "_" in name and name not in KNOWN]
+    if meant := {name: here for name in unknown if (here := of_other_clients(name, KNOWN)) is not None}:
+        raise ConfigurationError(
+            f"no setting is called {', '.join(map(repr, meant))}; did you mean {', '.join(map(repr, meant.values()))}?"
+            " Settings have Kafka's dotted names, in one dictionary"
+        )
+
+
 def _metadata_age(client: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
     """``topic.metadata.refresh.interval.ms``: how soon a new topic of a pattern is seen; -1 leaves ``metadata.max.age.ms``."""
     key = "topic.metadata.refresh.interval.ms"
@@ -319,6 +330,10 @@ def _normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+#: What librdkafka allows before an address, as in a broker's ``listeners``.
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
 def _addresses(value: Any) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(f"bootstrap.servers={value!r}: give one or more addresses, host:port,host:port")
@@ -326,7 +341,12 @@ def _addresses(value: Any) -> tuple[tuple[str, int], ...]:
     for part in (piece.strip() for piece in value.split(",")):
         if not part:
             continue
-        bare = re.sub(r"^[A-Za-z_]+://", "", part)
+        protocol, _, bare = part.rpartition("://")
+        if protocol and protocol.upper() not in _PROTOCOLS:
+            raise ConfigurationError(
+                f"bootstrap.servers: {part!r} is a URL, and Kafka's brokers have addresses: give host:port, such as"
+                f" {re.split('[/@]', bare)[0] or 'localhost'!r}"
+            )
         match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", bare)
         port = int(match.group(2) or 9092) if match else 0
         if match is None or not 0 < port < 65536:

@@ -139,5 +139,9 @@ class ForkedError(CoordinatorError, RuntimeError):
     """The object belongs to a parent process: create a new one after ``fork()``."""
 
 
+class NothingToCommitError(CoordinatorError):
+    """``commit()`` without arguments, and no message was handed out since the partitions were assigned."""
+
+
 class NoOffsetError(FatalError):
     """``auto.offset.reset`` is ``error`` or ``none`` and a partition has no valid position."""

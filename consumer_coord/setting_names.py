@@ -27,11 +27,51 @@ _NAMES = """
     topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.interval.ms
     topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse debug logger
 """
+#: The version of confluent-kafka whose settings are in :data:`LIBRDKAFKA`; older versions that are supported know fewer.
+KNOWN_BY = "2.16"
 #: What librdkafka 2.16 knows of a consumer, callbacks of confluent-kafka's included.
 LIBRDKAFKA = frozenset(_NAMES.split())
 
 
+#: Names of kafka-python's and Java's settings and assignors -> the names here; kafka-python's settings that are the names here
+#: with underscores are left out.
+_OF_OTHER_CLIENTS = {
+    "fetch_max_wait_ms": "fetch.wait.max.ms",
+    "receive_buffer_bytes": "socket.receive.buffer.bytes",
+    "send_buffer_bytes": "socket.send.buffer.bytes",
+    "ssl_cafile": "ssl.ca.location",
+    "ssl_certfile": "ssl.certificate.location",
+    "ssl_keyfile": "ssl.key.location",
+    "ssl_password": "ssl.key.password",
+    "ssl_crlfile": "ssl.crl.location",
+    "ssl_ciphers": "ssl.cipher.suites",
+    "ssl_check_hostname": "ssl.endpoint.identification.algorithm",
+    "sasl_plain_username": "sasl.username",
+    "sasl_plain_password": "sasl.password",
+    "sasl_oauth_token_provider": "oauth_cb",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+    "RangePartitionAssignor": "range",
+    "RoundRobinPartitionAssignor": "roundrobin",
+    "StickyPartitionAssignor": "sticky",
+}
+
+
+def of_other_clients(name: str, known: Collection[str]) -> str | None:
+    """Return the known name for a name of kafka-python or of Java's client, None for any other."""
+    meant = _OF_OTHER_CLIENTS.get(name.rpartition(".")[2] if name.endswith("Assignor") else name, name.replace("_", "."))
+    return meant if meant in known and meant != name else None
+
+
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """``"; did you mean 'group.id'?"``, with the known name that is closest, or nothing."""
+    if meant := of_other_clients(name, known):
+        return f"; did you mean {meant!r}?"
     close = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.7)
     return f"; did you mean {close[0]!r}?" if close else ""

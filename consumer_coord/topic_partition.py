@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
+class _TopicAndPartition(NamedTuple):
     topic: str
     partition: int
+
+
+class TopicPartition(_TopicAndPartition):
+    """One partition of one topic, with an optional offset for calls of a consumer that take one, such as ``seek``.
+
+    Equality, hash and order are those of ``(topic, partition)``, as with ``confluent_kafka.TopicPartition``.
+    """
+
+    #: The offset, None without one.
+    offset: int | None = None
+
+    def __new__(cls, topic: str, partition: int, offset: int | None = None) -> Self:
+        """Create a partition; ``offset`` is a position in its log."""
+        made = super().__new__(cls, topic, partition)
+        if offset is not None:
+            made.offset = offset
+        return made
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

@@ -384,9 +384,9 @@ def _print_reset(
         warn(f"\nWarning: {note}")
     if arguments.export:
         print(export_plan(plans), end="")
-    else:
+    elif plans:
         print("\n" + text.reset_table(plans))
-    if not arguments.execute and not arguments.dry_run:
+    if plans and not arguments.execute and not arguments.dry_run:
         warn("\nA dry run: nothing was changed. Add --execute to set these offsets.")
 
 

@@ -98,6 +98,18 @@ class _Listener:
         self._connections.pop(connection, None)
 
 
+def _checked(topics: Any) -> dict[str, int]:
+    """Return name -> number of partitions; raise TypeError or ValueError with what is wrong."""
+    if topics is None:
+        return {}
+    if not isinstance(topics, Mapping):
+        raise TypeError(f"topics takes a dictionary, name -> number of partitions, such as {{'orders': 3}}, not {topics!r}")
+    for name, partitions in topics.items():
+        if not isinstance(name, str) or not isinstance(partitions, int) or partitions < 1:
+            raise ValueError(f"topics: {name!r} needs a number of partitions that is at least 1, not {partitions!r}")
+    return dict(topics)
+
+
 class EmbeddedKafka:
     """A Kafka cluster inside this process; a context manager, both plain and ``async``.
 
@@ -121,7 +133,7 @@ class EmbeddedKafka:
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
-        self._topics = dict(topics or {})
+        self._topics = _checked(topics)
         self._brokers = brokers
         self._config = BrokerConfig.from_mapping({**_DEFAULTS, **(config or {})})
         self._racks = racks

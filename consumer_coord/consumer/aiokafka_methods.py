@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, overload
 
 from confluent_kafka import Message
 
@@ -98,10 +98,19 @@ class AiokafkaMethods(abc.ABC):
             by_partition[key].append(message)
         return found
 
-    async def getone(self, *partitions: Any) -> Message:
-        """The next message, of ``partitions`` if there are any, however long it takes."""
-        (message,) = await self._take_of(partitions, 1, FOREVER_S)
-        return message
+    @overload
+    async def getone(self, *partitions: Any) -> Message: ...
+
+    @overload
+    async def getone(self, *partitions: Any, timeout_ms: float | None) -> Message | None: ...
+
+    async def getone(self, *partitions: Any, timeout_ms: float | None = None) -> Message | None:
+        """Return the next message, of ``partitions`` if there are any; None after ``timeout_ms`` milliseconds.
+
+        Without ``timeout_ms`` wait for as long as it takes.
+        """
+        found = await self._take_of(partitions, 1, FOREVER_S if timeout_ms is None else timeout_ms / 1000)
+        return found[0] if found else None
 
     async def _take_of(self, partitions: Iterable[Any], most: int, timeout_s: float) -> list[Message]:
         """Between one and ``most`` messages of these partitions, of all without any; a message with an error is raised."""

@@ -15,7 +15,7 @@ import concurrent.futures
 import inspect
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -23,10 +23,11 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
-from consumer_coord.config import Config, parse
+from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.async_home import AsyncHome
+from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
@@ -39,9 +40,11 @@ from consumer_coord.consumer.librdkafka.exceptions import (
     to_kafka_exception,
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows, to_native
 from consumer_coord.consumer.librdkafka.rows import (
+    GivenRows,
     Positions,
+    Row,
     Rows,
     committed_rows,
     is_lapsed,
@@ -57,10 +60,11 @@ from consumer_coord.consumer.librdkafka.security import Refusals, message_failur
 from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
-from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, FatalError
+from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, IllegalStateError
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
+from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
@@ -103,10 +107,13 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """``executor`` carries out librdkafka's calls, one at a time; without it a pool of ``max_workers`` threads does."""
         if executor is None and max_workers < 1:
             raise ValueError("max_workers must be at least 1")
+        if not isinstance(config, Mapping):
+            raise TypeError(f"expected a dictionary of settings, not {config!r}")
         settings = dict(config)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
         self._auto_store = str(settings.get("enable.auto.offset.store", True)).lower() in ("true", "1", "t")
         with kafka_exceptions():
+            refuse_other_spellings(keywords)
             parsed = parse(settings, needs_brokers=False)
             chosen = choose_assignors(settings, parsed, assignors)
             self._librdkafka = Librdkafka(parsed.librdkafka, **keywords)
@@ -128,6 +135,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._plane = plane
         self._clusters = clusters
         self._made: Engine | None = None
+        #: None before the first use, and in a simulation.
+        self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._home: AsyncHome | None = None
         self._turns = TaskTurns()
@@ -154,6 +163,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         # A callback that close() calls may still commit.
         if self._closing is not None and not self._in_callback:
             raise to_kafka_exception(ClosedError("the consumer is closed"))
+        if self._member is not None:
+            with kafka_exceptions():
+                self._member.check_loop()
         if self._made is None:
             cluster = self._clusters().acquire(self._settings.client)
             core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
@@ -177,6 +189,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 events=self._between_slices,
                 unfinished=self._deliveries.unfinished,
             )
+            if self._threaded is not None:
+                self._member = LoopMember(self, core, _released(self._clusters(), self._settings.client, self._plane))
         return self._made
 
     @property
@@ -222,6 +236,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         if self._in_callback:
             raise to_kafka_exception(ConcurrentUseError("close may not be called inside a rebalance callback"))
         if self._closing is None:
+            if self._member is not None and not self._member.orphaned:
+                with kafka_exceptions():
+                    self._member.check_loop()
             if finished:
                 self._deliveries.closed(asyncio.current_task())
             self._closing = asyncio.ensure_future(self._close(timeout))
@@ -234,6 +251,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def _close(self, timeout: float | None) -> CoordinatorError | None:
         limit_s = seconds(timeout, self._settings.coordinator.default_api_timeout_ms / 1000)
         engine, failure = self._made, None
+        if self._member is not None:
+            self._member.close()
+            if self._member.orphaned:
+                # The member ended with its loop; the data plane is left.
+                engine = None
         loop = asyncio.get_running_loop()
         ends = loop.time() + limit_s
         try:
@@ -271,7 +293,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Subscribe to topics; one that starts with ``^`` is a pattern.  Replaces the former subscription."""
         async with self._used(in_callback=False) as engine:
             if engine.manual:
-                raise FatalError("subscribe after assign: end the manual assignment with unassign() first")
+                raise IllegalStateError("subscribe after assign: end the manual assignment with unassign() first")
             for callback in (on_assign, on_revoke, on_lost):
                 if callback is not None and not callable(callback):
                     raise TypeError(f"{callback!r} is not callable")
@@ -401,7 +423,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     async def commit(
         self,
         message: Message | None = None,
-        offsets: Rows | None = None,
+        offsets: GivenRows | None = None,
         asynchronous: bool = True,
         timeout: float | None = None,
     ) -> Rows | None:
@@ -433,54 +455,66 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
         self._outcomes.append((wanted, result))
 
-    async def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
+    async def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         async with self._used() as engine:
             wanted = to_commit(message, offsets)
             engine.store(engine.finished() if wanted is None else wanted)
 
-    async def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
+    async def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
         with kafka_exceptions():
             wanted = [partition_of(row) for row in partitions]
             return committed_rows(await self._core.committed(wanted, None if timeout is None else timeout * 1000))
 
-    async def position(self, partitions: Rows) -> Rows:
+    async def position(self, partitions: GivenRows) -> Rows:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
         async with self._used() as engine:
             wanted = [partition_of(row) for row in partitions]
             found = engine.positions(wanted)
             return [native(partition, found.get(partition)) for partition in wanted]
 
-    async def seek(self, partition: confluent_kafka.TopicPartition) -> None:
+    async def seek(self, partition: Row) -> None:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         async with self._used() as engine:
             await engine.seek(partition_of(partition), position_of(partition))
 
     async def get_watermark_offsets(
-        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
+        self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """(first offset, end offset) of a partition; ``cached``: as librdkafka last saw them."""
         limit = {} if timeout is None else {"timeout": timeout}
-        return await self._ask(lambda handle: handle.get_watermark_offsets(partition, cached=cached, **limit))
+        row = to_native(partition)
+        return await self._ask(lambda handle: handle.get_watermark_offsets(row, cached=cached, **limit))
 
-    async def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
+    async def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
         limit = [] if timeout is None else [timeout]
-        return await self._ask(lambda handle: handle.offsets_for_times(partitions, *limit))
+        asked = [to_native(row) for row in partitions]
+        return await self._ask(lambda handle: handle.offsets_for_times(asked, *limit))
 
     # -- manual assignment --------------------------------------------------------------------------------------------
 
-    async def assign(self, partitions: Rows) -> None:
+    async def assign(self, partitions: GivenRows) -> None:
         """Manual assignment, without a group's protocol; inside on_assign, the offsets to start at."""
         await self._assign(partitions, "assign", instead=True)
 
-    async def incremental_assign(self, partitions: Rows) -> None:
-        """The same, in addition to what is assigned."""
+    async def incremental_assign(self, partitions: GivenRows) -> None:
+        """The same, in addition to what is assigned.
+
+        While subscribed partitions that the group did not assign, such as those of a side topic.  No rebalance takes them
+        away, and other members may read them, too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        """
         await self._assign(partitions, "incremental_assign", instead=False)
 
-    async def _assign(self, partitions: Rows, what: str, *, instead: bool) -> None:
+    async def _assign(self, partitions: GivenRows, what: str, *, instead: bool) -> None:
         async with self._used() as engine:
+            positions = positions_of(partitions)
+            if not instead and engine.core.protocol.subscribed and (added := positions.keys() - engine.core.assignment.held):
+                await engine.add({partition: positions[partition] for partition in added})
+                partitions = [row for row in partitions if partition_of(row) not in added]
+                if not partitions:
+                    return
             if self._in_callback:
                 engine.choose(known_positions_of(partitions))
                 return
@@ -492,24 +526,25 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """End a manual assignment; inside on_revoke there is nothing left to do."""
         await self._unassign(None, "unassign")
 
-    async def incremental_unassign(self, partitions: Rows) -> None:
+    async def incremental_unassign(self, partitions: GivenRows) -> None:
         """End the manual assignment of some partitions; inside on_revoke there is nothing left to do."""
         await self._unassign(partitions, "incremental_unassign")
 
-    async def _unassign(self, partitions: Rows | None, what: str) -> None:
+    async def _unassign(self, partitions: GivenRows | None, what: str) -> None:
         async with self._used() as engine:
             if not self._in_callback:
-                _must_not_be_subscribed(engine, what)
+                gone = frozenset(engine.added if partitions is None else {partition_of(row) for row in partitions})
+                if not gone or not gone <= engine.added:
+                    _must_not_be_subscribed(engine, what)
                 self._finish_in_order()
-                gone = engine.table if partitions is None else {partition_of(row) for row in partitions}
-                await engine.unassign(frozenset(gone))
+                await engine.unassign(gone)
 
-    async def pause(self, partitions: Rows) -> None:
+    async def pause(self, partitions: GivenRows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`, what was fetched ahead included."""
         async with self._used() as engine:
             await engine.pause({partition_of(row) for row in partitions})
 
-    async def resume(self, partitions: Rows) -> None:
+    async def resume(self, partitions: GivenRows) -> None:
         """Hand out messages of these partitions again."""
         async with self._used() as engine:
             await engine.resume({partition_of(row) for row in partitions})
@@ -520,9 +555,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """What this consumer holds now; does not wait for a poll that is under way."""
         with kafka_exceptions():
             engine = self._start()
-            if engine.manual:
-                return [native(partition, one.start) for partition, one in sorted(engine.table.items())]
-            return rows(engine.core.assignment.held)
+            starts = engine.chosen
+            return [
+                native(partition, starts.get(partition)) for partition in sorted(engine.core.assignment.held | engine.added)
+            ]
 
     async def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
@@ -611,7 +647,17 @@ class _Turn:
 
 def _must_not_be_subscribed(engine: Engine, what: str) -> None:
     if engine.core.protocol.subscribed:
-        raise FatalError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
+        raise IllegalStateError(f"{what}: the group assigns partitions; unsubscribe first, or call it inside on_assign")
+
+
+def _released(clusters: Clusters, client: ClientConfig, plane: DataPlane) -> Callable[[], Coroutine[Any, Any, None]]:
+    async def release() -> None:
+        try:
+            await clusters.release(client)
+        finally:
+            await plane.close()
+
+    return release
 
 
 async def _awaited(returned: Awaitable[Any]) -> None:

@@ -71,14 +71,7 @@ class AsyncHome:
 
     def begin(self, start: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
         """At once: the loop is the coordinator's."""
-        try:
-            return start()
-        except CoordinatorError as error:
-            failed: asyncio.Future[T] = self._loop.create_future()
-            failed.set_exception(error)
-            # Seen: see start().
-            failed.exception()
-            return failed
+        return start()
 
     def later(self, delay_s: float, function: Callable[[], object]) -> None:
         """By a timer of the loop."""

@@ -482,6 +482,8 @@ class Engine:
         if leaving:
             return None
         assignment.take_up(change)
+        # What the application added by itself is the group's now.
+        self._put(PartitionEvent.UNASSIGN, assignment.held & self.added)
         if untaken := assignment.held - self.table.keys():
             owned = assignment.ownerships(untaken)
             self._begin(
@@ -706,16 +708,21 @@ class Engine:
         """Return the positions that the application has finished: behind the delivered records, or what it stored."""
         if not self._settings.auto_store:
             return {partition: one.stored for partition, one in self.table.items() if one.stored is not None}
-        return self.positions(self.table)
+        return self._positions(self.table, (Origin.CHOSEN, Origin.RESET))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return where the application continues, for partitions of which that is known.
+        """Return where the application continues: behind its last message, or where it chose to begin.
 
-        A partition that begins at the group's commit and delivered no record yet is left out.
+        A position that the group's commit or ``auto.offset.reset`` gave is left out until the first message, as in librdkafka.
         """
-        table = self.table
-        wanted = [partition for partition in partitions if partition in table]
-        began = {one: start for one in wanted if (start := table[one].committed_start) is not None}
+        return self._positions(partitions, (Origin.CHOSEN,))
+
+    def _positions(
+        self, partitions: Iterable[TopicPartition], origins: Collection[Origin]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        wanted = {partition: self.table[partition] for partition in partitions if partition in self.table}
+        starts = {partition: one.start for partition, one in wanted.items() if one.origin in origins}
+        began = {partition: start for partition, start in starts.items() if start is not None and start.offset >= 0}
         return {**began, **self.worker.positions(wanted)}
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -731,12 +738,7 @@ class Engine:
                 if partition in finished and start is not None and start.offset <= at.offset < finished[partition].offset:
                     finished[partition] = at
             return finished
-        began = {
-            partition: one.start
-            for partition, one in self.table.items()
-            if one.origin is Origin.RESET and one.start is not None and one.start.offset >= 0
-        }
-        return {**began, **self.finished()}
+        return {**self._positions(self.table, (Origin.RESET,)), **self.finished()}
 
     def store(self, positions: Positions) -> None:
         """Note what is finished; for ``auto_store`` off."""
@@ -833,7 +835,8 @@ class Engine:
         """
         if foreign := wanted.keys() - self.core.assignment.held:
             raise NotAssignedError(
-                f"assign: {listed(foreign)} were not assigned by the group; unsubscribe first to read any partition"
+                f"assign: {listed(foreign)} were not assigned by the group; incremental_assign reads them in addition,"
+                " unsubscribe first to read them alone"
             )
         self._put(PartitionEvent.DECLINE, (among - wanted.keys()) & self.table.keys(), declined=True, start=None, origin=None)
         accepted = frozenset(one for one in wanted.keys() & self.table.keys() if self.table[one].declined)
@@ -882,10 +885,8 @@ class Engine:
 
     @property
     def chosen(self) -> Positions:
-        """Where a manual assignment began, by partition."""
-        if not self.manual:
-            return {}
-        return {partition: one.start for partition, one in self.table.items() if one.start is not None}
+        """Where the partitions of :attr:`added` began."""
+        return {one: value.start for one, value in self.table.items() if value.ownership is None and value.start is not None}
 
     @property
     def paused(self) -> Partitions:
@@ -900,13 +901,27 @@ class Engine:
         self.callbacks = callbacks
         self.auto.begin()
 
+    @property
+    def added(self) -> Partitions:
+        """The partitions that are read in addition to those of the group; all partitions of a manual assignment."""
+        return frozenset(partition for partition, one in self.table.items() if one.ownership is None)
+
+    async def add(self, positions: Positions) -> None:
+        """Read partitions that the group did not assign, in addition; they stay until the application ends them."""
+        self._assign(positions)
+        await self._changed()
+
     async def assign(self, positions: Positions, *, instead: bool) -> None:
         """Assign partitions manually, in addition to what is assigned or ``instead`` of it."""
         if instead:
             await self.unassign(frozenset(self.table))
-        if twice := positions.keys() & self.table.keys():
-            raise FatalError(f"incremental_assign: {listed(twice)} are assigned already", code=_CONFLICT)
         self.manual = True
+        self._assign(positions)
+        await self._changed()
+
+    def _assign(self, positions: Positions) -> None:
+        if twice := positions.keys() & self.table.keys():
+            raise FatalError(f"assign: {listed(twice)} are assigned already", code=_CONFLICT)
         known = {one: at for one, at in positions.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
         self._begin(
             PartitionEvent.ASSIGN,
@@ -924,17 +939,16 @@ class Engine:
             },
         )
         self.auto.begin()
-        await self._changed()
 
     async def unassign(self, partitions: Partitions) -> None:
-        """End a manual assignment, or a part of it."""
-        if self.auto.enabled and self.manual:
+        """End a manual assignment or a part of it, or partitions that were added to those of the group."""
+        if self.auto.enabled and partitions:
             finished = {one: at for one, at in self._to_commit().items() if one in partitions}
             self._commit_automatically(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
         self._put(PartitionEvent.UNASSIGN, partitions & self.table.keys())
         self._publish()
         await self._apply()
-        if not self.table:
+        if not self.added:
             self.manual = False
 
     # -- the end --------------------------------------------------------------------------------------------------------
@@ -946,6 +960,7 @@ class Engine:
         await self.worker.idle()
         # As by a poll: the application is here, and commits and callbacks may take their time.
         core.application.polls += 1
+        await self.unassign(self.added)
         core.prepare_to_leave()
         try:
             core.application.attention = False

@@ -8,6 +8,7 @@ Whose turn it is, and what other threads and callbacks may call, is :mod:`~consu
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, run_through
 from consumer_coord.consumer.librdkafka.arguments import (
+    check_timeout,
     checked_rows,
     constructor_arguments,
     flag,
@@ -43,14 +45,15 @@ from consumer_coord.consumer.librdkafka.exceptions import (
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, rows
-from consumer_coord.consumer.librdkafka.rows import Rows, assigned_rows, is_lapsed, positions_of, seconds
+from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
 from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
+from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.worker import MOST_READY
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
-from consumer_coord.group.subscription import librdkafka_pattern
+from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
@@ -81,6 +84,14 @@ class _NotMade:
         raise to_kafka_exception(ClosedError("Consumer closed"))
 
 
+class _InitSignature:
+    """Show the arguments of ``__init__`` where ``inspect.signature`` is asked about the class."""
+
+    def __get__(self, consumer: object, kind: type[Any]) -> inspect.Signature:
+        signature = inspect.signature(kind.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
 class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
@@ -92,9 +103,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     It is an instance of ``confluent_kafka.Consumer`` for ``isinstance``; the handle of librdkafka is another object.
     """
 
+    #: ``__new__`` takes what a subclass's ``__init__`` takes, so it names no arguments.
+    __signature__ = _InitSignature()
+
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Nothing is made yet."""
-        consumer: Self = super().__new__(cls)
+        consumer: Self = super().__new__(traced(cls))
         # By its dictionary: with one, CPython 3.11 reads attributes of what derives from a C class three times as fast.
         consumer.__dict__.update(dict.fromkeys(_MADE_OF, _NotMade()))
         return consumer
@@ -154,6 +168,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._coordinator.metrics,
             read_committed=self._settings.isolation_level == "read_committed",
         )
+        self._subscription = NOTHING
         #: Of what poll told last; iteration raises it.
         self._failure: CoordinatorError | None = None
         #: The failure that ended this member, when poll has told of it.
@@ -269,10 +284,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
+            check_timeout(timeout)
             raise
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Up to ``num_messages`` messages, waiting at most ``timeout`` seconds for all of them (negative: for ever)."""
+        if not isinstance(num_messages, int):
+            raise TypeError(f"num_messages takes a whole number, not {num_messages!r}")
         if not 0 <= num_messages <= _MOST_MESSAGES:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         me, mine = get_ident(), False
@@ -321,6 +339,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         except BaseException:
             if mine and self._user == me:
                 self._user = 0
+            check_timeout(timeout)
             raise
 
     def _fetch(self, most: int) -> list[Message]:
@@ -420,11 +439,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if self._engine.manual:
                 await self._engine.unassign(frozenset(self._engine.table))
             if any(topic.startswith("^") for topic in wanted):
-                self._coordinator.subscribe_pattern(librdkafka_pattern(wanted))
+                pattern = librdkafka_pattern(wanted)
+                self._coordinator.subscribe_pattern(pattern)
+                self._subscription = to_pattern(pattern)
             else:
                 self._coordinator.subscribe(wanted)
-            named = () if any(topic.startswith("^") for topic in wanted) else wanted
-            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), named)
+                self._subscription = to_topics(wanted)
+            self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
 
         self._run(subscribe)
 
@@ -436,6 +457,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
                 failure = await self._engine.give_up_all(time.monotonic() + limit_s)
                 self._coordinator.unsubscribe()
+                self._subscription = NOTHING
                 if failure is not None:
                     raise failure
 
@@ -446,7 +468,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._deliveries.closed(get_ident())
         self._run(unsubscribe)
 
-    def assign(self, partitions: Rows) -> None:
+    def assign(self, partitions: GivenRows) -> None:
         """Manual assignment, without a group's protocol.
 
         While subscribed, and inside on_assign: which of the partitions that the group assigned are read, and from where.
@@ -454,11 +476,15 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """
         self._assign(partitions, instead=True)
 
-    def incremental_assign(self, partitions: Rows) -> None:
-        """The same, in addition to what is assigned."""
+    def incremental_assign(self, partitions: GivenRows) -> None:
+        """The same, in addition to what is assigned.
+
+        While subscribed also partitions that the group did not assign, such as those of a side topic.  No rebalance takes
+        them away, and other members may read them, too; they end with ``incremental_unassign``, ``unsubscribe`` or ``close``.
+        """
         self._assign(partitions, instead=False)
 
-    def _assign(self, partitions: Rows, *, instead: bool) -> None:
+    def _assign(self, partitions: GivenRows, *, instead: bool) -> None:
         self._check_open()
         if instead and self._in_order:
             self._deliveries.closed(get_ident())
@@ -467,7 +493,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         async def assign() -> None:
             if not self._core.protocol.subscribed:
                 await self._engine.assign(positions, instead=instead)
-            elif self._assigning is not None:
+                return
+            if not instead and (added := positions.keys() - self._core.assignment.held):
+                await self._engine.add({partition: positions.pop(partition) for partition in added})
+                if not positions:
+                    return
+            if self._assigning is not None:
                 # The first call says which part is taken, further ones add to it.
                 first, self._took_part = not self._took_part, True
                 await self._engine.select(positions, self._assigning if first or instead else frozenset(positions))
@@ -482,7 +513,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """End a manual assignment, or read nothing of what the group assigned; inside on_revoke there is nothing left to do."""
         self._unassign(None)
 
-    def incremental_unassign(self, partitions: Rows) -> None:
+    def incremental_unassign(self, partitions: GivenRows) -> None:
         """The same for some partitions."""
         self._check_open()
         self._unassign(positions_of(checked_rows(partitions)).keys())
@@ -499,6 +530,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not gone <= assigned:
                 raise ConfigurationError("incremental_unassign: not all of these partitions are assigned")
             if self._core.protocol.subscribed:
+                await self._engine.unassign(gone & self._engine.added)
+                gone &= self._core.assignment.held
                 await self._engine.select({}, gone)
             else:
                 await self._engine.unassign(gone)
@@ -514,6 +547,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             return assigned_rows(self._engine.assigned, self._engine.chosen)
 
         return self._run(held)
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that this consumer subscribes to; with a pattern the topics that match."""
+        self._check_open()
+        exclude = self._settings.coordinator.exclude_internal_topics
+        return frozenset(self._subscription.wanted(self._core.cluster.metadata, exclude_internal=exclude))
 
     def memberid(self) -> str | None:
         """The member id that the coordinator gave, None before."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
 import confluent_kafka
 from confluent_kafka import Message
 
+from consumer_coord.config import Config
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
-from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
 from consumer_coord.consumer.librdkafka.rows import (
+    GivenRows,
     Positions,
+    Row,
     Rows,
     nothing_to_commit,
     raise_if_any_failed,
@@ -22,7 +25,8 @@ from consumer_coord.consumer.librdkafka.rows import (
     to_rows,
 )
 from consumer_coord.consumer.turns import Turns
-from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.list_offsets import EARLIEST, LATEST
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 
@@ -32,6 +36,7 @@ logger = get_logger(__name__)
 class OffsetCalls(Turns):
     """See the module."""
 
+    _settings: Config
     _engine: Engine
     _librdkafka: Librdkafka
     _on_commit: Callable[[Any, Rows], object] | None
@@ -43,7 +48,7 @@ class OffsetCalls(Turns):
     def commit(
         self,
         message: Message | None = None,
-        offsets: Rows | None = None,
+        offsets: GivenRows | None = None,
         asynchronous: bool = True,
         **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
@@ -85,7 +90,7 @@ class OffsetCalls(Turns):
         elif error is not None:
             logger.warning("an asynchronous commit failed: %s", error)
 
-    def store_offsets(self, message: Message | None = None, offsets: Rows | None = None) -> None:
+    def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
         self._check_open()
         with drop_in_exceptions():
@@ -98,7 +103,7 @@ class OffsetCalls(Turns):
 
         self._run(store)
 
-    def committed(self, partitions: Rows, timeout: float | None = None) -> Rows:
+    def committed(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """The group's committed offsets, ``OFFSET_INVALID`` where there are none."""
         self._check_open()
         wanted = [partition_of(row) for row in checked_rows(partitions)]
@@ -106,7 +111,7 @@ class OffsetCalls(Turns):
             found = self._coordinator.committed(wanted, milliseconds(timeout))
             return [native(partition, found[partition]) for partition in wanted]
 
-    def position(self, partitions: Rows) -> Rows:
+    def position(self, partitions: GivenRows) -> Rows:
         """Behind the last message handed out, ``OFFSET_INVALID`` before the first."""
 
         self._check_open()
@@ -118,46 +123,96 @@ class OffsetCalls(Turns):
 
         return self._run(position)
 
-    def seek(self, partition: confluent_kafka.TopicPartition) -> None:
+    def seek(self, partition: Row) -> None:
         """Go on at another offset of an assigned partition; inside on_assign, begin there."""
         self._check_open()
         (row,) = checked_rows([partition])
         self._run(lambda: self._engine.seek(partition_of(row), position_of(row)))
 
-    def pause(self, partitions: Rows) -> None:
+    def pause(self, partitions: GivenRows) -> None:
         """Hand out nothing of these partitions until :meth:`resume`; survives rebalances that keep them."""
         wanted = self._named(partitions)
         self._run(lambda: self._engine.pause(wanted))
 
-    def resume(self, partitions: Rows) -> None:
+    def resume(self, partitions: GivenRows) -> None:
         """Hand out messages of these partitions again."""
         wanted = self._named(partitions)
         self._run(lambda: self._engine.resume(wanted))
 
-    def _named(self, partitions: Rows) -> set[TopicPartition]:
+    def paused(self) -> frozenset[confluent_kafka.TopicPartition]:
+        """Return the partitions that :meth:`pause` stopped."""
+
+        async def paused() -> frozenset[confluent_kafka.TopicPartition]:
+            return frozenset(rows(self._engine.paused))
+
+        return self._run(paused)
+
+    def _named(self, partitions: GivenRows) -> set[TopicPartition]:
         self._check_open()
         return {partition_of(row) for row in checked_rows(partitions)}
 
     def get_watermark_offsets(
-        self, partition: confluent_kafka.TopicPartition, timeout: float | None = None, cached: bool = False
+        self, partition: Row, timeout: float | None = None, cached: bool = False
     ) -> tuple[int, int] | None:
         """(first offset, end offset) of a partition."""
         limit = {} if timeout is None else {"timeout": timeout}
 
         async def ask() -> tuple[int, int] | None:
-            found: tuple[int, int] | None = self._handle.get_watermark_offsets(partition, cached=cached, **limit)
+            (row,) = checked_rows([partition])
+            found: tuple[int, int] | None = self._handle.get_watermark_offsets(to_native(row), cached=cached, **limit)
             return found
 
         return self._run(ask)
 
-    def offsets_for_times(self, partitions: Rows, timeout: float | None = None) -> Rows:
+    def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
 
         async def ask() -> Rows:
-            found: Rows = self._handle.offsets_for_times(partitions, *([] if timeout is None else [timeout]))
+            asked = [to_native(row) for row in checked_rows(partitions)]
+            found: Rows = self._handle.offsets_for_times(asked, *([] if timeout is None else [timeout]))
             return found
 
         return self._run(ask)
+
+    def beginning_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
+        """Return the offset of the first record of each partition."""
+        return self._offsets(partitions, EARLIEST)
+
+    def end_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
+        """Return the offset behind the last record of each partition; behind the last stable one with ``read_committed``."""
+        return self._offsets(partitions, LATEST)
+
+    def seek_to_beginning(self, *partitions: Row) -> None:
+        """Go on at the first record of these partitions, or of all assigned partitions."""
+        self._seek_by_time(partitions, EARLIEST, "seek_to_beginning")
+
+    def seek_to_end(self, *partitions: Row) -> None:
+        """Go on behind the last record of these partitions, or of all assigned partitions."""
+        self._seek_by_time(partitions, LATEST, "seek_to_end")
+
+    def _offsets(self, partitions: Iterable[Row], timestamp: int) -> dict[Row, int]:
+        self._check_open()
+        keys = {partition_of(row): row for row in checked_rows(list(partitions))}
+        with drop_in_exceptions():
+            found = self._listed(keys, timestamp)
+        return {key: found[partition].offset for partition, key in keys.items()}
+
+    def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = self._coordinator.list_offsets(
+            dict.fromkeys(partitions, timestamp), read_committed=self._settings.isolation_level == "read_committed"
+        )
+        return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
+
+    def _seek_by_time(self, partitions: Iterable[Row], timestamp: int, what: str) -> None:
+        named = self._named(list(partitions))
+
+        async def seek() -> None:
+            self._engine.must_hold(named, what)
+            # Numbers, and not librdkafka's logical offsets, so that they are positions at once and are committed.
+            for partition, position in sorted(self._listed(named or self._engine.assigned, timestamp).items()):
+                await self._engine.seek(partition, position)
+
+        self._run(seek)
 
 
 def milliseconds(timeout: float | None) -> float | None:

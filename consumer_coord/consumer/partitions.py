@@ -166,12 +166,6 @@ class Partition:
         """Whether nothing is under way for it."""
         return self.phase is Phase.READING or (self.phase is Phase.LOCATING and self.declined)
 
-    @property
-    def committed_start(self) -> OffsetAndMetadata | None:
-        """The start, if it is a number that may be committed before a record was delivered."""
-        counts = self.origin in (Origin.RESET, Origin.CHOSEN) and self.start is not None and self.start.offset >= 0
-        return self.start if counts else None
-
 
 @attrs.frozen
 class Read:

@@ -10,6 +10,18 @@ from consumer_coord.wire.messages.group import JoinGroupResponse
 #: Assignors of Kafka's own, in place of which a broker's does as well.
 _OF_KAFKA = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
+#: Default of the brokers' ``group.consumer.session.timeout.ms``, in milliseconds.
+_GROUP_SESSION_MS = 45_000
+
+
+def session_ms(answer: JoinGroupResponse, own_ms: int) -> int:
+    """Return the session timeout that a lease may rely on after JoinGroup was answered, in milliseconds.
+
+    In a group with members of the consumer protocol a new coordinator starts every session with the group's timeout, also for
+    classic members, and counts with their own only from their next heartbeat (``GroupMetadataManager.onLoaded``).
+    """
+    return own_ms if answer.leader else min(own_ms, _GROUP_SESSION_MS)
+
 
 class BrokerAssigns:
     """Whether it does, and what follows."""

@@ -24,7 +24,7 @@ from consumer_coord.errors import CoordinatorError, MalformedMessageError, Retri
 from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.assigning import Assigning, tell_assignor
-from consumer_coord.group.broker_assigns import BrokerAssigns
+from consumer_coord.group.broker_assigns import BrokerAssigns, session_ms
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
@@ -446,6 +446,7 @@ class ClassicProtocol:
             Generation(answer.generation_id, answer.member_id, answer.protocol_name),
             leader=answer.leader == answer.member_id,
         )
+        self.lease.session_is(session_ms(answer, config.session_timeout_ms))
         self.lease.joined(anew=answer.generation_id != before.generation_id)
         if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
             # The join took long: its end proves less than a heartbeat does.

@@ -187,19 +187,24 @@ class CommittedOffsets:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """Take a place in the lane now; the future tells how it went."""
-        if self._closed:
-            raise ClosedError("the coordinator is closed: commit before close")
+        """Take a place in the lane now; the future tells how it went, also when there is no place."""
         future: asyncio.Future[CommitResult] = asyncio.get_running_loop().create_future()
         # Retrieve the exception: the caller of an asynchronous commit may ignore it.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._closed:
+            future.set_exception(ClosedError("the coordinator is closed: commit before close"))
+            return future
         if not offsets:
             future.set_result({})
             return future
         if len(self._waiting) >= MOST_WAITING:
-            raise RetriableError(
-                f"{MOST_WAITING} commits of group {self._group_id!r} wait for the coordinator: await them, or commit less often"
+            future.set_exception(
+                RetriableError(
+                    f"{MOST_WAITING} commits of group {self._group_id!r} wait for the coordinator: await them, or commit less"
+                    " often"
+                )
             )
+            return future
         owned = self._assignment.ownerships(offsets) if ownerships is None else ownerships
         ids = topic_ids or {}
         entries = {

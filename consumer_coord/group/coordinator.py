@@ -262,7 +262,10 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """The same, whose place among the commits is taken when this returns; on the loop."""
+        """The same, whose place among the commits is taken when this returns; on the loop.
+
+        Every failure is the future's, also that the coordinator is closed, or that too many commits wait.
+        """
         limit = self._timeout(timeout_ms)
         return self.offsets.start_commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 

@@ -245,7 +245,7 @@ def test_a_request_for_one_partition_does_not_undo_the_pause_of_another_task(kaf
             await asyncio.gather(member.position([one]), member.position([one]))
             await asyncio.to_thread(produce, kafka, PARTITIONS, each * PARTITIONS)
             assert (await asking).partition() == one.partition
-            received = []
+            received: list[int | None] = []
             while len(received) < (each + 1) * (PARTITIONS - 2):
                 received += [message.partition() for message in await member.consume(500, 0.5)]
             assert member.paused() == {other}

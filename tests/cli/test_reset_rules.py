@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from consumer_coord import GroupConsumer
 from consumer_coord.admin.reset import export_plan, parse_datetime, parse_duration_ms, parse_plan
+from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.topic_partition import TopicPartition
+from tests.cli.conftest import run_command
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,18 @@ def test_plans_go_out_and_come_back() -> None:
 def test_what_is_no_plan(line: str) -> None:
     with pytest.raises(ConfigurationError, match="line 2"):
         parse_plan(f"orders,1,1\n{line}\n", ["g"])
+
+
+def test_a_live_group_is_refused_without_a_word_of_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        servers = kafka.bootstrap_servers
+        reset = ("reset", "billing", "--to-latest", "--topic", "orders")
+        with GroupConsumer({"bootstrap.servers": servers, "group.id": "billing"}) as member:
+            member.subscribe(["orders"])
+            while not member.assignment():
+                member.poll(0.05)
+            ran = run_command(capsys, servers, *reset)
+        assert "the group 'billing' is inactive, but the current state is Stable" in ran.err
+        assert "dry run" not in ran.err
+        assert ran.out == ""
+        assert "A dry run: nothing was changed" in run_command(capsys, servers, *reset).err

@@ -16,8 +16,10 @@ from consumer_coord.errors import (
     CoordinatorError,
     FencedError,
     RequestTimedOutError,
+    RetriableError,
     UnknownTopicError,
 )
+from consumer_coord.group import committed_offsets
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -102,6 +104,22 @@ async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhil
         go.set()
         await asyncio.gather(*commits)
     assert [offsets_of(request) for request in brokers.all(OffsetCommitRequest)] == [{T0: 48, T1: 49}, {T0: 89}]
+
+
+@in_virtual_time
+async def test_a_commit_that_finds_no_place_is_a_failed_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = FakeBrokers()
+    monkeypatch.setattr(committed_offsets, "MOST_WAITING", 1)
+    async with member(brokers) as one:
+        await one.join()
+        first, second = (one.coordinator.start_commit(at("t", 0, offset)) for offset in (1, 2))
+        with pytest.raises(RetriableError, match="wait for the coordinator: await them"):
+            await second
+        assert await first == {T0: None}
+    closed = one.coordinator.start_commit(at("t", 0, 3))
+    assert closed.done()
+    with pytest.raises(ClosedError, match="commit before close"):
+        await closed
 
 
 @pytest.mark.behaviour(79)

@@ -17,6 +17,7 @@ from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import ConfigurationError, FatalError
 from consumer_coord.setting_names import LIBRDKAFKA
 from tests.client.support.member import ScriptedAssignor, everything_to_first
+from tests.dropin.settings import OLDER
 
 GOOD = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "billing"}
 
@@ -243,6 +244,7 @@ def test_an_unknown_setting_is_told_with_the_one_that_is_meant() -> None:
         GroupConsumer(given)
 
 
+@pytest.mark.skipif(OLDER, reason="the installed confluent-kafka is older than the list of settings")
 @pytest.mark.parametrize("name", sorted(LIBRDKAFKA - {"plugin.library.paths", "logger"}))
 def test_librdkafka_knows_the_settings_that_are_suggested(name: str) -> None:
     told = ""

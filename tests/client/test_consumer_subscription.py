@@ -38,9 +38,8 @@ def test_a_subscription_and_a_manual_assignment_exclude_each_other(kafka: Embedd
         one.subscribe(["orders"])
         assert one.assignment() == [], "a subscription ends a manual assignment"
         poll_until(one, lambda: held(one) == [0, 1])
-        for call in (one.assign, one.incremental_assign):
-            with pytest.raises(NotAssignedError, match="unsubscribe first"):
-                call([row(0, 0, "other")])
+        with pytest.raises(NotAssignedError, match="unsubscribe first"):
+            one.assign([row(0, 0, "other")])
         one.unsubscribe()
         assert one.assignment() == []
         one.assign([row(0, 0, "other")])

@@ -23,7 +23,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 def _committed(kafka: EmbeddedKafka) -> int:
     with consumer(kafka) as other:
         (found,) = other.committed([row(0)], DEADLINE_S)
-        return max(0, found.offset)
+        return max(0, int(found.offset))
 
 
 def _polls(one: KeepingConsumer) -> None:

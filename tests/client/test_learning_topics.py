@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ClusterMetadata, TopicMetadata
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
@@ -63,6 +63,8 @@ class Handle:
             raise KafkaException(KafkaError(self.error))
         found = ClusterMetadata()
         found.topics = {name: TopicMetadata() for name in self.topics if topic in (None, name)}
+        for each in found.topics.values():
+            each.partitions = dict.fromkeys(range(2), PartitionMetadata())
         return found
 
 

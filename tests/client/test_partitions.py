@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from consumer_coord.consumer.partitions import (
     ABSENT,
     TRANSITIONS,
-    Origin,
     Partition,
     PartitionEvent,
     Phase,
@@ -75,23 +74,6 @@ def test_what_a_phase_waits_for_ends_with_it() -> None:
     one = _in(Phase.LOCATING, awaits=look_up)
     assert moved(one, Phase.LOCATING).awaits is look_up
     assert moved(one, Phase.READING).awaits is None
-
-
-@pytest.mark.parametrize(
-    ("origin", "start", "counts"),
-    [
-        (Origin.COMMIT, START, False),
-        (Origin.FIRST, START, False),
-        (Origin.RESET, START, True),
-        (Origin.CHOSEN, START, True),
-        (Origin.CHOSEN, OffsetAndMetadata(-2), False),
-    ],
-)
-def test_a_start_is_committed_before_a_record_only_if_the_policy_or_the_application_chose_it(
-    origin: Origin, start: OffsetAndMetadata, counts: bool
-) -> None:
-    one = Partition(phase=Phase.READING, ownership=1, serial=1, start=start, origin=origin)
-    assert (one.committed_start is not None) == counts
 
 
 @given(st.integers(-1_001, 1_000), st.none() | st.integers(-2, 1_000))

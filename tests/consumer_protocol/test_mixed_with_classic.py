@@ -132,3 +132,27 @@ async def test_a_classic_member_that_was_dropped_has_lost_its_partitions_althoug
     assert "revoked" not in [kind for kind, _ in second.told]
     await first.close()
     await second.close()
+
+
+@in_virtual_time
+async def test_a_long_session_of_a_classic_member_ends_as_the_groups_does_after_a_failover() -> None:
+    """The next coordinator drops a silent classic member after the group's session timeout of 45 s, whatever its own is."""
+    broker = Broker()
+    alone = classic(broker, session_timeout_ms=600_000, rebalance_timeout_ms=600_000, heartbeat_interval_ms=3_000)
+    await alone.join()
+
+    def left_ms() -> float:
+        lease = alone.coordinator.lease
+        return (lease.until - lease.clock()) * 1000
+
+    assert left_ms() > 500_000, "in a classic group its own session counts"
+    first = await joined(broker)
+    await shared(first, alone)
+    assert 0 < left_ms() <= 45_000
+    await pause(60_000)
+    assert 0 < left_ms() <= 45_000, "heartbeats go on"
+    broker.always(HeartbeatRequest, SILENCE)
+    await until(lambda: left_ms() <= 0, 50_000)
+    broker.always(HeartbeatRequest, None)
+    await first.close()
+    await alone.close()

@@ -132,6 +132,55 @@ def seek_inside_on_assign(w: World) -> Any:
 
 
 @program
+def position_before_the_first_message_of_an_empty_topic(w: World) -> Any:
+    topic = w.topic()
+    c = w.reader(topic, auto_offset_reset="latest")
+    w.until(c, c.assignment)
+    w.until(c, lambda: c.get_watermark_offsets(TopicPartition(topic, 0)) == (0, 0))
+    for _ in range(5):
+        c.poll(0.05)
+    before = w.seen(c.position(rows(topic, 0)))
+    w.produce(topic, {0: ["a"]})
+    return [before, [one.value() for one in w.take(c, 1)] and w.seen(c.position(rows(topic, 0)))]
+
+
+@program
+def position_after_a_seek(w: World) -> Any:
+    topic = w.topic(records=3)
+    c = w.reader(topic)
+    w.take(c, 3)
+    c.seek(TopicPartition(topic, 0, 2))
+    return w.seen(c.position(rows(topic, 0)))
+
+
+@program
+def read_a_side_topic_next_to_the_group(w: World) -> Any:
+    topic, side = w.topic(records=2), w.topic(2, records=3, what="side")
+    c = w.reader(topic, partition_assignment_strategy="cooperative-sticky", enable_auto_commit=False)
+    found = w.seen(w.take(c, 2))
+    c.incremental_assign(rows(side, 1, offset=1))
+    twice = w.tries(lambda: c.incremental_assign(rows(side, 1, offset=1)))
+    found += w.seen(w.take(c, 2))
+    assigned = [[w.seen(one.topic), one.partition, one.offset] for one in c.assignment()]
+    position = w.seen(c.position(rows(side, 1)))
+    c.commit(asynchronous=False)
+    committed = w.seen(c.committed([*rows(topic, 0), *rows(side, 1)], DEADLINE_S))
+    c.incremental_unassign(rows(side, 1))
+    w.produce(topic, {0: ["more"]})
+    w.produce(side, {1: ["more"]})
+    return [found, twice, sorted(assigned), position, committed, w.seen(w.take(c, 1)), len(c.assignment())]
+
+
+@program
+def a_side_topic_begins_by_the_policy(w: World) -> Any:
+    topic, side = w.topic(records=1), w.topic(records=3, what="side")
+    c = w.reader(topic, partition_assignment_strategy="cooperative-sticky")
+    w.take(c, 1)
+    c.incremental_assign(rows(side, 0))
+    return w.seen(w.take(c, 3))
+
+
+@program
 def position_follows(w: World) -> Any:
     topic = w.topic(records=3)
     c = w.reader(topic)

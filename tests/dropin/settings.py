@@ -9,6 +9,11 @@ import os
 import attrs
 import confluent_kafka
 
+from consumer_coord.setting_names import KNOWN_BY
+
+#: Whether the installed confluent-kafka is older than the one whose settings are listed.
+OLDER = tuple(map(int, confluent_kafka.__version__.split(".")[:2])) < tuple(map(int, KNOWN_BY.split(".")))
+
 USED = "used by the coordinator"
 BOTH = "used by both planes"
 PASSED = "passed on to librdkafka"

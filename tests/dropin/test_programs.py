@@ -15,6 +15,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.dropin import arguments, groups, reading
 from tests.dropin.explained import EXPLAINED
+from tests.dropin.settings import OLDER
 from tests.dropin.world import World, alike
 
 PROGRAMS: dict[str, Callable[[World], Any]] = {**arguments.PROGRAMS, **reading.PROGRAMS, **groups.PROGRAMS}
@@ -50,6 +51,7 @@ def outcomes() -> Iterator[dict[str, Outcomes]]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(OLDER, reason="older versions of confluent-kafka lack methods, and crash in calls after close")
 def test_every_program_sees_the_same_unless_it_is_explained(outcomes: dict[str, Outcomes]) -> None:
     different = {name: seen for name, seen in outcomes.items() if not alike(seen.theirs, seen.ours)}
     unexplained = {name: seen for name, seen in different.items() if name not in EXPLAINED}

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, cimpl
 
 from consumer_coord import GroupConsumer
 from tests.dropin import docs
-from tests.dropin.settings import FATES, REFUSED, installed
+from tests.dropin.settings import FATES, OLDER, REFUSED, installed
 
 #: Values for settings that have no default, or whose default cannot be given.
 _VALUES: dict[str, Any] = {
@@ -47,6 +47,7 @@ def _made(kind: Any, name: str, default: str) -> str | None:
     return None
 
 
+@pytest.mark.skipif(OLDER, reason="the installed confluent-kafka is older than the table")
 def test_the_table_has_every_setting_of_the_installed_librdkafka() -> None:
     found = installed()
     assert len(found) > 150
@@ -55,6 +56,8 @@ def test_the_table_has_every_setting_of_the_installed_librdkafka() -> None:
 
 @pytest.mark.parametrize("name", sorted(FATES))
 def test_a_setting_is_taken_or_refused_as_the_table_says(name: str) -> None:
+    if OLDER and name not in installed():
+        pytest.skip("the installed confluent-kafka does not know this setting")
     default = installed()[name]
     ours = _made(GroupConsumer, name, default)
     if FATES[name].kind == REFUSED:

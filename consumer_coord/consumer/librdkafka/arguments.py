@@ -7,10 +7,11 @@ from typing import Any, TypedDict
 
 import confluent_kafka
 
-from consumer_coord.config import as_boolean
+from consumer_coord.config import as_boolean, refuse_other_spellings
 from consumer_coord.consumer.handover import Topics, are_names
-from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
+from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_exception
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.topic_partition import TopicPartition
 
 #: Keywords of the constructor that are no settings.
 _KEYWORDS = ("logger",)
@@ -33,6 +34,8 @@ def constructor_arguments(
             raise TypeError(f"expected {name} property as a callable function")
     if not callable(settings.get("on_commit", callable)):
         raise to_kafka_exception(ConfigurationError("on_commit expects a callable"))
+    with drop_in_exceptions():
+        refuse_other_spellings(settings)
     handed_over = {name: settings.pop(name) for name in _KEYWORDS if name in settings}
     if "group.id" not in settings:
         raise ValueError("Failed to create consumer: group.id must be set")
@@ -44,13 +47,13 @@ def flag(settings: dict[str, Any], name: str, *, default: bool) -> bool:
     return as_boolean(name, settings[name]) if name in settings else default
 
 
-def checked_rows(rows: Any) -> list[confluent_kafka.TopicPartition]:
-    """A list of TopicPartition; TypeError for anything else."""
+def checked_rows(rows: Any) -> list[Any]:
+    """Return ``rows``, a list of TopicPartition of either package; raise TypeError for anything else."""
     if not isinstance(rows, list):
-        raise TypeError("requires list of TopicPartition")
+        raise TypeError(f"requires list of TopicPartition, not {rows!r}")
     for row in rows:
-        if not isinstance(row, confluent_kafka.TopicPartition):
-            raise TypeError("expected cimpl.TopicPartition")
+        if not isinstance(row, (confluent_kafka.TopicPartition, TopicPartition)):
+            raise TypeError(f"expected TopicPartition of confluent_kafka or consumer_coord, not {row!r}")
     return rows
 
 
@@ -69,6 +72,12 @@ def subscription_arguments(topics: Topics, **callbacks: Callable[..., object] | 
 
 #: Keywords that confluent-kafka still takes by their former names; ``async`` is no name that Python's syntax allows.
 FormerKeywords = TypedDict("FormerKeywords", {"async": bool}, total=False)
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raise TypeError for a time limit that is neither None nor a number of seconds."""
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout takes a number of seconds, or None, not {timeout!r}")
 
 
 def commit_keywords(asynchronous: bool, deprecated: Mapping[str, object]) -> bool:

@@ -31,7 +31,7 @@ from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.setting_names import did_you_mean
+from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -51,6 +51,8 @@ _FETCH_WAIT_MS = 500
 _NOT_SOUGHT = (KafkaError._STATE, KafkaError._OUTDATED)
 #: More unknown topics than these are asked for in one request, for all topics of the cluster.
 _ONE_BY_ONE = 4
+#: More than any topic has.
+_MAX_PARTITIONS = 2**31
 #: So many events of a kind are kept for an application that does not poll; older ones go.
 _MOST_EVENTS = 1_000
 
@@ -83,8 +85,8 @@ class Librdkafka:
         self._events: dict[str, deque[Any]] = {}
         #: The last wait for a message was in vain, so none is waiting most likely.
         self.dry = False
-        #: Topics that librdkafka has heard of.
-        self._known: set[str] = set()
+        #: Topics that librdkafka has heard of, and how many partitions they have.
+        self._known: dict[str, int] = {}
         #: Topics that it was to ask about, without an answer in time, and until when it is not made to ask again.
         self._asked_until: dict[str, float] = {}
         #: There was an assignment, so a Fetch may be under way.
@@ -100,6 +102,12 @@ class Librdkafka:
         except KafkaException as error:
             told = error.args[0].str()
             unknown = re.fullmatch(r'No such configuration property: "(.*)"', told)
+            if unknown and unknown[1] in LIBRDKAFKA:
+                installed = confluent_kafka.__version__
+                raise ConfigurationError(
+                    f"{unknown[1]} needs a newer confluent-kafka: the installed version {installed} does not know this setting,"
+                    f" version {KNOWN_BY} does"
+                ) from error
             hint = did_you_mean(unknown[1], KNOWN) if unknown else ""
             raise ConfigurationError(f"librdkafka refuses the settings: {told}{hint}") from error
         _planes.add(self)
@@ -157,7 +165,7 @@ class Librdkafka:
         On the one connection to a broker the question about a new topic waits behind the first; librdkafka sends the next one
         before it knows the answer.  False where a partition has records: what is fetched of it would be fetched again.
         """
-        return self.dry and not self._tells_ends and not self._known.issuperset(_to_learn(positions))
+        return self.dry and not self._tells_ends and not self._known.keys() >= _to_learn(positions)
 
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
         """Ask for one topic, or for all of the cluster; False without an answer."""
@@ -181,7 +189,7 @@ class Librdkafka:
         return True
 
     def _hear(self, topics: Mapping[str, Any]) -> None:
-        self._known.update(name for name, topic in topics.items() if topic.error is None)
+        self._known.update({name: len(topic.partitions) for name, topic in topics.items() if topic.error is None})
 
     def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Read these too."""
@@ -189,7 +197,26 @@ class Librdkafka:
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
         self._has_fetched = True
         self.learn(_to_learn(positions), limit_s)
+        self._warn_of_missing(positions, limit_s)
         self.handle.incremental_assign(self._numbers(positions, limit_s))
+
+    def _warn_of_missing(self, positions: Iterable[TopicPartition], limit_s: float) -> None:
+        """Log partitions that do not exist: librdkafka says so half a minute later, or never."""
+        missing = [partition for partition in positions if not self._exists(partition)]
+        # The topic may have grown since.
+        for topic in {partition.topic for partition in missing}:
+            self._ask([topic], limit_s)
+        for partition in missing:
+            if not self._exists(partition):
+                logger.warning(
+                    "partition %s does not exist: the topic has %d partitions. Reading begins when it is created",
+                    partition,
+                    self._known[partition.topic],
+                )
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        """Whether a partition exists as far as librdkafka knows; True for a topic that it does not know."""
+        return partition.partition < self._known.get(partition.topic, _MAX_PARTITIONS)
 
     def _fetch_wait_s(self) -> float:
         return float(self.settings.get("fetch.wait.max.ms", _FETCH_WAIT_MS)) / 1000
@@ -443,13 +470,21 @@ def epoch_of(row: confluent_kafka.TopicPartition) -> int:
     return -1 if row.leader_epoch is None else int(row.leader_epoch)
 
 
-def partition_of(row: confluent_kafka.TopicPartition) -> TopicPartition:
-    """A row's topic and partition."""
+def to_native(row: Any) -> confluent_kafka.TopicPartition:
+    """Return confluent-kafka's TopicPartition for any object with a topic and a partition."""
+    return row if isinstance(row, confluent_kafka.TopicPartition) else native(partition_of(row), position_of(row))
+
+
+def partition_of(row: Any) -> TopicPartition:
+    """Return a row's topic and partition."""
     return TopicPartition(row.topic, row.partition)
 
 
-def position_of(row: confluent_kafka.TopicPartition) -> OffsetAndMetadata:
-    """A row's offset with its epoch and metadata."""
+def position_of(row: Any) -> OffsetAndMetadata:
+    """Return the offset, epoch and metadata of a row; ``OFFSET_INVALID`` for a partition without an offset."""
+    if not isinstance(row, confluent_kafka.TopicPartition):
+        offset = getattr(row, "offset", None)
+        return OffsetAndMetadata(OFFSET_INVALID if offset is None else offset)
     return OffsetAndMetadata(row.offset, epoch_of(row), "" if row.metadata is None else row.metadata + _END_OF_TEXT)
 
 

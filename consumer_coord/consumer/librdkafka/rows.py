@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import confluent_kafka
 from confluent_kafka import OFFSET_STORED, KafkaError, Message
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
-from consumer_coord.consumer.librdkafka.arguments import checked_rows
+from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_rows
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
-from consumer_coord.errors import ConfigurationError, FatalError
+from consumer_coord.errors import ConfigurationError, NothingToCommitError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
+#: A partition that an application names, and partitions: of confluent-kafka or of this package.
+Row: TypeAlias = "confluent_kafka.TopicPartition | TopicPartition"
+GivenRows: TypeAlias = "Sequence[confluent_kafka.TopicPartition | TopicPartition]"
+#: Partitions as a consumer returns them.
 Rows: TypeAlias = "list[confluent_kafka.TopicPartition]"
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -59,17 +63,17 @@ def assigned_rows(partitions: Iterable[TopicPartition], begun: Positions) -> Row
     return made
 
 
-def positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+def positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
     """What rows say."""
     return {partition_of(row): position_of(row) for row in rows}
 
 
-def known_positions_of(rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+def known_positions_of(rows: GivenRows) -> dict[TopicPartition, OffsetAndMetadata]:
     """What rows say that have an offset, a logical one included."""
     return {partition: at for partition, at in positions_of(rows).items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
 
 
-def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+def to_commit(message: Message | None, rows: GivenRows | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
     """What the arguments of a commit say; None when they say nothing."""
     if message is not None and rows is not None:
         raise ValueError("message and offsets are mutually exclusive")
@@ -85,9 +89,9 @@ def to_commit(message: Message | None, rows: Rows | None) -> dict[TopicPartition
     return None
 
 
-def nothing_to_commit() -> FatalError:
+def nothing_to_commit() -> NothingToCommitError:
     """librdkafka's _NO_OFFSET."""
-    return FatalError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
+    return NothingToCommitError("there is nothing to commit: no message was handed out yet", code=KafkaError._NO_OFFSET)
 
 
 def raise_if_all_failed(result: CommitResult) -> None:
@@ -110,5 +114,6 @@ def is_lapsed(error: Any) -> bool:
 
 
 def seconds(timeout: float | None, forever: float) -> float:
-    """confluent-kafka's time limits: None and negative ones are none."""
+    """confluent-kafka's time limits: None and negative ones are none; raise TypeError for what is no number."""
+    check_timeout(timeout)
     return forever if timeout is None or timeout < 0 else timeout

@@ -1,0 +1,90 @@
+"""The member of an asyncio consumer on its event loop, and what becomes of a member whose consumer was not closed."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from consumer_coord.errors import CoordinatorError, IllegalStateError
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.printable import get_logger
+
+logger = get_logger(__name__)
+
+#: How long a member that was not closed takes to finish its commits and to leave, in milliseconds.
+_LEAVE_MS = 5_000
+
+
+class LoopMember:
+    """Watches the loop: a member whose loop ends, or whose consumer is dropped, without ``close()`` leaves its group.
+
+    ``asyncio.run`` cancels every task before it closes the loop, and awaits them; so does a task here, which leaves. It holds
+    no consumer, so that a dropped one can be collected.  ``release`` gives connections and the data plane back.
+    """
+
+    def __init__(self, consumer: object, core: ConsumerCoordinator, release: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._task = self._loop.create_task(_leave_unless(self._closed, core, release), name=f"watch {core.config.group_id}")
+        self._dropped = weakref.finalize(consumer, _dropped, self._loop, self._task, core.config.group_id)
+        self._dropped.atexit = False
+
+    @property
+    def orphaned(self) -> bool:
+        """True when the loop has ended."""
+        return self._loop.is_closed()
+
+    def check_loop(self) -> None:
+        """Raise :class:`~consumer_coord.errors.IllegalStateError` on another loop than the member's."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            # Called outside a loop: by a method that is no coroutine.
+            return
+        if running is not self._loop:
+            ended = ", which has ended" if self.orphaned else ""
+            raise IllegalStateError(
+                f"this consumer belongs to another event loop{ended}: create one consumer in each loop, and close it there"
+            )
+
+    def close(self) -> None:
+        """Watch no longer; for ``close()`` of the consumer."""
+        self._dropped.detach()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+
+async def _leave_unless(
+    closed: asyncio.Future[None], core: ConsumerCoordinator, release: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    try:
+        await closed
+    except asyncio.CancelledError:
+        logger.warning(
+            "an AsyncGroupConsumer of group %r was not closed: its event loop ends, or it was dropped. It leaves the group now."
+            " Use `async with`, or await close()",
+            core.config.group_id,
+        )
+        try:
+            await core.close(_LEAVE_MS)
+        except CoordinatorError as error:
+            logger.warning("group %r: could not leave: %s", core.config.group_id, error)
+        finally:
+            await release()
+        raise
+
+
+def _dropped(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], group_id: str) -> None:
+    """End the member of a consumer that was collected; this runs wherever a collection happens to run."""
+    if task.done():
+        return
+    if loop.is_closed():
+        logger.warning(
+            "an AsyncGroupConsumer of group %r was not closed before its event loop was: it stays in the group until"
+            " session.timeout.ms has passed. Use `async with`, or await close()",
+            group_id,
+        )
+    else:
+        loop.call_soon_threadsafe(task.cancel)

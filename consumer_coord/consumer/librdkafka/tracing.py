@@ -1,0 +1,55 @@
+"""Spans of OpenTelemetry for a consumer that is created while its instrumentation of confluent-kafka is active.
+
+``ConfluentKafkaInstrumentor().instrument()`` puts a class of its own in the place of ``confluent_kafka.Consumer``, which does
+nothing for a class of another name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+_INSTRUMENTATION = "opentelemetry.instrumentation.confluent_kafka"
+
+
+def traced(kind: type[Any]) -> type[Any]:
+    """Return a subclass of ``kind`` whose ``poll``, ``consume`` and ``close`` make spans; ``kind`` while nothing is traced.
+
+    The spans are the instrumentation's own.
+    """
+    module = sys.modules.get(_INSTRUMENTATION)
+    # Its own class derives from ours where it was imported after ours had taken confluent_kafka.Consumer's place.
+    if module is None or issubclass(kind, module.AutoInstrumentedConsumer):
+        return kind
+    instrumentor = module.ConfluentKafkaInstrumentor()
+    if not instrumentor.is_instrumented_by_opentelemetry:
+        return kind
+    return _subclass(kind, instrumentor)  # type: ignore[arg-type]  # a class is hashable
+
+
+@functools.cache
+def _subclass(kind: type[Any], instrumentor: Any) -> type[Any]:
+    @functools.wraps(kind, updated=())
+    class Traced(kind):  # type: ignore[misc]  # a base that is known at run time
+        _current_consume_span: Any = None
+        _current_context_token: Any = None
+
+        @property
+        def config(self) -> dict[str, Any]:
+            """Return the settings, of which spans name the brokers."""
+            return dict(self._librdkafka.settings)
+
+        def poll(self, timeout: float | None = None) -> Any:
+            """As of the base, in a span."""
+            return instrumentor.wrap_poll(super().poll, self, instrumentor._tracer, [timeout], {})
+
+        def consume(self, num_messages: int = 1, timeout: float = -1) -> Any:
+            """As of the base, in a span."""
+            return instrumentor.wrap_consume(super().consume, self, instrumentor._tracer, [num_messages, timeout], {})
+
+        def close(self, *arguments: Any, **keywords: Any) -> None:
+            """As of the base; ends the last span."""
+            instrumentor.wrap_close(super().close, self, arguments, keywords)
+
+    return Traced
