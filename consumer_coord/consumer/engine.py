@@ -721,9 +721,11 @@ class Engine:
         self, partitions: Iterable[TopicPartition], origins: Collection[Origin]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         wanted = {partition: self.table[partition] for partition in partitions if partition in self.table}
-        starts = {partition: one.start for partition, one in wanted.items() if one.origin in origins}
-        began = {partition: start for partition, start in starts.items() if start is not None and start.offset >= 0}
-        return {**began, **self.worker.positions(wanted)}
+        return {**self._starts(wanted, origins), **self.worker.positions(wanted)}
+
+    def _starts(self, partitions: Mapping[TopicPartition, Partition], origins: Collection[Origin]) -> Positions:
+        starts = {partition: one.start for partition, one in partitions.items() if one.origin in origins}
+        return {partition: start for partition, start in starts.items() if start is not None and start.offset >= 0}
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what an automatic commit takes: what is finished, and the start of a partition that had no commit.
@@ -738,7 +740,7 @@ class Engine:
                 if partition in finished and start is not None and start.offset <= at.offset < finished[partition].offset:
                     finished[partition] = at
             return finished
-        return {**self._positions(self.table, (Origin.RESET,)), **self.finished()}
+        return {**self._starts(self.table, (Origin.RESET,)), **self.finished()}
 
     def store(self, positions: Positions) -> None:
         """Note what is finished; for ``auto_store`` off."""
@@ -922,7 +924,6 @@ class Engine:
     def _assign(self, positions: Positions) -> None:
         if twice := positions.keys() & self.table.keys():
             raise FatalError(f"assign: {listed(twice)} are assigned already", code=_CONFLICT)
-        known = {one: at for one, at in positions.items() if at.offset not in (OFFSET_INVALID, OFFSET_STORED)}
         self._begin(
             PartitionEvent.ASSIGN,
             {
@@ -931,11 +932,12 @@ class Engine:
                     ownership=None,
                     serial=self._next_serial(),
                     topic_id=self.topic_id(one),
-                    start=known.get(one),
-                    origin=Origin.CHOSEN if one in known else None,
+                    # Without an offset the data plane looks up the group's commit.
+                    start=at,
+                    origin=Origin.CHOSEN,
                     notified=True,
                 )
-                for one in sorted(positions)
+                for one, at in sorted(positions.items())
             },
         )
         self.auto.begin()

@@ -106,6 +106,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     #: ``__new__`` takes what a subclass's ``__init__`` takes, so it names no arguments.
     __signature__ = _InitSignature()
 
+    #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
+    _handled: BaseException | None = None
+
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Nothing is made yet."""
         consumer: Self = super().__new__(traced(cls))
@@ -138,7 +141,6 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
         self._home = BlockingHome(self._coordinator)
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
-        #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
         self._handled = sys.exc_info()[1]
         self._engine = Engine(
             self._core,

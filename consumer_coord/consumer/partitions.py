@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
@@ -218,6 +219,7 @@ def judge(event_offset: int, stands: int | None) -> Verdict:
     """
     if stands is None:
         return Verdict.STALE
-    if event_offset == stands or (stands < 0 and event_offset < 0):
+    # Without a known offset librdkafka looks the commit up by itself, and the event names the commit.
+    if event_offset == stands or (stands < 0 and event_offset < 0) or stands in (OFFSET_INVALID, OFFSET_STORED):
         return Verdict.CURRENT
     return Verdict.DOUBTFUL

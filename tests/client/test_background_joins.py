@@ -299,6 +299,7 @@ async def test_releases_are_coalesced_within_the_linger() -> None:
             await each.stop()
         _following(brokers, 0)
         for each in (one, two):
+            brokers.generation = each.coordinator.generation
             each.coordinator.enforce_rebalance()
             await until(lambda each=each: each.coordinator.assignment.to_revoke)  # type: ignore[misc]
         joins = len(brokers.all(JoinGroupRequest))

@@ -357,7 +357,7 @@ def test_a_lookup_that_began_before_a_loss_is_not_used_after_it() -> None:
         cluster=SimpleNamespace(metadata=SimpleNamespace(topics={})),
         let_go=state.let_go,
     )
-    home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing)
+    home: Any = SimpleNamespace(start=start, now=lambda: 0.0, wait_idle=nothing, abandoned=list)
     plane: Any = Plane()
     settings = EngineSettings(reset=ResetPolicy("earliest", read_committed=True), is_out_of_range=lambda error: False)
     unused: Any = None

@@ -13,7 +13,7 @@ from consumer_coord.group.lease import Lease
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from consumer_coord.wire.messages.offsets import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup
-from tests.client.support.fake import GROUP, PASS, SILENCE, FakeBrokers, Pass, held_until
+from tests.client.support.fake import GROUP, PASS, SILENCE, FakeBrokers, Pass
 from tests.client.support.member import COOPERATIVE, TestMember, at, member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 from tests.support.classic import classic
@@ -146,7 +146,14 @@ async def test_heartbeats_go_on_while_the_join_waits_and_keep_the_lease_for_a_re
         await until(lambda: len(brokers.all(HeartbeatRequest)) >= 2)
         last_good = now_ms()
         brokers.always(HeartbeatRequest, codes.REBALANCE_IN_PROGRESS)
-        brokers.always(JoinGroupRequest, held_until(everybody_joined))
+
+        async def join(request: JoinGroupRequest) -> Any:
+            # However often it is sent again: the group completes one generation.
+            await everybody_joined.wait()
+            brokers.generation = 2
+            return brokers.joined(request)
+
+        brokers.always(JoinGroupRequest, join)
         await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)
         before = len(brokers.all(HeartbeatRequest))
         await pause(last_good + REBALANCE_MS - 1_000 - now_ms())

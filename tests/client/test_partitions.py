@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumer_coord.consumer.data_plane import OFFSET_INVALID
 from consumer_coord.consumer.partitions import (
     ABSENT,
     TRANSITIONS,
@@ -76,12 +77,12 @@ def test_what_a_phase_waits_for_ends_with_it() -> None:
     assert moved(one, Phase.READING).awaits is None
 
 
-@given(st.integers(-1_001, 1_000), st.none() | st.integers(-2, 1_000))
+@given(st.integers(-1_001, 1_000), st.none() | st.just(OFFSET_INVALID) | st.integers(-2, 1_000))
 def test_an_event_of_another_offset_never_ends_a_reading(offset: int, stands: int | None) -> None:
     verdict = judge(offset, stands)
     if stands is None:
         assert verdict is Verdict.STALE
-    elif offset == stands or (offset < 0 and stands < 0):
+    elif offset == stands or (offset < 0 and stands < 0) or stands == OFFSET_INVALID:
         assert verdict is Verdict.CURRENT
     else:
         assert verdict is Verdict.DOUBTFUL
