@@ -1,12 +1,11 @@
 """Offsets in the checkpoint, version 1: self-describing, so that any recorded batch can be replayed from them alone.
 
     {"v": 1, "group": "billing", "cluster": "<cluster id>",
-     "topics": {"orders": {"id": "<topic id>", "n": 4, "p": {"0": [from, to, generation]}}}}
+     "topics": {"orders": {"id": "<topic id>", "p": {"0": [from, to, generation]}}}}
 
 The *end* offset of a batch names everything the query held when it was planned: the range ``[from, to)`` of each
-partition that had data, ``[to, to]`` of each that had none, and the group's generation.  ``n`` is how many partitions
-the topic had when the group began to read it.  Spark compares offsets as text, so keys are sorted.  The offset before the
-first batch has no topics, and no cluster, because it is made without a look at the cluster.
+partition that had data, ``[to, to]`` of each that had none, and the group's generation.  Spark compares offsets as text, so keys are sorted.  The offset before
+the first batch has no topics, and no cluster, because it is made without a look at the cluster.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ class Span:
 
 @attrs.frozen
 class TopicSpans:
-    """One topic's part: its id (KIP-516), its partitions when the group began with it, and the span of each one held."""
+    """One topic's part: its id (KIP-516), and the span of each partition held."""
 
     id: uuid.UUID
-    count: int
     spans: Mapping[int, Span]
 
 
@@ -63,7 +61,6 @@ class Offsets:
             "topics": {
                 topic: {
                     "id": str(part.id),
-                    "n": part.count,
                     "p": {
                         str(number): [span.start, span.end, span.generation]
                         for number, span in sorted(part.spans.items(), key=lambda item: str(item[0]))
@@ -116,7 +113,7 @@ def _topic(part: Mapping[str, Any]) -> TopicSpans:
         if not all(type(value) is int for value in triple) or not 0 <= start <= end:
             raise ValueError(f"{number}: {triple!r}")
         spans[int(number)] = Span(start, end, generation)
-    return TopicSpans(uuid.UUID(part["id"]), int(part["n"]), spans)
+    return TopicSpans(uuid.UUID(part["id"]), spans)
 
 
 def _is_of_sparks_source(read: Any) -> bool:

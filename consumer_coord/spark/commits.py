@@ -10,10 +10,11 @@ from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalErro
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background
-from consumer_coord.spark.identity import TopicIdentity, current_ids, is_other
-from consumer_coord.spark.notes import position
+from consumer_coord.spark.commit_metadata import with_topic_id
+from consumer_coord.spark.identity import TopicIdentity, current_ids
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import PlannedCommit, Planner
+from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.spark.status import Status
 from consumer_coord.topic_partition import TopicPartition
 
@@ -120,7 +121,7 @@ class Commits:
         }
         kept = {partition: commit for partition, commit in commits.items() if partition not in gone}
         results |= coordinator.commit(
-            {partition: position(commit) for partition, commit in kept.items()},
+            {partition: with_topic_id(commit) for partition, commit in kept.items()},
             timeout_ms=REQUEST_TIMEOUT_MS,
             ownerships={partition: commit.ownership for partition, commit in kept.items()},
             topic_ids={partition: commit.topic_id for partition, commit in kept.items()},

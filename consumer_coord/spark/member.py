@@ -24,13 +24,15 @@ from consumer_coord.spark.checkpoint import Offsets, check_cluster
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import with_callbacks
-from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids, is_other
+from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids
 from consumer_coord.spark.joining import AVAILABLE_NOW_WAIT_S, SHARE_WAIT_S, Joining
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.share import Share
+from consumer_coord.spark.start_lookups import look, resolve
+from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, is_other
 from consumer_coord.spark.status import Status
-from consumer_coord.spark.takeup import NO_COMMIT, Start, resolve
+from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
@@ -62,7 +64,10 @@ class QueryMembership:
         #: Where the partitions begin that are about to be taken up.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
-        self._topics_at_start: TopicIds | None = None
+        #: The look at the group before this query joined it.
+        self._looking: Outcome[Beginning | None] | None = None
+        self._beginning: Beginning | None = None
+        self._looked = False
         self._identity = TopicIdentity()
         self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member)
         #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
@@ -93,7 +98,36 @@ class QueryMembership:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
+            # On its way before the JoinGroup is answered, so that queries that start together all see a new group.
+            self._looking = self._look(coordinator)
         return coordinator
+
+    def _look(self, coordinator: BlockingCoordinator) -> Outcome[Beginning | None]:
+        options = self._options
+        return coordinator.submit(
+            lambda: look(
+                coordinator.core,
+                options.topics,
+                options.pattern,
+                options.starting,
+                read_committed=self._read_committed,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
+        )
+
+    def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
+        """Return what the query saw of a group that had not begun; None if the group, or this query, had begun."""
+        if not self._looked:
+            if not self._planner.history.began:
+                assert self._looking is not None
+                try:
+                    self._beginning = self._looking.result()
+                except RetriableError:
+                    # Nothing of this query is committed yet, so a later look is as good.
+                    self._looking = self._look(coordinator)
+                    raise
+            self._looked = True
+        return self._beginning
 
     def leave(self) -> None:
         """Leave the group, within a second or so; nothing more is committed.  From any thread.
@@ -230,22 +264,22 @@ class QueryMembership:
     def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
         if not added:
             return {}
-        # A topic may have been made again since metadata were looked at.
-        coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
+        history = self._planner.history
         starts = resolve(
             added,
             coordinator,
-            self._planner,
+            history,
+            self._find_beginning(coordinator),
             self._options.starting,
-            known_topics=self._topics_at_start,
             read_committed=self._read_committed,
             timeout_ms=REQUEST_TIMEOUT_MS,
             on_loss=self._lose,
         )
-        if self._topics_at_start is None:
-            later = {partition.topic for partition, start in starts.items() if start.count == 0}
-            topics = coordinator.metadata.topics
-            self._topics_at_start = {name: topic.id for name, topic in topics.items() if name not in later}
+        for partition, start in starts.items():
+            before = history.topic_id(partition.topic)
+            if before is not None and is_other(before, start.topic_id):
+                # Not earlier: a look-up that failed is repeated, and must find the same.
+                self._planner.forget(partition.topic)
         return starts
 
     def _take_up(self, coordinator: BlockingCoordinator, starts: Mapping[TopicPartition, Start]) -> None:
@@ -254,7 +288,8 @@ class QueryMembership:
             ownership = ownerships[partition]
             if ownership is None:
                 continue  # lost again already: the next change says so
-            holding = start.holding(ownership)
+            assert start.position is not None
+            holding = Holding(start.topic_id, ownership, start.position, start.committed)
             if start.committed == NO_COMMIT:
                 self._starting[partition] = holding
             else:
@@ -264,7 +299,7 @@ class QueryMembership:
         """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
         commits = self._commits.due(
             {
-                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
+                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id)
                 for partition, holding in self._starting.items()
             }
         )
@@ -373,7 +408,7 @@ class QueryMembership:
             f"topic {topic!r}: it was deleted and made again (topic id {before}, now {topic_id}); what was unread of its"
             f" partitions ({unread}) is gone"
         )
-        finished = self._planner.finished_id(topic)
+        finished = self._planner.history.topic_id(topic)
         if finished is not None and is_other(finished, topic_id):
             self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
