@@ -4,8 +4,9 @@
      "topics": {"orders": {"id": "<topic id>", "p": {"0": [from, to, generation]}}}}
 
 The *end* offset of a batch names everything the query held when it was planned: the range ``[from, to)`` of each
-partition that had data, ``[to, to]`` of each that had none, and the group's generation.  Spark compares offsets as text, so keys are sorted.  The offset before
-the first batch has no topics, and no cluster, because it is made without a look at the cluster.
+partition that had data, ``[to, to]`` of each that had none, and the group's generation.  Spark compares offsets as text,
+so keys are sorted.  The offset before the first batch has no topics, and no cluster, because it is made without a look at
+the cluster.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class Commits:
             if outcome.error is None:
                 self._planner.committed(outcome.partition, outcome.commit)
                 self._status.commits += 1
+                self.recovered()
             else:
                 self.failed(outcome.partition, outcome.commit, outcome.error)
 
@@ -74,10 +75,14 @@ class Commits:
         """It is tried again a second later; raises an error that no retry cures."""
         if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
             raise error
-        logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
         self._status.commit_failed(partition, commit.offset, error)
         self._identity.hint()
         self._retry_s[partition] = time.monotonic() + RETRY_COMMIT_S
+
+    def recovered(self) -> None:
+        """Report no problem with commits any longer, unless one waits to be sent again."""
+        if not self._retry_s:
+            self._status.tell("commits", None)
 
     def lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Finished records that can no longer be committed will be read again by the new owner of their partitions."""

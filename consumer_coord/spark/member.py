@@ -14,26 +14,28 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from consumer_coord.admin.groups import GroupDescription, describe_group
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, View
+from consumer_coord.retry import Deadline
+from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
 from consumer_coord.spark.checkpoint import Offsets, check_cluster
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids
-from consumer_coord.spark.joining import AVAILABLE_NOW_WAIT_S, SHARE_WAIT_S, Joining
+from consumer_coord.spark.joining import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.share import Share
 from consumer_coord.spark.start_lookups import look, resolve
-from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, is_other
+from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, is_other, view_of
 from consumer_coord.spark.status import Status
 from consumer_coord.threads.outcome import Outcome
-from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.topic_partition import TopicPartition, flatten, listed
 
 logger = get_logger(__name__)
 
@@ -149,7 +151,10 @@ class QueryMembership:
             coordinator.polled()
         except RetriableError as error:
             # The coordinator goes on trying; so does the query, with what it holds.
-            self.status.tell(str(error))
+            self.status.tell("group", error)
+        else:
+            if coordinator.generation >= 0 and not coordinator.core.application.failures.obstacle:
+                self.status.tell("group", None)
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -168,9 +173,12 @@ class QueryMembership:
         if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
             self._checkpoint_checked = True
-        self._joining.await_share(coordinator, SHARE_WAIT_S)
-        self._settle(coordinator, background)
-        self._commits.finished(background)
+        if self._target_ends is None:
+            self._joining.await_share(coordinator, SHARE_WAIT_S)
+            self._settle(coordinator, background)
+            self._commits.finished(background)
+        else:
+            self._await_owners(coordinator, background, self._target_ends)
         view = self._current_view(background, now_s, spinning)
         self._check_topics(coordinator, view)
         ends = self._ends(background, view)
@@ -309,6 +317,7 @@ class QueryMembership:
         for partition, commit in commits.items():
             error = results[partition]
             if error is None:
+                self._commits.recovered()
                 self._planner.take_up(partition, attrs.evolve(self._starting.pop(partition), committed=commit.offset))
             else:
                 self._commits.failed(partition, commit, error)
@@ -328,8 +337,9 @@ class QueryMembership:
         try:
             self._starts = {**self._starts, **self._resolve(self._member, added)}
         except RetriableError as error:
-            self.status.tell(f"where {listed(added)} start: {error}")
+            self.status.tell("starts", f"where {listed(added)} start: {error}")
             return False
+        self.status.tell("starts", None)
         return True
 
     # -- end offsets ------------------------------------------------------------------------------------------------
@@ -344,21 +354,20 @@ class QueryMembership:
         """On the background thread."""
         return current_ids(self._member, topics, REQUEST_TIMEOUT_MS)
 
-    def _current_view(self, background: Background, now_s: float, spinning: bool) -> View:
+    def _current_view(self, background: Background, now_s: float, spinning: bool) -> EndsView:
         held = frozenset(self._planner.held)
         if not held:
-            return View()
+            return EndsView()
         view = background.view
         stale_s = now_s - view.at_s
         if stale_s > (IDLE_FRESH_S if spinning else FRESH_S):
             background.want_view(held)
             if not spinning:
                 view = background.wait_for_view(now_s, VIEW_WAIT_S)
-        if background.problem is not None:
-            self.status.problem = str(background.problem)
+        self.status.tell("end offsets", background.problem)
         return view
 
-    def _ends(self, background: Background, view: View) -> Mapping[TopicPartition, int]:
+    def _ends(self, background: Background, view: EndsView) -> Mapping[TopicPartition, int]:
         behind = {
             partition: view.ends[partition]
             for partition, holding in self._planner.held.items()
@@ -380,7 +389,7 @@ class QueryMembership:
             raise DataLossError(f"data loss in {what}. To go on with what there is, set failOnDataLoss=false")
         logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
 
-    def _check_topics(self, coordinator: BlockingCoordinator, view: View) -> None:
+    def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
         """Whether a topic was deleted and made again under our hands."""
         held = {**self._starting, **self._planner.held}
         ids: dict[str, set[uuid.UUID]] = {}
@@ -398,7 +407,9 @@ class QueryMembership:
                 }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            self.status.tell(f"which topics there are: {error}")
+            self.status.tell("topic ids", f"which topics there are: {error}")
+        else:
+            self.status.tell("topic ids", None)
 
     def _recreated(self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID) -> None:
         """Begin with these partitions of one name anew: nothing that is known of them is about the topic that it is now."""
@@ -419,7 +430,7 @@ class QueryMembership:
         self._background.forget_view()
         self._commit_starts(coordinator)
 
-    def _check_behind(self, background: Background, view: View, behind: Mapping[TopicPartition, int]) -> None:
+    def _check_behind(self, background: Background, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
         """A partition ends before our position: another topic of that name, or a log that was cut back."""
         before = dict(self._planner.held)
         self._identity.hint()
@@ -477,16 +488,86 @@ class QueryMembership:
         self._poll(coordinator)
         while not self._joining.join(coordinator):
             continue
-        self._joining.await_share(coordinator, AVAILABLE_NOW_WAIT_S)
-        metadata = coordinator.metadata
-        if self._options.pattern is not None:
-            topics = metadata.matching(re.compile(self._options.pattern), exclude_internal=True)
-        else:
-            topics = self._options.topics
-        every = {
-            TopicPartition(topic, number): LATEST
-            for topic, count in metadata.partitions(topics).items()
-            for number in range(count)
-        }
+        view = self._complete_view(coordinator)
+        every = dict.fromkeys(view.partitions, LATEST)
         found = coordinator.list_offsets(every, read_committed=self._read_committed)
         self._target_ends = {partition: listed_offset.offset for partition, listed_offset in found.items()}
+
+    def _complete_view(self, coordinator: BlockingCoordinator) -> View:
+        """Return a view that shows every subscribed topic that exists; raises ``RetriableError`` if there is none in time."""
+        limit_ms = coordinator.config.coordinator.default_api_timeout_ms
+        end_s = time.monotonic() + limit_ms / 1000
+        while True:
+            asked_version = coordinator.metadata.version + 1
+            view = view_of(coordinator.refresh_metadata(limit_ms), self._options.topics, self._options.pattern)
+            incomplete = view.incomplete(asked_version)
+            if incomplete is None:
+                return view
+            if time.monotonic() > end_s:
+                raise RetriableError(
+                    f"what there is to read of {self._options.subscription()} is not known after {limit_ms / 1000:g} s:"
+                    f" {incomplete}; start the query again"
+                )
+            pause(LOOK_EVERY_S)
+
+    # -- Trigger.AvailableNow -----------------------------------------------------------------------------------------
+
+    def _await_owners(
+        self, coordinator: BlockingCoordinator, background: Background, targets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Wait until this query or another member owns each partition with unread records.
+
+        The run ends when this query has read its own partitions, so a partition that is on its way to it counts as unread.
+        Raises ``RetriableError`` when a partition stays without an owner.
+        """
+        config = coordinator.config.coordinator
+        limit_s = (config.default_api_timeout_ms + config.session_timeout_ms) / 1000
+        began_s = time.monotonic()
+        while True:
+            self._settle(coordinator, background)
+            self._commits.finished(background)
+            unowned = self._unowned(coordinator, targets)
+            waited_s = time.monotonic() - began_s
+            if not unowned or (waited_s > SHARE_WAIT_S and self._has_unread(targets)):
+                return
+            told = f"Trigger.AvailableNow: {listed(unowned)} have unread records, and the group is still handing them over"
+            if waited_s > limit_s:
+                raise RetriableError(
+                    f"{told}, after {limit_s:g} s: another member holds a rebalance up, because it is in a long batch or does"
+                    " not poll; start the query again, or give it a group of its own"
+                )
+            self.status.tell("owners", told)
+            pause(LOOK_EVERY_S)
+            self._poll(coordinator)
+
+    def _has_unread(self, targets: Mapping[TopicPartition, int]) -> bool:
+        return any(holding.position < targets.get(partition, 0) for partition, holding in self._planner.held.items())
+
+    def _unowned(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Return partitions with unread records that are on their way from one member to another."""
+        held = frozenset(self._planner.held)
+        timeout_ms = REQUEST_TIMEOUT_MS
+
+        async def describe() -> GroupDescription:
+            return await describe_group(coordinator.cluster, self._options.group, Deadline.after(timeout_ms))
+
+        group = coordinator.call(describe, timeout_ms)
+        me = [member for member in group.members if member.member_id == coordinator.member_id]
+        mine = {one for member in me for one in member.partitions}
+        others = {one for member in group.members if member not in me for one in member.partitions}
+        # In the consumer protocol the present owner keeps a partition of this member's target until it has revoked it.
+        coming = {one for member in me for one in flatten(member.target or {})} - held
+        # What the group has given away already, and this query has not handed over yet, is the next owner's to read.
+        leaving = held - mine
+        waiting = (targets.keys() - held - others) | leaving | (coming & targets.keys())
+        if group.epoch != group.target_epoch:
+            # The coordinator has not assigned since the last member came or left.
+            waiting = targets.keys() - held
+        if not waiting:
+            self.status.tell("owners", None)
+            return frozenset()
+        commits = coordinator.committed(waiting, timeout_ms)
+        unread = {one for one in waiting if targets.get(one, 0) > (0 if (commit := commits[one]) is None else commit.offset)}
+        if not unread:
+            self.status.tell("owners", None)
+        return frozenset(unread)

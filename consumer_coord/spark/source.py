@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
@@ -195,17 +195,21 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``maxOffsetsPerTrigger``; the minimum and its delay are kept here, Spark has no limit for both."""
-        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+        """Return ``maxOffsetsPerTrigger``, or the minimum; both together, and the delay, are no limit that Spark has."""
+        own = self._options
+        if own.max_offsets is not None:
+            return ReadMaxRows(own.max_offsets)
+        return ReadAllAvailable() if own.min_offsets is None else ReadMinRows(own.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """``start`` is the end of the last batch that Spark finished; returns the next one's end, or ``start`` itself."""
         from consumer_coord.spark.planner import Limits
 
-        limits = None
-        if isinstance(limit, ReadMaxRows):
-            own = self._options
-            limits = Limits(limit.max_rows, own.min_offsets, own.max_trigger_delay_ms)
+        own = self._options
+        limits = Limits(own.max_offsets, own.min_offsets, own.max_trigger_delay_ms)
+        if isinstance(limit, ReadAllAvailable):
+            # Trigger.Once: everything, whatever the options say.
+            limits = Limits()
         planned = self._member().next_batch(self._parse(start), limits)
         if planned is None:
             return start

@@ -50,7 +50,10 @@ class Starting:
         return self.word == LATEST
 
     def of(self, partition: TopicPartition) -> int:
-        """Return LATEST, EARLIEST or an offset of a partition that the option names; only when :meth:`timestamp_of` has no answer."""
+        """Return LATEST, EARLIEST or an offset; for partitions that the option names, if it names any.
+
+        Only where :meth:`timestamp_of` has no answer.
+        """
         return self.word if self.offsets is None else self.offsets[partition.topic][partition.partition]
 
     def timestamp_of(self, partition: TopicPartition) -> int | None:
