@@ -99,10 +99,10 @@ def from_json(read: Any, group: str) -> Offsets:
         cluster = read["cluster"]
         if not (isinstance(cluster, str) or (cluster is None and not topics)):
             raise ValueError(f"cluster={cluster!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"checkpointLocation holds a damaged offset, {_shown(read)} ({error!r}): start from a fresh checkpoint;"
-            " the group's commits say where"
+            f"checkpointLocation of group {group!r} holds a damaged offset in its last file of offsets/, {_shown(read)}"
+            f" ({error!r}): restore that file, or start from a fresh checkpoint; the group's commits say where"
         ) from error
     return Offsets(group, cluster, topics)
 
@@ -124,7 +124,10 @@ def _is_of_sparks_source(read: Any) -> bool:
 
 
 def _shown(read: Any) -> str:
-    text = repr(read)
+    try:
+        text = repr(read)
+    except RecursionError:
+        text = "a value that is nested too deeply"
     return text if len(text) <= 200 else text[:200] + "…"
 
 

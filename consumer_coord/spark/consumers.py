@@ -164,7 +164,10 @@ class CachedConsumer:
                 first = self._consumer.poll(_POLL_S)
                 if first is None:
                     if time.monotonic() > deadline:
-                        raise _stalled(pending, self._positions, timeout_ms)
+                        self._drop_cut_back()
+                        if pending:
+                            raise _stalled(pending, self._positions, timeout_ms)
+                        continue
                     if time.monotonic() > look_at:
                         # What the broker had told of does not come: is this still the topic it was told of?
                         self.drop_recreated(self.ask_ids())
@@ -331,6 +334,19 @@ class CachedConsumer:
         else:
             del self._pending[key]
             self._unassign([key])
+
+    def _drop_cut_back(self) -> None:
+        """Drop what lies beyond the end of a log that was cut back since the batch was planned; no record will come."""
+        for key, wanted in list(self._pending.items()):
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
+            except KafkaException as failed:
+                logger.info("%s: which offsets there are is not known: %s", _named(wanted), failed.args[0])
+                continue
+            if high < wanted.end and self._positions[key].next >= high:
+                self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {high}")
+                del self._pending[key]
+                self._unassign([key])
 
     def _lose(self, what: str) -> None:
         message = f"data loss in {what}"

@@ -19,6 +19,7 @@ from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
@@ -46,6 +47,9 @@ IDLE_FRESH_S = 0.1
 VIEW_WAIT_S = 2.0
 #: Calls within this time of each other are a spin: Spark polls an idle source.
 SPIN_S = 0.05
+#: Looks at the end of a log that is below a planned one, and the time between two of them, in seconds.
+LOOKS_AT_A_CUT = 4
+CUT_LOOK_EVERY_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
 
@@ -459,10 +463,11 @@ class QueryMembership:
         return self._planner.unfinished == end
 
     def check_replay(self, end: Offsets) -> Offsets:
-        """Before a batch of the checkpoint is run again: its topics must be the ones it was planned from."""
+        """Return what can be read again of a batch of the checkpoint: of the same topics, as far as their logs reach."""
         coordinator = self.open()
+        limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         try:
-            metadata = coordinator.refresh_metadata(coordinator.config.coordinator.default_api_timeout_ms)
+            metadata = coordinator.refresh_metadata(limit_ms)
         except RetriableError as error:
             raise type(error)(
                 f"{error}: the unfinished batch of the checkpoint cannot be read;"
@@ -478,7 +483,43 @@ class QueryMembership:
                     f" deleted and made again as {topic.id}"
                 )
                 del kept[name]
-        return attrs.evolve(end, topics=kept)
+        return self._within_logs(coordinator, attrs.evolve(end, topics=kept), metadata, limit_ms)
+
+    def _within_logs(self, coordinator: BlockingCoordinator, batch: Offsets, metadata: Metadata, limit_ms: float) -> Offsets:
+        """Cut a batch at the ends of its logs: an unclean leader election may have taken the last records.
+
+        A new leader may know an older high watermark for a moment, so an end that is too low is looked up again.
+        """
+        counts = metadata.partitions(batch.topics)
+        asked = {partition: span for partition, span in batch.spans() if span.start < span.end and partition.topic in counts}
+        unknown = [partition for partition in asked if partition.partition >= counts[partition.topic]]
+        if unknown:
+            raise CheckpointError(
+                f"checkpointLocation of group {self._options.group!r} holds a damaged offset in its last file of offsets/: it"
+                f" names {listed(unknown)}, and the topic has fewer partitions; restore that file, or start from a fresh"
+                " checkpoint; the group's commits say where"
+            )
+        ends: Mapping[TopicPartition, int] = {}
+        for attempt in range(LOOKS_AT_A_CUT):
+            if attempt:
+                pause(CUT_LOOK_EVERY_S)
+            found = coordinator.list_offsets(dict.fromkeys(asked, LATEST), limit_ms) if asked else {}
+            ends = {partition: one.offset for partition, one in found.items() if one.offset < asked[partition].end}
+            if not ends:
+                return batch
+        topics = dict(batch.topics)
+        for partition, end in ends.items():
+            span = asked[partition]
+            self._lose(
+                f"topic {partition.topic!r}, partition {partition.partition}, offsets {span.start} to {span.end}: out of range,"
+                f" because its log was cut back to offset {end} (an unclean leader election, or a disk that lost its last"
+                " writes?)"
+            )
+            part = topics[partition.topic]
+            shorter = attrs.evolve(span, end=max(span.start, end))
+            self._planner.cut(partition, span.end, end)
+            topics[partition.topic] = attrs.evolve(part, spans={**part.spans, partition.partition: shorter})
+        return attrs.evolve(batch, topics=topics)
 
     def prepare_available_now(self) -> None:
         """Fix what there is to read: nothing written after this call is read by the query."""

@@ -131,6 +131,10 @@ class Planner:
         """What the checkpoint, and the life of the query so far, prove."""
         return self._history
 
+    def cut(self, partition: TopicPartition, planned: int, end: int) -> None:
+        """Note that a log ends at ``end``, before the planned end of a batch that runs again."""
+        self._history = attrs.evolve(self._history, cuts={**self._history.cuts, partition: (planned, end)})
+
     def forget(self, topic: str) -> None:
         """Forget what was finished of a topic that was deleted and created again."""
         self._history = self._history.without(topic)

@@ -121,10 +121,12 @@ class History:
     """What a query's checkpoint, and its life so far, prove.
 
     ``began``: some batch was planned before this start of the query.  ``finished``: partition -> (topic id, end offset).
+    ``cuts``: partition -> (planned end, where its log ended instead) of a batch that ran again after logs were cut back.
     """
 
     began: bool = False
     finished: Mapping[TopicPartition, tuple[uuid.UUID, int]] = attrs.field(factory=dict)
+    cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
 
     def end(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
         """Return up to where this very topic's partition is finished."""
@@ -140,9 +142,11 @@ class History:
         }
         for partition, span in offsets.spans():
             known = kept.get(partition)
-            if known is None or known[1] < span.end:
-                kept[partition] = (offsets.topics[partition.topic].id, span.end)
-        return History(self.began or offsets.cluster is not None, kept)
+            planned, left = self.cuts.get(partition, (NO_COMMIT, NO_COMMIT))
+            end = left if planned == span.end else span.end
+            if known is None or known[1] < end:
+                kept[partition] = (offsets.topics[partition.topic].id, end)
+        return History(self.began or offsets.cluster is not None, kept, self.cuts)
 
     def without(self, topic: str) -> History:
         """Return the history without what was finished of ``topic``."""

@@ -81,6 +81,13 @@ class Run:
 
 def run(bootstrap_servers: str, options: Mapping[str, str], checkpoint: Offsets | None = None, *, now: bool = False) -> Run:
     """Start a run of a query of group billing; ``checkpoint`` is that of an earlier run."""
+    return prepared(bootstrap_servers, options, checkpoint, now=now).start()
+
+
+def prepared(
+    bootstrap_servers: str, options: Mapping[str, str], checkpoint: Offsets | None = None, *, now: bool = False
+) -> Run:
+    """Return a run that is not started yet."""
     settings = {
         "kafka.bootstrap.servers": bootstrap_servers,
         "group.id": "billing",
@@ -91,7 +98,7 @@ def run(bootstrap_servers: str, options: Mapping[str, str], checkpoint: Offsets 
     if settings.get("kafka.group.protocol") == "consumer":
         del settings["kafka.heartbeat.interval.ms"], settings["kafka.session.timeout.ms"]
     membership = QueryMembership(parse_options(settings))
-    return Run(membership, checkpoint or Offsets("billing"), now).start()
+    return Run(membership, checkpoint or Offsets("billing"), now)
 
 
 def together(runs: list[Run], condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:

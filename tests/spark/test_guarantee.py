@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.spark.conftest import produce
-from tests.spark.memberships import Run, run, together
+from tests.spark.memberships import Run, prepared, run, together
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
@@ -124,6 +124,22 @@ def test_available_now_reads_what_was_there_although_the_metadata_is_new(
         runs.append(query := run(kafka.bootstrap_servers, options, now=True))
         query.finish()
     assert [each.count("orders-b") for each in runs[1:]] == [20, 0, 0]
+    assert committed(kafka, "orders-b") == [10, 10]
+
+
+@PROTOCOLS
+def test_available_now_reads_a_topic_that_its_first_metadata_did_not_show(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    """What there is to read is decided from metadata that was requested after the run began."""
+    options = {"subscribePattern": "orders-.*", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    query = prepared(kafka.bootstrap_servers, options, now=True)
+    coordinator = query.membership.open()
+    coordinator.join_group_if_needed(30_000)
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 20)
+    runs.append(query.start())
+    assert query.finish().count("orders-b") == 20
     assert committed(kafka, "orders-b") == [10, 10]
 
 
