@@ -16,6 +16,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
+from consumer_coord.spark.errors import UnreadableHeaderError
+
+#: Milliseconds whose microseconds fit into 64 bits, which is what Spark's timestamps have.
+_MOST_MS = np.iinfo(np.int64).max // 1000
+_LEAST_MS = -_MOST_MS
+
 
 @attrs.frozen
 class Run:
@@ -42,14 +48,27 @@ def to_batch(messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema
             array = pa.array(_offsets(messages, runs))
         elif field.name == "timestamp":
             millis = np.fromiter(map(itemgetter(1), cells), np.int64, len(messages))
-            array = pa.array(millis * 1000).cast(field.type)
+            array = pa.array(np.clip(millis, _LEAST_MS, _MOST_MS) * 1000).cast(field.type)
         elif field.name == "timestampType":
             # librdkafka counts from 0 (none), Java from -1.
             array = pa.array(np.fromiter(map(itemgetter(0), cells), np.int32, len(messages)) - np.int32(1))
         else:
-            array = _headers(list(map(Message.headers, messages)), field.type)
+            array = _headers(_header_lists(messages), field.type)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _header_lists(messages: Sequence[Message]) -> list[list[tuple[str, bytes | None]] | None]:
+    found = []
+    for message in messages:
+        try:
+            found.append(message.headers())
+        except (SystemError, UnicodeError) as error:
+            raise UnreadableHeaderError(
+                f"topic {message.topic()!r}, partition {message.partition()}, offset {message.offset()}: the key of a header is"
+                " not UTF-8, and librdkafka's Python client cannot return it; to go on, leave includeHeaders out"
+            ) from error
+    return found
 
 
 def _binary(cells: list[bytes | None]) -> pa.Array:

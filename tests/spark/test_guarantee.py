@@ -174,3 +174,17 @@ def test_available_now_waits_for_a_partition_that_a_slow_member_hands_over(
     assert query.finish().count("orders-a") == 10
     together(runs, lambda: slow.count("orders-a") >= 10, "the other query's own partition")
     assert query.membership.status.problem is None
+
+
+@PROTOCOLS
+def test_a_problem_is_reported_until_the_query_has_recovered(kafka: EmbeddedKafka, runs: list[Run], protocol: str) -> None:
+    options = {"subscribe": "orders-a", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    runs.append(query := run(kafka.bootstrap_servers, {**options, "kafka.request.timeout.ms": "1000"}))
+    together(runs, lambda: query.owned == 2, "its partitions")
+    kafka.stop_broker(0)
+    together(runs, lambda: query.membership.status.problem is not None, "word of the outage", 60)
+    kafka.start_broker(0)
+    fill(kafka, "orders-a", 6)
+    together(runs, lambda: query.count("orders-a") == 6, "the records", 60)
+    together(runs, lambda: committed(kafka, "orders-a") == [3, 3], "their commits", 60)
+    together(runs, lambda: query.membership.status.problem is None, "the end of the problem", 60)
