@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.admin.groups import GroupDescription, describe_group
+from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription, describe_group
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
@@ -569,7 +569,10 @@ class QueryMembership:
             self._commits.finished(background)
             unowned = self._unowned(coordinator, targets)
             waited_s = time.monotonic() - began_s
-            if not unowned or (waited_s > SHARE_WAIT_S and self._has_unread(targets)):
+            # Longer for its own partitions, which may be on their way to another source of the same query: Spark would run
+            # no batch, and so hand over nothing, before that source has an answer.
+            limit_here_s = limit_s / 2 if unowned & self._planner.held.keys() else SHARE_WAIT_S
+            if not unowned or (waited_s > limit_here_s and self._has_unread(targets)):
                 return
             told = f"Trigger.AvailableNow: {listed(unowned)} have unread records, and the group is still handing them over"
             if waited_s > limit_s:
@@ -584,6 +587,17 @@ class QueryMembership:
     def _has_unread(self, targets: Mapping[TopicPartition, int]) -> bool:
         return any(holding.position < targets.get(partition, 0) for partition, holding in self._planner.held.items())
 
+    @staticmethod
+    def _share(
+        group: GroupDescription, me: Iterable[MemberDescription], held: frozenset[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Return what the group wants this query to own; what it holds, where the coordinator does not tell."""
+        if group.type == CONSUMER:
+            return frozenset(one for member in me for one in flatten(member.target or {}))
+        if group.state == "Stable":
+            return frozenset(one for member in me for one in member.partitions)
+        return held
+
     def _unowned(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Return partitions with unread records that are on their way from one member to another."""
         held = frozenset(self._planner.held)
@@ -594,16 +608,14 @@ class QueryMembership:
 
         group = coordinator.call(describe, timeout_ms)
         me = [member for member in group.members if member.member_id == coordinator.member_id]
-        mine = {one for member in me for one in member.partitions}
         others = {one for member in group.members if member not in me for one in member.partitions}
-        # In the consumer protocol the present owner keeps a partition of this member's target until it has revoked it.
-        coming = {one for member in me for one in flatten(member.target or {})} - held
-        # What the group has given away already, and this query has not handed over yet, is the next owner's to read.
-        leaving = held - mine
-        waiting = (targets.keys() - held - others) | leaving | (coming & targets.keys())
-        if group.epoch != group.target_epoch:
-            # The coordinator has not assigned since the last member came or left.
-            waiting = targets.keys() - held
+        share = self._share(group, me, held)
+        # The coordinator has not assigned since the last member came or left.
+        unsettled = group.epoch != group.target_epoch if group.type == CONSUMER else group.state != "Stable"
+        # What is to come (in the consumer protocol its owner keeps it until it has revoked it), and what is to go.
+        waiting = (targets.keys() - held - others) | (share - held & targets.keys()) | (held - share)
+        if unsettled:
+            waiting = set(targets)
         if not waiting:
             self.status.tell("owners", None)
             return frozenset()

@@ -99,6 +99,7 @@ _SECRET = re.compile(
     r"passphrase|jaas|credentials$|oauthbearer\.(config|extensions)$|private\.key\.pem$|ssl[._]key(\.pem)?$|keystore\.key$"
 )
 _OF_A_TABLE = "option."
+_TABLE_PROPERTIES = {"collation", "comment", "external", "is_managed_location", "location", "owner", "provider"}
 
 
 @attrs.frozen(kw_only=True)
@@ -213,9 +214,11 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     Raises ``ConfigurationError`` for a secret under a name that Spark shows, and never tells a value.
     """
     options = {key.lower(): str(value) for key, value in given.items()}
-    # A table's options (CREATE TABLE ... USING kafka_group) come twice, once with this prefix.
-    tables = {name for name in options if name.startswith(_OF_A_TABLE)}
-    options = {name: options[name] for name in options if name not in tables or name.removeprefix(_OF_A_TABLE) not in options}
+    of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
+    if of_a_table:
+        # CREATE TABLE ... USING kafka_group: Spark adds this prefix, and properties of the table.
+        others = {name: value for name, value in options.items() if not name.startswith(_OF_A_TABLE)}
+        options = of_a_table | {name: value for name, value in others.items() if name not in _TABLE_PROPERTIES}
     for name, value in options.items():
         if _is_shown_secret(name, value):
             raise ConfigurationError(

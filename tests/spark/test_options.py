@@ -268,9 +268,11 @@ def test_a_callback_by_value_may_hold_secrets_and_is_hidden() -> None:
         parse_options({**BASE, "packer": "string:digits"})
 
 
-def test_a_table_hands_over_its_options_twice() -> None:
+def test_a_table_hands_over_its_options_with_a_prefix() -> None:
     """``CREATE TABLE orders USING kafka_group OPTIONS (...)``."""
-    options = parse_options({**BASE, **{f"option.{name}": value for name, value in BASE.items()}})
+    table = {"provider": "kafka_group", "owner": "me", **{f"option.{name}": value for name, value in BASE.items()}}
+    options = parse_options({**BASE, **table})
+    assert options == parse_options(table)
     assert options == parse_options(BASE)
 
 
