@@ -66,12 +66,17 @@ def test_two_loads_of_one_group_in_one_available_now_query(queries: Queries, pro
 
 
 def test_a_sql_table(queries: Queries, spark: Any) -> None:
-    spark.sql(
-        f"CREATE TABLE orders_of_kafka USING kafka_group OPTIONS ('kafka.bootstrap.servers' '{queries.bootstrap_servers}',"
-        f" 'group.id' '{queries.group}', 'subscribe' 'orders', 'startingOffsets' 'earliest')"
-    )
+    """Spark creates the table with its options, and starts a query of it without them: they are given again."""
+    options = {
+        "kafka.bootstrap.servers": queries.bootstrap_servers,
+        "group.id": queries.group,
+        "subscribe": "orders",
+        "startingOffsets": "earliest",
+    }
+    listed = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TABLE orders_of_kafka USING kafka_group OPTIONS ({listed})")
     try:
-        query, rows = queries.write(spark.readStream.table("orders_of_kafka"), now=True)
+        query, rows = queries.write(spark.readStream.options(**options).table("orders_of_kafka"), now=True)
         await_end(query)
     finally:
         spark.sql("DROP TABLE orders_of_kafka")
