@@ -100,11 +100,16 @@ def from_json(read: Any, group: str) -> Offsets:
         if not (isinstance(cluster, str) or (cluster is None and not topics)):
             raise ValueError(f"cluster={cluster!r}")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(
-            f"checkpointLocation of group {group!r} holds a damaged offset in its last file of offsets/, {_shown(read)}"
-            f" ({error!r}): restore that file, or start from a fresh checkpoint; the group's commits say where"
-        ) from error
+        raise damaged(group, _shown(read), error) from error
     return Offsets(group, cluster, topics)
+
+
+def damaged(group: str, what: str, why: object) -> CheckpointError:
+    """Return the error for an offset that no release of this source has written."""
+    return CheckpointError(
+        f"checkpointLocation of group {group!r} holds a damaged offset in its last file of offsets/: {what} ({why!r}); restore"
+        " that file, or start from a fresh checkpoint, and the query goes on at the group's commits"
+    )
 
 
 def _topic(part: Mapping[str, Any]) -> TopicSpans:

@@ -23,7 +23,7 @@ from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
-from consumer_coord.spark.checkpoint import Offsets, check_cluster
+from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import with_callbacks
@@ -494,11 +494,7 @@ class QueryMembership:
         asked = {partition: span for partition, span in batch.spans() if span.start < span.end and partition.topic in counts}
         unknown = [partition for partition in asked if partition.partition >= counts[partition.topic]]
         if unknown:
-            raise CheckpointError(
-                f"checkpointLocation of group {self._options.group!r} holds a damaged offset in its last file of offsets/: it"
-                f" names {listed(unknown)}, and the topic has fewer partitions; restore that file, or start from a fresh"
-                " checkpoint; the group's commits say where"
-            )
+            raise damaged(self._options.group, listed(unknown), "the topic has fewer partitions")
         ends: Mapping[TopicPartition, int] = {}
         for attempt in range(LOOKS_AT_A_CUT):
             if attempt:

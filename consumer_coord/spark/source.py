@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.checkpoint import Offsets, from_json
+from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.hooks import OAUTH_CB, load_packer
 from consumer_coord.spark.needs import check_python
@@ -250,12 +251,19 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._confirmed = end
 
     def stop(self) -> None:
-        """The query ended: leave the group; idempotent, and of no effect where there is no membership."""
+        """Leave the group, because the query ended; idempotent, and of no effect where there is no membership.
+
+        Raises ``CheckpointError`` in place of an error that says only that an offset of the checkpoint is no JSON: PySpark
+        parses offsets before this reader gets them, and calls this method whatever happens.
+        """
         if self._membership is not None:
             from consumer_coord.spark import lifeline
 
             self._membership.leave()
             lifeline.forget(self._membership.leave)
+        error = sys.exc_info()[1]
+        if error is not None and _is_of_json(error):
+            raise damaged(self._options.group, "no JSON", error) from error
 
     # -- the executors' processes -----------------------------------------------------------------------------------
 
@@ -266,6 +274,12 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
         assert isinstance(partition, GroupInputPartition)
         return read_ranges(partition.ranges, self._spec, self._schema)
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """True if a parser of JSON raised it: it names no file then, whatever its type is."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").partition(".")[0] == "json" for frame, _ in frames)
 
 
 def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:

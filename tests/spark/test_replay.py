@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.spark import member
@@ -104,3 +106,19 @@ def test_the_same_offsets_in_other_words_hold_no_new_records(settings: dict[str,
     reader = source.streamReader(source.schema())
     offset = Offsets("billing", "c", {"orders": TopicSpans(uuid.UUID(int=7), {0: Span(3, 9, 1)})}).to_json()
     assert reader.partitions(dict(reversed(offset.items())), offset) == []
+
+
+@pytest.mark.parametrize("text", ['{"v": 1', "[" * 100_000, "1" * 5_000], ids=["cut off", "nested", "long"])
+def test_an_offset_that_is_no_json_names_the_checkpoint_and_the_remedy(settings: dict[str, str], text: str) -> None:
+    """As PySpark's planner does it: it parses, and stops the reader whatever happens."""
+    source = KafkaGroupSource(settings)
+    reader = source.streamReader(source.schema())
+
+    def plan() -> None:
+        try:
+            reader.latestOffset(json.loads(text), ReadAllAvailable())
+        finally:
+            reader.stop()
+
+    with pytest.raises(CheckpointError, match=r"group 'billing' holds a damaged offset .*offsets/: no JSON.*fresh checkpoint"):
+        plan()

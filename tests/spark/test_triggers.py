@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
 
 from consumer_coord.broker.server import EmbeddedKafka
 from tests.spark.conftest import produce
@@ -85,5 +86,18 @@ def test_a_sql_table(queries: Queries, spark: Any) -> None:
 
 def test_json_that_leaves_a_partition_out_fails_the_first_start(queries: Queries) -> None:
     query, _ = queries.start("orders", {"startingOffsets": '{"orders":{"0":5}}'}, now=True)
-    with pytest.raises(Exception, match="startingOffsets leaves out orders-1"):
+    with pytest.raises(StreamingQueryException, match="startingOffsets leaves out orders-1"):
         await_end(query)
+
+
+def test_a_damaged_checkpoint_says_what_to_do(queries: Queries) -> None:
+    query, _ = queries.start("orders", checkpoint="c", now=True)
+    await_end(query)
+    for log in (queries.directory / "c" / "offsets").glob("[0-9]*"):
+        head = log.read_text().splitlines()[:2]
+        log.write_text("\n".join([*head, '{"cluster": ']))
+    for checksum in (queries.directory / "c" / "offsets").glob(".*.crc"):
+        checksum.unlink()
+    again, _ = queries.start("orders", checkpoint="c", now=True)
+    with pytest.raises(StreamingQueryException, match=f"group '{queries.group}' holds a damaged offset .*fresh checkpoint"):
+        await_end(again)
