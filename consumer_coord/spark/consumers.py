@@ -106,7 +106,7 @@ class CachedConsumer:
     """One ``confluent_kafka.Consumer`` and where it stands in each of its partitions.  Of one thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        settings = with_callbacks(config)
+        settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
             # A refused login or a missing right ends the task at once.  Not imported by every worker: it takes a while.
             from consumer_coord.consumer.librdkafka.security import guarded
@@ -127,6 +127,18 @@ class CachedConsumer:
         """Give its connections back."""
         self._positions.clear()
         self._consumer.close()
+
+    def fetch_headers(self, message: Message) -> list[tuple[str, bytes | None]]:
+        """Return the headers of a message whose own ones librdkafka's Python client cannot return."""
+        # Not imported by every worker: it needs this package's own connections.
+        from consumer_coord.spark.raw_headers import fetch_headers
+        from consumer_coord.topic_partition import TopicPartition as Partition
+
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        return fetch_headers(self._settings, Partition(topic, number), offset, self._timeout_ms)
 
     def forget(self) -> None:
         """Give all partitions back; the connections stay."""

@@ -19,7 +19,3 @@ class ReadStalledError(FatalError):
 
 class AsyncProgressError(FatalError):
     """Spark runs batches that its checkpoint does not hold: asynchronous progress tracking is on."""
-
-
-class UnreadableHeaderError(FatalError):
-    """A record has a header whose key is not UTF-8, and the option ``includeHeaders`` is on."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import MalformedMessageError
 from consumer_coord.spark import consumers
 from consumer_coord.spark.columns import source_schema
-from consumer_coord.spark.errors import UnreadableHeaderError
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.packing import Range, ReadSpec
+from consumer_coord.spark.raw_headers import fetch_headers, unpacked
 from consumer_coord.spark.reader import read_ranges
+from consumer_coord.topic_partition import TopicPartition
 from tests.spark.conftest import produce
 
 LONG_MAX = 2**63 - 1
@@ -35,8 +39,8 @@ def kafka() -> Iterator[EmbeddedKafka]:
     consumers.close_all()
 
 
-def write(kafka: EmbeddedKafka, **record: Any) -> None:
-    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+def write(kafka: EmbeddedKafka, codec: str | None = None, **record: Any) -> None:
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, compression_type=codec)
     try:
         producer.send("orders", value=b"v", **record).get(30)
     finally:
@@ -51,11 +55,38 @@ def read(kafka: EmbeddedKafka, *, headers: bool) -> Any:
     return batch
 
 
-def test_a_header_key_that_is_not_utf8_is_named_with_its_record(kafka: EmbeddedKafka) -> None:
-    write(kafka, headers=[(RawKey("any"), b"1")])
-    with pytest.raises(UnreadableHeaderError, match=r"topic 'orders', partition 0, offset 0: .*not UTF-8.*includeHeaders"):
-        read(kafka, headers=True)
-    assert read(kafka, headers=False).column("value").to_pylist() == [b"v"], "without headers it is read"
+@pytest.mark.parametrize("codec", [None, "gzip", "zstd"])
+def test_a_header_key_that_is_not_utf8_is_read_as_java_reads_it(kafka: EmbeddedKafka, codec: str | None) -> None:
+    write(kafka, codec, headers=[("plain", b"0"), (RawKey("any"), b"1"), ("last", b"")])
+    assert read(kafka, headers=True).column("headers").to_pylist() == [
+        [{"key": "plain", "value": b"0"}, {"key": "caf\ufffd", "value": b"1"}, {"key": "last", "value": b""}]
+    ]
+    assert read(kafka, headers=False).column("value").to_pylist() == [b"v"]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_headers_of_one_record_among_many_in_each_codec(kafka: EmbeddedKafka, codec: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 50})
+    for number in range(50):
+        producer.produce("orders", b"v" * 100, headers=[("number", str(number).encode()), ("none", None)])
+    assert producer.flush(30) == 0
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers"}
+    found = fetch_headers(settings, TopicPartition("orders", 0), 37, 20_000)
+    assert found == [("number", b"37"), ("none", None)]
+
+
+def test_snappy_as_java_cuts_it() -> None:
+    """Chunks with their sizes, after a head of 16 bytes."""
+    parts = [b"a" * 1_000, b"b" * 500]
+    chunks = [bytes(pa.compress(part, "snappy", asbytes=True)) for part in parts]
+    framed = b"\x82SNAPPY\x00" + bytes(8) + b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in chunks)
+    assert unpacked(framed, 2) == b"".join(parts)
+
+
+def test_damaged_batches_are_one_error() -> None:
+    for body, codec in ((b"no such thing", 1), (b"\x10no", 2), (b"no", 3), (b"no", 4), (b"any", 7)):
+        with pytest.raises(MalformedMessageError):
+            unpacked(body, codec)
 
 
 def test_null_header_values(kafka: EmbeddedKafka) -> None:
