@@ -164,6 +164,11 @@ class Beginning:
     topics: Mapping[str, TopicView]
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Every partition that existed before the group began."""
+        return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
+
     def names(self, partition: TopicPartition) -> bool:
         """True if the partition existed before the group began."""
         topic = self.topics.get(partition.topic)
@@ -211,6 +216,10 @@ def start_offsets(
     decided: dict[TopicPartition, Start] = {}
     undecided: dict[TopicPartition, str] = {}
     incomplete = view.incomplete(asked_version)
+    recreated = recreated_topics(view, history, commits, beginning)
+    left_out: Set[TopicPartition] = frozenset()
+    if beginning is not None and starting.by_partition is not None:
+        left_out = beginning.partitions - set(starting.named())
     for partition in sorted(partitions):
         topic = view.topics.get(partition.topic)
         if incomplete is not None:
@@ -218,8 +227,21 @@ def start_offsets(
         elif topic is None or partition.partition >= topic.count:
             undecided[partition] = f"the metadata (version {view.version}) does not name the partition"
         else:
-            recreated = partition.topic in recreated_topics(view, history, commits, beginning)
-            decided[partition] = _start(partition, topic, recreated, history, commits.get(partition), beginning, starting)
+            evidence = _evident(partition, topic, partition.topic in recreated, history, commits.get(partition))
+            if evidence is not None:
+                decided[partition] = evidence
+            elif beginning is not None and beginning.names(partition):
+                if left_out:
+                    raise ConfigurationError(
+                        f"{starting.option} leaves out {listed(left_out)}: name every partition that exists when the group"
+                        " begins, with -2 for the earliest offset or -1 for the latest; partitions that are added later start"
+                        " at the earliest"
+                    )
+                decided[partition] = _as_configured(partition, topic.id, beginning, starting)
+            else:
+                later = AFTER_THE_QUERY if beginning is not None else AFTER_THE_GROUP
+                reason = NOT_IN_CHECKPOINT if history.began and beginning is None else later
+                decided[partition] = Start(topic.id, NO_COMMIT, None, EARLIEST, reason)
     return Starts(decided, undecided)
 
 
@@ -227,7 +249,11 @@ def recreated_topics(
     view: View, history: History, commits: Mapping[TopicPartition, Commit], beginning: Beginning | None
 ) -> frozenset[str]:
     """Return the topics of ``view`` that were deleted and created again, as far as any evidence names another id."""
-    found = {partition.topic for partition, commit in commits.items() if not commit.is_of(view.topics[partition.topic])}
+    found = {
+        partition.topic
+        for partition, commit in commits.items()
+        if partition.topic in view.topics and not commit.is_of(view.topics[partition.topic])
+    }
     for name, topic in view.topics.items():
         before = [history.topic_id(name), beginning.topics[name].id if beginning and name in beginning.topics else None]
         if any(one is not None and is_other(one, topic.id) for one in before):
@@ -235,39 +261,20 @@ def recreated_topics(
     return frozenset(found)
 
 
-def _start(
-    partition: TopicPartition,
-    topic: TopicView,
-    recreated: bool,
-    history: History,
-    commit: Commit | None,
-    beginning: Beginning | None,
-    starting: Starting,
-) -> Start:
+def _evident(
+    partition: TopicPartition, topic: TopicView, recreated: bool, history: History, commit: Commit | None
+) -> Start | None:
+    """Return the start that a commit, the checkpoint or the topic's id determines; None if they say nothing."""
     finished = history.end(partition, topic.id)
-    if commit is not None and commit.is_of(topic):
-        if finished is not None and finished > commit.offset:
-            return Start(topic.id, commit.offset, finished, EARLIEST, AT_CHECKPOINT)
-        return Start(topic.id, commit.offset, commit.offset, EARLIEST, AT_COMMIT)
-    if finished is not None:
-        return Start(topic.id, NO_COMMIT, finished, EARLIEST, AT_CHECKPOINT)
-    if recreated:
-        return Start(topic.id, NO_COMMIT, None, EARLIEST, RECREATED)
-    if beginning is not None and beginning.names(partition):
-        return _as_configured(partition, topic.id, beginning, starting)
-    reason = AFTER_THE_QUERY if beginning is not None else NOT_IN_CHECKPOINT if history.began else AFTER_THE_GROUP
-    return Start(topic.id, NO_COMMIT, None, EARLIEST, reason)
+    committed = commit.offset if commit is not None and commit.is_of(topic) else NO_COMMIT
+    if finished is not None and finished > committed:
+        return Start(topic.id, committed, finished, EARLIEST, AT_CHECKPOINT)
+    if committed != NO_COMMIT:
+        return Start(topic.id, committed, committed, EARLIEST, AT_COMMIT)
+    return Start(topic.id, NO_COMMIT, None, EARLIEST, RECREATED) if recreated else None
 
 
 def _as_configured(partition: TopicPartition, topic_id: uuid.UUID, beginning: Beginning, starting: Starting) -> Start:
-    if starting.by_partition is not None:
-        there = {TopicPartition(name, number) for name, topic in beginning.topics.items() for number in range(topic.count)}
-        left_out = there - set(starting.named())
-        if left_out:
-            raise ConfigurationError(
-                f"{starting.option} leaves out {listed(left_out)}: name every partition that exists when the group begins,"
-                " with -2 for the earliest offset or -1 for the latest; partitions that are added later start at the earliest"
-            )
     reason = f"by {starting.option}: the group had not begun when this query started"
     stamp = starting.timestamp_of(partition)
     if stamp is not None:
