@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription, describe_group
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
-from consumer_coord.retry import Deadline
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
 from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
@@ -36,7 +34,7 @@ from consumer_coord.spark.start_lookups import look, resolve
 from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, is_other, view_of
 from consumer_coord.spark.status import Status
 from consumer_coord.threads.outcome import Outcome
-from consumer_coord.topic_partition import TopicPartition, flatten, listed
+from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
 
@@ -557,20 +555,23 @@ class QueryMembership:
         The run ends when this query has read its own partitions, so a partition that is on its way to it counts as unread.
         Raises ``RetriableError`` when a partition stays without an owner.
         """
+        from consumer_coord.spark.available_now import unowned
+
         config = coordinator.config.coordinator
         limit_s = (config.default_api_timeout_ms + config.session_timeout_ms) / 1000
         began_s = time.monotonic()
         while True:
             self._settle(coordinator, background)
             self._commits.finished(background)
-            unowned = self._unowned(coordinator, targets)
+            left = unowned(coordinator, self._planner.held.keys(), targets)
             waited_s = time.monotonic() - began_s
             # Longer for its own partitions, which may be on their way to another source of the same query: Spark would run
             # no batch, and so hand over nothing, before that source has an answer.
-            limit_here_s = limit_s / 2 if unowned & self._planner.held.keys() else SHARE_WAIT_S
-            if not unowned or (waited_s > limit_here_s and self._has_unread(targets)):
+            limit_here_s = limit_s / 2 if left & self._planner.held.keys() else SHARE_WAIT_S
+            if not left or (waited_s > limit_here_s and self._has_unread(targets)):
+                self.status.tell("owners", None)
                 return
-            told = f"Trigger.AvailableNow: {listed(unowned)} have unread records, and the group is still handing them over"
+            told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group is still handing them over"
             if waited_s > limit_s:
                 raise RetriableError(
                     f"{told}, after {limit_s:g} s: another member holds a rebalance up, because it is in a long batch or does"
@@ -582,41 +583,3 @@ class QueryMembership:
 
     def _has_unread(self, targets: Mapping[TopicPartition, int]) -> bool:
         return any(holding.position < targets.get(partition, 0) for partition, holding in self._planner.held.items())
-
-    @staticmethod
-    def _share(
-        group: GroupDescription, me: Iterable[MemberDescription], held: frozenset[TopicPartition]
-    ) -> frozenset[TopicPartition]:
-        """Return what the group wants this query to own; what it holds, where the coordinator does not tell."""
-        if group.type == CONSUMER:
-            return frozenset(one for member in me for one in flatten(member.target or {}))
-        if group.state == "Stable":
-            return frozenset(one for member in me for one in member.partitions)
-        return held
-
-    def _unowned(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """Return partitions with unread records that are on their way from one member to another."""
-        held = frozenset(self._planner.held)
-        timeout_ms = REQUEST_TIMEOUT_MS
-
-        async def describe() -> GroupDescription:
-            return await describe_group(coordinator.cluster, self._options.group, Deadline.after(timeout_ms))
-
-        group = coordinator.call(describe, timeout_ms)
-        me = [member for member in group.members if member.member_id == coordinator.member_id]
-        others = {one for member in group.members if member not in me for one in member.partitions}
-        share = self._share(group, me, held)
-        # The coordinator has not assigned since the last member came or left.
-        unsettled = group.epoch != group.target_epoch if group.type == CONSUMER else group.state != "Stable"
-        # What is to come (in the consumer protocol its owner keeps it until it has revoked it), and what is to go.
-        waiting = (targets.keys() - held - others) | (share - held & targets.keys()) | (held - share)
-        if unsettled:
-            waiting = set(targets)
-        if not waiting:
-            self.status.tell("owners", None)
-            return frozenset()
-        commits = coordinator.committed(waiting, timeout_ms)
-        unread = {one for one in waiting if targets.get(one, 0) > (0 if (commit := commits[one]) is None else commit.offset)}
-        if not unread:
-            self.status.tell("owners", None)
-        return frozenset(unread)
