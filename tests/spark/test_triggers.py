@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.spark import by_value
+from consumer_coord.spark.packing import Packing, Range, Task
 from tests.spark.conftest import produce
 from tests.spark.queries import Queries, Rows, await_end
 
@@ -101,3 +104,24 @@ def test_a_damaged_checkpoint_says_what_to_do(queries: Queries) -> None:
     again, _ = queries.start("orders", checkpoint="c", now=True)
     with pytest.raises(StreamingQueryException, match=f"group '{queries.group}' holds a damaged offset .*fresh checkpoint"):
         await_end(again)
+
+
+def test_a_plan_hides_what_begins_with_secret(queries: Queries, capfd: pytest.CaptureFixture[str]) -> None:
+    """Spark shows the values of all other options, as the second plan does."""
+    limit = 1_234_567
+
+    def one_each(ranges: Sequence[Range], packing: Packing) -> Sequence[Task]:
+        assert limit
+        return [(each,) for each in ranges]
+
+    text = by_value(one_each)
+    hidden = queries.frame("orders", {"secret.packer": text})
+    query, rows = queries.write(hidden, now=True)
+    await_end(query)
+    assert len(rows.seen) == RECORDS
+    for frame, shown in ((hidden, False), (queries.frame("orders", {"packer": text}), True)):
+        frame.explain(True)
+        query.explain(True)
+        plans = capfd.readouterr().out + frame._jdf.queryExecution().toString()
+        assert (text[:60] in plans) is shown
+    assert text[:60] not in str([json.dumps(dict(one), default=str) for one in query.recentProgress])
