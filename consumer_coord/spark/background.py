@@ -32,7 +32,7 @@ IDS_FRESH_S = 1.0
 
 
 @attrs.frozen
-class View:
+class EndsView:
     """End offsets, and when (``time.monotonic()``) their look-up *began*: everything written before is in them.
 
     ``ids`` are those of their topics, as of ``ids_at_s``, which may be a second before.
@@ -49,7 +49,7 @@ class View:
     def _ends(self) -> Mapping[TopicPartition, int]:
         return {partition: listed.offset for partition, listed in self.found.items()}
 
-    def went_back(self, before: View) -> bool:
+    def went_back(self, before: EndsView) -> bool:
         """True if an end, or the leader epoch it was written in, is below what it was: logs grow, so this is another one."""
         return any(
             listed.offset < old.offset or -1 < listed.leader_epoch < old.leader_epoch
@@ -81,7 +81,7 @@ class Background:
         self._send = send
         self._changed = threading.Condition()
         self._wanted: frozenset[TopicPartition] | None = None
-        self._view = View()
+        self._view = EndsView()
         self._problem: CoordinatorError | None = None
         self._queued: dict[TopicPartition, PlannedCommit] = {}
         self._sending: dict[TopicPartition, PlannedCommit] = {}
@@ -94,7 +94,7 @@ class Background:
     # -- the main thread's side -------------------------------------------------------------------------------------
 
     @property
-    def view(self) -> View:
+    def view(self) -> EndsView:
         """What was found last."""
         return self._view
 
@@ -110,7 +110,7 @@ class Background:
             self._wanted = partitions
             self._changed.notify_all()
 
-    def wait_for_view(self, since_s: float, timeout_s: float) -> View:
+    def wait_for_view(self, since_s: float, timeout_s: float) -> EndsView:
         """The view that was begun after ``since_s``, or after ``timeout_s`` whatever there is."""
         with self._changed:
             self._changed.wait_for(lambda: self._view.at_s >= since_s or self._closed or self._crash is not None, timeout_s)
@@ -120,7 +120,7 @@ class Background:
     def forget_view(self) -> None:
         """What was found does not hold any more (another topic of the same name)."""
         with self._changed:
-            self._view = View()
+            self._view = EndsView()
 
     def commit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
         """Commit these, soon; what is on its way already is not sent twice."""
@@ -206,7 +206,7 @@ class Background:
     def _view_now(self, wanted: frozenset[TopicPartition]) -> None:
         began = time.monotonic()
         try:
-            view = View(self._look_up(wanted), began, self._view.ids, self._view.ids_at_s)
+            view = EndsView(self._look_up(wanted), began, self._view.ids, self._view.ids_at_s)
             if began - view.ids_at_s > IDS_FRESH_S or view.went_back(self._view):
                 ids_at_s = time.monotonic()
                 view = attrs.evolve(

@@ -6,15 +6,23 @@ topic is repeated, offsets and partitions are numpy arrays.  A column that the q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
+
+Headers: TypeAlias = list[tuple[str, bytes | None]]
+#: Returns the headers of a message whose own ones librdkafka's Python client cannot return.
+FetchHeaders: TypeAlias = Callable[[Message], Headers]
+
+#: Milliseconds whose microseconds fit into 64 bits, which is what Spark's timestamps have.
+_MOST_MS = np.iinfo(np.int64).max // 1000
+_LEAST_MS = -_MOST_MS
 
 
 @attrs.frozen
@@ -26,7 +34,9 @@ class Run:
     count: int
 
 
-def to_batch(messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema) -> pa.RecordBatch:
+def to_batch(
+    messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema, fetch_headers: FetchHeaders
+) -> pa.RecordBatch:
     """One Arrow batch of messages without errors; ``runs`` tell whose they are, in order."""
     cells = {"timestamp", "timestampType"} & set(schema.names) and list(map(Message.timestamp, messages))
     arrays = []
@@ -42,14 +52,25 @@ def to_batch(messages: Sequence[Message], runs: Sequence[Run], schema: pa.Schema
             array = pa.array(_offsets(messages, runs))
         elif field.name == "timestamp":
             millis = np.fromiter(map(itemgetter(1), cells), np.int64, len(messages))
-            array = pa.array(millis * 1000).cast(field.type)
+            array = pa.array(np.clip(millis, _LEAST_MS, _MOST_MS) * 1000).cast(field.type)
         elif field.name == "timestampType":
             # librdkafka counts from 0 (none), Java from -1.
             array = pa.array(np.fromiter(map(itemgetter(0), cells), np.int32, len(messages)) - np.int32(1))
         else:
-            array = _headers(list(map(Message.headers, messages)), field.type)
+            array = _headers(_header_lists(messages, fetch_headers), field.type)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _header_lists(messages: Sequence[Message], fetch: FetchHeaders) -> list[Headers | None]:
+    found: list[Headers | None] = []
+    for message in messages:
+        try:
+            found.append(message.headers())
+        except (SystemError, UnicodeError):
+            # A key that is not UTF-8.
+            found.append(fetch(message))
+    return found
 
 
 def _binary(cells: list[bytes | None]) -> pa.Array:
@@ -84,7 +105,7 @@ def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> Any:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _headers(cells: Sequence[list[tuple[str, bytes | None]] | None], kind: pa.ListType) -> pa.Array:
+def _headers(cells: Sequence[Headers | None], kind: pa.ListType) -> pa.Array:
     """A list of structs for each message, null for one without headers."""
     has = np.fromiter(map(bool, cells), np.bool_, len(cells))
     validity = None if has.all() else pa.py_buffer(np.packbits(has, bitorder="little"))

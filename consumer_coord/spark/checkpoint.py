@@ -1,12 +1,12 @@
 """Offsets in the checkpoint, version 1: self-describing, so that any recorded batch can be replayed from them alone.
 
     {"v": 1, "group": "billing", "cluster": "<cluster id>",
-     "topics": {"orders": {"id": "<topic id>", "n": 4, "p": {"0": [from, to, generation]}}}}
+     "topics": {"orders": {"id": "<topic id>", "p": {"0": [from, to, generation]}}}}
 
 The *end* offset of a batch names everything the query held when it was planned: the range ``[from, to)`` of each
-partition that had data, ``[to, to]`` of each that had none, and the group's generation.  ``n`` is how many partitions
-the topic had when the group began to read it.  Spark compares offsets as text, so keys are sorted.  The offset before the
-first batch has no topics, and no cluster, because it is made without a look at the cluster.
+partition that had data, ``[to, to]`` of each that had none, and the group's generation.  Spark compares offsets as text,
+so keys are sorted.  The offset before the first batch has no topics, and no cluster, because it is made without a look at
+the cluster.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class Span:
 
 @attrs.frozen
 class TopicSpans:
-    """One topic's part: its id (KIP-516), its partitions when the group began with it, and the span of each one held."""
+    """One topic's part: its id (KIP-516), and the span of each partition held."""
 
     id: uuid.UUID
-    count: int
     spans: Mapping[int, Span]
 
 
@@ -63,7 +62,6 @@ class Offsets:
             "topics": {
                 topic: {
                     "id": str(part.id),
-                    "n": part.count,
                     "p": {
                         str(number): [span.start, span.end, span.generation]
                         for number, span in sorted(part.spans.items(), key=lambda item: str(item[0]))
@@ -101,12 +99,17 @@ def from_json(read: Any, group: str) -> Offsets:
         cluster = read["cluster"]
         if not (isinstance(cluster, str) or (cluster is None and not topics)):
             raise ValueError(f"cluster={cluster!r}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"checkpointLocation holds a damaged offset, {_shown(read)} ({error!r}): start from a fresh checkpoint;"
-            " the group's commits say where"
-        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise damaged(group, _shown(read), error) from error
     return Offsets(group, cluster, topics)
+
+
+def damaged(group: str, what: str, why: object) -> CheckpointError:
+    """Return the error for an offset that no release of this source has written."""
+    return CheckpointError(
+        f"checkpointLocation of group {group!r} holds a damaged offset in its last file of offsets/: {what} ({why!r}); restore"
+        " that file, or start from a fresh checkpoint, and the query goes on at the group's commits"
+    )
 
 
 def _topic(part: Mapping[str, Any]) -> TopicSpans:
@@ -116,7 +119,7 @@ def _topic(part: Mapping[str, Any]) -> TopicSpans:
         if not all(type(value) is int for value in triple) or not 0 <= start <= end:
             raise ValueError(f"{number}: {triple!r}")
         spans[int(number)] = Span(start, end, generation)
-    return TopicSpans(uuid.UUID(part["id"]), int(part["n"]), spans)
+    return TopicSpans(uuid.UUID(part["id"]), spans)
 
 
 def _is_of_sparks_source(read: Any) -> bool:
@@ -126,7 +129,10 @@ def _is_of_sparks_source(read: Any) -> bool:
 
 
 def _shown(read: Any) -> str:
-    text = repr(read)
+    try:
+        text = repr(read)
+    except RecursionError:
+        text = "a value that is nested too deeply"
     return text if len(text) <= 200 else text[:200] + "…"
 
 

@@ -10,10 +10,11 @@ from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalErro
 from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background
-from consumer_coord.spark.identity import TopicIdentity, current_ids, is_other
-from consumer_coord.spark.notes import position
+from consumer_coord.spark.commit_metadata import with_topic_id
+from consumer_coord.spark.identity import TopicIdentity, current_ids
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import PlannedCommit, Planner
+from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.spark.status import Status
 from consumer_coord.topic_partition import TopicPartition
 
@@ -60,6 +61,7 @@ class Commits:
             if outcome.error is None:
                 self._planner.committed(outcome.partition, outcome.commit)
                 self._status.commits += 1
+                self.recovered()
             else:
                 self.failed(outcome.partition, outcome.commit, outcome.error)
 
@@ -73,10 +75,14 @@ class Commits:
         """It is tried again a second later; raises an error that no retry cures."""
         if isinstance(error, FatalError) and not isinstance(error, CommitFailedError):
             raise error
-        logger.warning("group %r: offset %d of %s was not committed: %s", self._options.group, commit.offset, partition, error)
         self._status.commit_failed(partition, commit.offset, error)
         self._identity.hint()
         self._retry_s[partition] = time.monotonic() + RETRY_COMMIT_S
+
+    def recovered(self) -> None:
+        """Report no problem with commits any longer, unless one waits to be sent again."""
+        if not self._retry_s:
+            self._status.tell("commits", None)
 
     def lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Finished records that can no longer be committed will be read again by the new owner of their partitions."""
@@ -120,7 +126,7 @@ class Commits:
         }
         kept = {partition: commit for partition, commit in commits.items() if partition not in gone}
         results |= coordinator.commit(
-            {partition: position(commit) for partition, commit in kept.items()},
+            {partition: with_topic_id(commit) for partition, commit in kept.items()},
             timeout_ms=REQUEST_TIMEOUT_MS,
             ownerships={partition: commit.ownership for partition, commit in kept.items()},
             topic_ids={partition: commit.topic_id for partition, commit in kept.items()},

@@ -106,7 +106,7 @@ class CachedConsumer:
     """One ``confluent_kafka.Consumer`` and where it stands in each of its partitions.  Of one thread."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        settings = with_callbacks(config)
+        settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
             # A refused login or a missing right ends the task at once.  Not imported by every worker: it takes a while.
             from consumer_coord.consumer.librdkafka.security import guarded
@@ -127,6 +127,18 @@ class CachedConsumer:
         """Give its connections back."""
         self._positions.clear()
         self._consumer.close()
+
+    def fetch_headers(self, message: Message) -> list[tuple[str, bytes | None]]:
+        """Return the headers of a message whose own ones librdkafka's Python client cannot return."""
+        # Not imported by every worker: it needs this package's own connections.
+        from consumer_coord.spark.raw_headers import fetch_headers
+        from consumer_coord.topic_partition import TopicPartition as Partition
+
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        return fetch_headers(self._settings, Partition(topic, number), offset, self._timeout_ms)
 
     def forget(self) -> None:
         """Give all partitions back; the connections stay."""
@@ -164,7 +176,10 @@ class CachedConsumer:
                 first = self._consumer.poll(_POLL_S)
                 if first is None:
                     if time.monotonic() > deadline:
-                        raise _stalled(pending, self._positions, timeout_ms)
+                        self._drop_cut_back()
+                        if pending:
+                            raise _stalled(pending, self._positions, timeout_ms)
+                        continue
                     if time.monotonic() > look_at:
                         # What the broker had told of does not come: is this still the topic it was told of?
                         self.drop_recreated(self.ask_ids())
@@ -331,6 +346,19 @@ class CachedConsumer:
         else:
             del self._pending[key]
             self._unassign([key])
+
+    def _drop_cut_back(self) -> None:
+        """Drop what lies beyond the end of a log that was cut back since the batch was planned; no record will come."""
+        for key, wanted in list(self._pending.items()):
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=_WATERMARK_TIMEOUT_S)
+            except KafkaException as failed:
+                logger.info("%s: which offsets there are is not known: %s", _named(wanted), failed.args[0])
+                continue
+            if high < wanted.end and self._positions[key].next >= high:
+                self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {high}")
+                del self._pending[key]
+                self._unassign([key])
 
     def _lose(self, what: str) -> None:
         message = f"data loss in {what}"

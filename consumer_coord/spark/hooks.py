@@ -21,7 +21,8 @@ from consumer_coord.spark.packing import Packer
 if TYPE_CHECKING:
     from assignors.base import Assignor
 
-_BY_VALUE = "by-value:"
+#: How the text of an object begins that was pickled by value.
+BY_VALUE = "by-value:"
 
 #: Kafka's only setting that is a function here.
 OAUTH_CB = "oauth_cb"
@@ -43,7 +44,7 @@ def by_value(hook: Any) -> str:
     finally:
         if register:
             cloudpickle.unregister_pickle_by_value(module)
-    return _BY_VALUE + base64.b64encode(zlib.compress(pickled)).decode("ascii")
+    return BY_VALUE + base64.b64encode(zlib.compress(pickled)).decode("ascii")
 
 
 def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
@@ -58,9 +59,9 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
     found = []
     for name in wanted:
         try:
-            assignor = config.as_assignor(_unpickle(name)) if name.startswith(_BY_VALUE) else config.load_assignors([name])[0]
+            assignor = config.as_assignor(_unpickle(name)) if name.startswith(BY_VALUE) else config.load_assignors([name])[0]
         except ConfigurationError as error:
-            shown = "a class handed over by value" if name.startswith(_BY_VALUE) else repr(name)
+            shown = "a class handed over by value" if name.startswith(BY_VALUE) else repr(name)
             raise ConfigurationError(f"option assignor, {shown}: {error}") from error
         found.append(assignor)
     if config.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
@@ -91,7 +92,7 @@ def with_callbacks(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_function(option: str, name: str, shape: str) -> Any:
-    if name.startswith(_BY_VALUE):
+    if name.startswith(BY_VALUE):
         found = _unpickle(name)
     else:
         module, separator, attribute = name.partition(":")
@@ -102,7 +103,7 @@ def _load_function(option: str, name: str, shape: str) -> Any:
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"{option}={name!r} cannot be loaded: {error}") from error
     if not callable(found):
-        raise ConfigurationError(f"{option}={found!r} is no {shape}")
+        raise ConfigurationError(f"option {option} names an object of type {type(found).__name__}, which is no {shape}")
     return found
 
 
@@ -110,6 +111,6 @@ def _unpickle(text: str) -> Any:
     from pyspark import cloudpickle
 
     try:
-        return cloudpickle.loads(zlib.decompress(base64.b64decode(text.removeprefix(_BY_VALUE), validate=True)))
+        return cloudpickle.loads(zlib.decompress(base64.b64decode(text.removeprefix(BY_VALUE), validate=True)))
     except Exception as error:
         raise ConfigurationError(f"an object handed over by value cannot be loaded here: {error!r}") from error

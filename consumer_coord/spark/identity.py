@@ -15,8 +15,9 @@ from typing import TypeAlias
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import RetriableError
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.retry import Deadline
+from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic
 
@@ -49,11 +50,6 @@ async def topic_ids(cluster: ClusterClient, topics: Iterable[str], timeout_ms: f
 def current_ids(coordinator: BlockingCoordinator, topics: Iterable[str], timeout_ms: float) -> TopicIds:
     """:func:`topic_ids` for any thread."""
     return coordinator.call(lambda: topic_ids(coordinator.cluster, topics, timeout_ms), timeout_ms)
-
-
-def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:
-    """True if these are two topics, as far as both ids are known."""
-    return now is not None and NO_TOPIC_ID not in (expected, now) and expected != now
 
 
 class TopicIdentity:

@@ -15,10 +15,8 @@ JOIN_WAIT_MS = 3_000
 #: A query that was given nothing at first waits so long for what others hand over to it.  A batch without a share would
 #: hold its first one up by its own length, or until the next trigger.
 SHARE_WAIT_S = 3.0
-#: With Trigger.AvailableNow it waits longer: there is no later chance.
-AVAILABLE_NOW_WAIT_S = 5.0
-
-_LOOK_EVERY_S = 0.02
+#: Time between two looks at the group or the cluster, in seconds.
+LOOK_EVERY_S = 0.02
 
 #: A test counts its calls.
 pause = time.sleep
@@ -51,13 +49,12 @@ class Joining:
             except RetriableError as error:
                 if left_ms <= JOIN_WAIT_MS:
                     raise type(error)(f"{error}. {self._where()}", code=error.code) from error
-                self._status.tell(f"{error}. {self._where()}")
+                self._status.tell("join", f"{error}. {self._where()}")
                 if coordinator.core.application.failures.obstacle:
                     return False
             else:
                 self._joined = True
-                # What stood in the way of the join does so no more.
-                self._status.problem = None
+                self._status.tell("join", None)
                 return True
 
     def _where(self) -> str:
@@ -73,7 +70,7 @@ class Joining:
         self._awaited = True
         deadline = time.monotonic() + wait_s
         while not coordinator.change().target.partitions and self._missing is None and time.monotonic() < deadline:
-            pause(_LOOK_EVERY_S)
+            pause(LOOK_EVERY_S)
 
     def tell_missing(self, coordinator: BlockingCoordinator) -> None:
         """A topic that does not exist is waited for; but it may be a misspelled one."""
@@ -90,8 +87,5 @@ class Joining:
             told = f"{self._options.subscription()} matches no topic; the query begins with one when it is made"
         else:
             told = None
-        if told is not None:
-            self._status.tell(told)
-        elif self._missing is not None and self._status.problem == self._missing:
-            self._status.problem = None
+        self._status.tell("topics", told)
         self._missing = told

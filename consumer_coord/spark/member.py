@@ -18,19 +18,22 @@ from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
 from consumer_coord.list_offsets import LATEST, ListedOffset
+from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, View
-from consumer_coord.spark.checkpoint import Offsets, check_cluster
+from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
+from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError
 from consumer_coord.spark.hooks import with_callbacks
-from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids, is_other
-from consumer_coord.spark.joining import AVAILABLE_NOW_WAIT_S, SHARE_WAIT_S, Joining
+from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids
+from consumer_coord.spark.joining import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
 from consumer_coord.spark.share import Share
+from consumer_coord.spark.start_lookups import look, resolve
+from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, is_other, view_of
 from consumer_coord.spark.status import Status
-from consumer_coord.spark.takeup import NO_COMMIT, Start, resolve
+from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
@@ -42,6 +45,9 @@ IDLE_FRESH_S = 0.1
 VIEW_WAIT_S = 2.0
 #: Calls within this time of each other are a spin: Spark polls an idle source.
 SPIN_S = 0.05
+#: Looks at the end of a log that is below a planned one, and the time between two of them, in seconds.
+LOOKS_AT_A_CUT = 4
+CUT_LOOK_EVERY_S = 1.0
 #: Leaving must not hold the end of the process up.
 LEAVE_TIMEOUT_MS = 1_500
 
@@ -62,7 +68,10 @@ class QueryMembership:
         #: Where the partitions begin that are about to be taken up.
         self._starts: Mapping[TopicPartition, Start] = {}
         self._checkpoint_checked = False
-        self._topics_at_start: TopicIds | None = None
+        #: The look at the group before this query joined it.
+        self._looking: Outcome[Beginning | None] | None = None
+        self._beginning: Beginning | None = None
+        self._looked = False
         self._identity = TopicIdentity()
         self._commits = Commits(options, self._planner, self.status, self._identity, lambda: self._member)
         #: Taken up, and their resolved start is not committed yet: nothing of them is planned.
@@ -93,7 +102,36 @@ class QueryMembership:
                 coordinator.subscribe_pattern(re.compile(options.pattern))
             else:
                 coordinator.subscribe(options.topics)
+            # On its way before the JoinGroup is answered, so that queries that start together all see a new group.
+            self._looking = self._look(coordinator)
         return coordinator
+
+    def _look(self, coordinator: BlockingCoordinator) -> Outcome[Beginning | None]:
+        options = self._options
+        return coordinator.submit(
+            lambda: look(
+                coordinator.core,
+                options.topics,
+                options.pattern,
+                options.starting,
+                read_committed=self._read_committed,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
+        )
+
+    def _find_beginning(self, coordinator: BlockingCoordinator) -> Beginning | None:
+        """Return what the query saw of a group that had not begun; None if the group, or this query, had begun."""
+        if not self._looked:
+            if not self._planner.history.began:
+                assert self._looking is not None
+                try:
+                    self._beginning = self._looking.result()
+                except RetriableError:
+                    # Nothing of this query is committed yet, so a later look is as good.
+                    self._looking = self._look(coordinator)
+                    raise
+            self._looked = True
+        return self._beginning
 
     def leave(self) -> None:
         """Leave the group, within a second or so; nothing more is committed.  From any thread.
@@ -115,7 +153,10 @@ class QueryMembership:
             coordinator.polled()
         except RetriableError as error:
             # The coordinator goes on trying; so does the query, with what it holds.
-            self.status.tell(str(error))
+            self.status.tell("group", error)
+        else:
+            if coordinator.generation >= 0 and not coordinator.core.application.failures.obstacle:
+                self.status.tell("group", None)
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -134,9 +175,12 @@ class QueryMembership:
         if not self._checkpoint_checked:
             self._check_checkpoint(coordinator, start)
             self._checkpoint_checked = True
-        self._joining.await_share(coordinator, SHARE_WAIT_S)
-        self._settle(coordinator, background)
-        self._commits.finished(background)
+        if self._target_ends is None:
+            self._joining.await_share(coordinator, SHARE_WAIT_S)
+            self._settle(coordinator, background)
+            self._commits.finished(background)
+        else:
+            self._await_owners(coordinator, background, self._target_ends)
         view = self._current_view(background, now_s, spinning)
         self._check_topics(coordinator, view)
         ends = self._ends(background, view)
@@ -230,22 +274,22 @@ class QueryMembership:
     def _resolve(self, coordinator: BlockingCoordinator, added: frozenset[TopicPartition]) -> Mapping[TopicPartition, Start]:
         if not added:
             return {}
-        # A topic may have been made again since metadata were looked at.
-        coordinator.refresh_metadata(REQUEST_TIMEOUT_MS)
+        history = self._planner.history
         starts = resolve(
             added,
             coordinator,
-            self._planner,
+            history,
+            self._find_beginning(coordinator),
             self._options.starting,
-            known_topics=self._topics_at_start,
             read_committed=self._read_committed,
             timeout_ms=REQUEST_TIMEOUT_MS,
             on_loss=self._lose,
         )
-        if self._topics_at_start is None:
-            later = {partition.topic for partition, start in starts.items() if start.count == 0}
-            topics = coordinator.metadata.topics
-            self._topics_at_start = {name: topic.id for name, topic in topics.items() if name not in later}
+        for partition, start in starts.items():
+            before = history.topic_id(partition.topic)
+            if before is not None and is_other(before, start.topic_id):
+                # Not earlier: a look-up that failed is repeated, and must find the same.
+                self._planner.forget(partition.topic)
         return starts
 
     def _take_up(self, coordinator: BlockingCoordinator, starts: Mapping[TopicPartition, Start]) -> None:
@@ -254,7 +298,8 @@ class QueryMembership:
             ownership = ownerships[partition]
             if ownership is None:
                 continue  # lost again already: the next change says so
-            holding = start.holding(ownership)
+            assert start.position is not None
+            holding = Holding(start.topic_id, ownership, start.position, start.committed)
             if start.committed == NO_COMMIT:
                 self._starting[partition] = holding
             else:
@@ -264,7 +309,7 @@ class QueryMembership:
         """Commit the starts that were resolved, so that the next owner does not resolve them again, later."""
         commits = self._commits.due(
             {
-                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id, holding.count)
+                partition: PlannedCommit(holding.position, holding.ownership, holding.topic_id)
                 for partition, holding in self._starting.items()
             }
         )
@@ -274,6 +319,7 @@ class QueryMembership:
         for partition, commit in commits.items():
             error = results[partition]
             if error is None:
+                self._commits.recovered()
                 self._planner.take_up(partition, attrs.evolve(self._starting.pop(partition), committed=commit.offset))
             else:
                 self._commits.failed(partition, commit, error)
@@ -293,8 +339,9 @@ class QueryMembership:
         try:
             self._starts = {**self._starts, **self._resolve(self._member, added)}
         except RetriableError as error:
-            self.status.tell(f"where {listed(added)} start: {error}")
+            self.status.tell("starts", f"where {listed(added)} start: {error}")
             return False
+        self.status.tell("starts", None)
         return True
 
     # -- end offsets ------------------------------------------------------------------------------------------------
@@ -309,21 +356,20 @@ class QueryMembership:
         """On the background thread."""
         return current_ids(self._member, topics, REQUEST_TIMEOUT_MS)
 
-    def _current_view(self, background: Background, now_s: float, spinning: bool) -> View:
+    def _current_view(self, background: Background, now_s: float, spinning: bool) -> EndsView:
         held = frozenset(self._planner.held)
         if not held:
-            return View()
+            return EndsView()
         view = background.view
         stale_s = now_s - view.at_s
         if stale_s > (IDLE_FRESH_S if spinning else FRESH_S):
             background.want_view(held)
             if not spinning:
                 view = background.wait_for_view(now_s, VIEW_WAIT_S)
-        if background.problem is not None:
-            self.status.problem = str(background.problem)
+        self.status.tell("end offsets", background.problem)
         return view
 
-    def _ends(self, background: Background, view: View) -> Mapping[TopicPartition, int]:
+    def _ends(self, background: Background, view: EndsView) -> Mapping[TopicPartition, int]:
         behind = {
             partition: view.ends[partition]
             for partition, holding in self._planner.held.items()
@@ -345,7 +391,7 @@ class QueryMembership:
             raise DataLossError(f"data loss in {what}. To go on with what there is, set failOnDataLoss=false")
         logger.warning("data loss in %s; going on, as failOnDataLoss=false", what)
 
-    def _check_topics(self, coordinator: BlockingCoordinator, view: View) -> None:
+    def _check_topics(self, coordinator: BlockingCoordinator, view: EndsView) -> None:
         """Whether a topic was deleted and made again under our hands."""
         held = {**self._starting, **self._planner.held}
         ids: dict[str, set[uuid.UUID]] = {}
@@ -363,7 +409,9 @@ class QueryMembership:
                 }
                 self._recreated(coordinator, again, now)
         except RetriableError as error:
-            self.status.tell(f"which topics there are: {error}")
+            self.status.tell("topic ids", f"which topics there are: {error}")
+        else:
+            self.status.tell("topic ids", None)
 
     def _recreated(self, coordinator: BlockingCoordinator, held: Mapping[TopicPartition, Holding], topic_id: uuid.UUID) -> None:
         """Begin with these partitions of one name anew: nothing that is known of them is about the topic that it is now."""
@@ -373,7 +421,7 @@ class QueryMembership:
             f"topic {topic!r}: it was deleted and made again (topic id {before}, now {topic_id}); what was unread of its"
             f" partitions ({unread}) is gone"
         )
-        finished = self._planner.finished_id(topic)
+        finished = self._planner.history.topic_id(topic)
         if finished is not None and is_other(finished, topic_id):
             self._planner.forget(topic)
         starts = self._resolve(coordinator, frozenset(held))
@@ -384,7 +432,7 @@ class QueryMembership:
         self._background.forget_view()
         self._commit_starts(coordinator)
 
-    def _check_behind(self, background: Background, view: View, behind: Mapping[TopicPartition, int]) -> None:
+    def _check_behind(self, background: Background, view: EndsView, behind: Mapping[TopicPartition, int]) -> None:
         """A partition ends before our position: another topic of that name, or a log that was cut back."""
         before = dict(self._planner.held)
         self._identity.hint()
@@ -413,10 +461,11 @@ class QueryMembership:
         return self._planner.unfinished == end
 
     def check_replay(self, end: Offsets) -> Offsets:
-        """Before a batch of the checkpoint is run again: its topics must be the ones it was planned from."""
+        """Return what can be read again of a batch of the checkpoint: of the same topics, as far as their logs reach."""
         coordinator = self.open()
+        limit_ms = coordinator.config.coordinator.default_api_timeout_ms
         try:
-            metadata = coordinator.refresh_metadata(coordinator.config.coordinator.default_api_timeout_ms)
+            metadata = coordinator.refresh_metadata(limit_ms)
         except RetriableError as error:
             raise type(error)(
                 f"{error}: the unfinished batch of the checkpoint cannot be read;"
@@ -432,7 +481,39 @@ class QueryMembership:
                     f" deleted and made again as {topic.id}"
                 )
                 del kept[name]
-        return attrs.evolve(end, topics=kept)
+        return self._within_logs(coordinator, attrs.evolve(end, topics=kept), metadata, limit_ms)
+
+    def _within_logs(self, coordinator: BlockingCoordinator, batch: Offsets, metadata: Metadata, limit_ms: float) -> Offsets:
+        """Cut a batch at the ends of its logs: an unclean leader election may have taken the last records.
+
+        A new leader may know an older high watermark for a moment, so an end that is too low is looked up again.
+        """
+        counts = metadata.partitions(batch.topics)
+        asked = {partition: span for partition, span in batch.spans() if span.start < span.end and partition.topic in counts}
+        unknown = [partition for partition in asked if partition.partition >= counts[partition.topic]]
+        if unknown:
+            raise damaged(self._options.group, listed(unknown), "the topic has fewer partitions")
+        ends: Mapping[TopicPartition, int] = {}
+        for attempt in range(LOOKS_AT_A_CUT):
+            if attempt:
+                pause(CUT_LOOK_EVERY_S)
+            found = coordinator.list_offsets(dict.fromkeys(asked, LATEST), limit_ms) if asked else {}
+            ends = {partition: one.offset for partition, one in found.items() if one.offset < asked[partition].end}
+            if not ends:
+                return batch
+        topics = dict(batch.topics)
+        for partition, end in ends.items():
+            span = asked[partition]
+            self._lose(
+                f"topic {partition.topic!r}, partition {partition.partition}, offsets {span.start} to {span.end}: out of range,"
+                f" because its log was cut back to offset {end} (an unclean leader election, or a disk that lost its last"
+                " writes?)"
+            )
+            part = topics[partition.topic]
+            shorter = attrs.evolve(span, end=max(span.start, end))
+            self._planner.cut(partition, span.end, end)
+            topics[partition.topic] = attrs.evolve(part, spans={**part.spans, partition.partition: shorter})
+        return attrs.evolve(batch, topics=topics)
 
     def prepare_available_now(self) -> None:
         """Fix what there is to read: nothing written after this call is read by the query."""
@@ -442,16 +523,63 @@ class QueryMembership:
         self._poll(coordinator)
         while not self._joining.join(coordinator):
             continue
-        self._joining.await_share(coordinator, AVAILABLE_NOW_WAIT_S)
-        metadata = coordinator.metadata
-        if self._options.pattern is not None:
-            topics = metadata.matching(re.compile(self._options.pattern), exclude_internal=True)
-        else:
-            topics = self._options.topics
-        every = {
-            TopicPartition(topic, number): LATEST
-            for topic, count in metadata.partitions(topics).items()
-            for number in range(count)
-        }
+        view = self._complete_view(coordinator)
+        every = dict.fromkeys(view.partitions, LATEST)
         found = coordinator.list_offsets(every, read_committed=self._read_committed)
         self._target_ends = {partition: listed_offset.offset for partition, listed_offset in found.items()}
+
+    def _complete_view(self, coordinator: BlockingCoordinator) -> View:
+        """Return a view that shows every subscribed topic that exists; raises ``RetriableError`` if there is none in time."""
+        limit_ms = coordinator.config.coordinator.default_api_timeout_ms
+        end_s = time.monotonic() + limit_ms / 1000
+        while True:
+            asked_version = coordinator.metadata.version + 1
+            view = view_of(coordinator.refresh_metadata(limit_ms), self._options.topics, self._options.pattern)
+            incomplete = view.incomplete(asked_version)
+            if incomplete is None:
+                return view
+            if time.monotonic() > end_s:
+                raise RetriableError(
+                    f"what there is to read of {self._options.subscription()} is not known after {limit_ms / 1000:g} s:"
+                    f" {incomplete}; start the query again"
+                )
+            pause(LOOK_EVERY_S)
+
+    # -- Trigger.AvailableNow -----------------------------------------------------------------------------------------
+
+    def _await_owners(
+        self, coordinator: BlockingCoordinator, background: Background, targets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Wait until this query or another member owns each partition with unread records.
+
+        The run ends when this query has read its own partitions, so a partition that is on its way to it counts as unread.
+        Raises ``RetriableError`` when a partition stays without an owner.
+        """
+        from consumer_coord.spark.available_now import unowned
+
+        config = coordinator.config.coordinator
+        limit_s = (config.default_api_timeout_ms + config.session_timeout_ms) / 1000
+        began_s = time.monotonic()
+        while True:
+            self._settle(coordinator, background)
+            self._commits.finished(background)
+            left = unowned(coordinator, self._planner.held.keys(), targets)
+            waited_s = time.monotonic() - began_s
+            # Longer for its own partitions, which may be on their way to another source of the same query: Spark would run
+            # no batch, and so hand over nothing, before that source has an answer.
+            limit_here_s = limit_s / 2 if left & self._planner.held.keys() else SHARE_WAIT_S
+            if not left or (waited_s > limit_here_s and self._has_unread(targets)):
+                self.status.tell("owners", None)
+                return
+            told = f"Trigger.AvailableNow: {listed(left)} have unread records, and the group is still handing them over"
+            if waited_s > limit_s:
+                raise RetriableError(
+                    f"{told}, after {limit_s:g} s: another member holds a rebalance up, because it is in a long batch or does"
+                    " not poll; start the query again, or give it a group of its own"
+                )
+            self.status.tell("owners", told)
+            pause(LOOK_EVERY_S)
+            self._poll(coordinator)
+
+    def _has_unread(self, targets: Mapping[TopicPartition, int]) -> bool:
+        return any(holding.position < targets.get(partition, 0) for partition, holding in self._planner.held.items())

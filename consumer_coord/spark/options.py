@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.hooks import OAUTH_CB, load_assignors, load_packer, with_callbacks
+from consumer_coord.spark.hooks import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
 from consumer_coord.spark.starting import Starting, parse_starting
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ _REFUSED = {
     "path": "Kafka has no paths; call load() without one and name topics with subscribe",
     "fetchoffset.numretries": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
     "fetchoffset.retryintervalms": "look-ups are retried in the background; kafka.retry.backoff.ms sets the pace",
+    "usedeprecatedoffsetfetching": "offsets are looked up without a consumer in any case; leave it out",
     "asyncprogresstrackingenabled": "a range is committed to Kafka only after Spark finished its batch for sure",
 }
 
@@ -78,7 +79,27 @@ _RESERVED = {
     "key.deserializer": "keys are bytes; parse them with DataFrame operations",
     "value.deserializer": "values are bytes; parse them with DataFrame operations",
     "interceptor.classes": "no Java class runs here",
+    "max.poll.records": "use maxOffsetsPerTrigger",
 }
+
+#: Settings of Java's consumer that librdkafka has under another name.
+_JAVA_NAMES = {
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+}
+
+
+#: Before the name of any option: Spark hides the values of options with this word in their names.
+HIDDEN = "secret."
+#: What Spark hides by itself (``spark.redaction.regex``).
+_SPARK_HIDES = re.compile(r"secret|password|token|access[.]?key")
+#: Kafka's secrets under other names.  Certificates are public, and the name of a file is no secret.
+_SECRET = re.compile(
+    r"passphrase|jaas|credentials$|oauthbearer\.(config|extensions)$|private\.key\.pem$|ssl[._]key(\.pem)?$|keystore\.key$"
+)
+_OF_A_TABLE = "option."
+_TABLE_PROPERTIES = {"collation", "comment", "external", "is_managed_location", "location", "owner", "provider"}
 
 
 @attrs.frozen(kw_only=True)
@@ -150,7 +171,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
     Raises :class:`~consumer_coord.errors.ConfigurationError`.
     """
-    options = {key.lower(): str(value) for key, value in given.items()}
+    options = _named(given)
     _check_names(options)
     settings = _settings(options)
     topics, pattern = _subscription(options)
@@ -185,6 +206,37 @@ def parse_options(given: Mapping[str, str]) -> Options:
     load_packer(parsed.packer)
     _check_security(parsed.config())
     return parsed
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options under their names in lower case, without the prefix that hides a value.
+
+    Raises ``ConfigurationError`` for a secret under a name that Spark shows, and never tells a value.
+    """
+    options = {key.lower(): str(value) for key, value in given.items()}
+    of_a_table = {name.removeprefix(_OF_A_TABLE): value for name, value in options.items() if name.startswith(_OF_A_TABLE)}
+    if of_a_table:
+        # CREATE TABLE ... USING kafka_group: Spark adds this prefix, and properties of the table.
+        others = {name: value for name, value in options.items() if not name.startswith(_OF_A_TABLE)}
+        options = of_a_table | {name: value for name, value in others.items() if name not in _TABLE_PROPERTIES}
+    for name, value in options.items():
+        if _is_shown_secret(name, value):
+            raise ConfigurationError(
+                f"option {name} is a secret, and Spark would show it in plans, its UI and the event log, because the name"
+                f" does not say so: write it as {HIDDEN}{name}"
+            )
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        plain = name.removeprefix(HIDDEN)
+        if found.setdefault(plain, value) != value:
+            raise ConfigurationError(f"{HIDDEN}{plain} and {plain} contradict each other: keep one")
+    return found
+
+
+def _is_shown_secret(name: str, value: str) -> bool:
+    if _SPARK_HIDES.search(name):
+        return False
+    return _SECRET.search(name) is not None or (name == f"kafka.{OAUTH_CB}" and value.startswith(BY_VALUE))
 
 
 def _check_security(config: Config) -> None:
@@ -222,6 +274,11 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     settings: dict[str, Any] = {
         name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
     }
+    for java, name in _JAVA_NAMES.items():
+        if java in settings:
+            value = settings.pop(java)
+            # Java's -1 is the system's own size, librdkafka's is 0.
+            settings.setdefault(name, "0" if value.strip() == "-1" else value)
     for name in ("group.id", "group.instance.id"):
         if name not in options:
             continue

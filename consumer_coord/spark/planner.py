@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
+from consumer_coord.spark.start_offsets import History
 from consumer_coord.topic_partition import TopicPartition
 
 
@@ -20,12 +21,10 @@ from consumer_coord.topic_partition import TopicPartition
 class Holding:
     """One partition that the query holds: where its next batch starts, and up to where the group has a commit.
 
-    ``count``: how many partitions the topic had when the group began to read it; 0 if the topic came later.
     ``confirmed``: the end of the last batch that was planned under this ownership and that Spark has finished.
     """
 
     topic_id: uuid.UUID
-    count: int
     ownership: int
     position: int
     committed: int
@@ -43,12 +42,11 @@ class Limits:
 
 @attrs.frozen
 class PlannedCommit:
-    """An offset to commit, the ownership and the topic under which it was read, and the topic's count; see ``notes.py``."""
+    """An offset to commit, and the ownership and the topic under which it was read."""
 
     offset: int
     ownership: int
     topic_id: uuid.UUID
-    count: int
 
 
 @attrs.frozen
@@ -65,7 +63,7 @@ class Planner:
         self._group = group
         self._held: dict[TopicPartition, Holding] = {}
         self._batch: _Batch | None = None
-        self._finished: dict[TopicPartition, tuple[uuid.UUID, int]] = {}
+        self._history = History()
         self._last_batch_ms: float | None = None
         self._turn = 0
 
@@ -91,13 +89,8 @@ class Planner:
             # Spark did not run what was planned: its offsets are planned again, not skipped.
             self._roll_back(batch)
             batch = None
+        self._history = self._history.with_finished(finished)
         for partition, span in finished.spans():
-            topic_id = finished.topics[partition.topic].id
-            if self.finished_id(partition.topic) not in (None, topic_id):
-                self.forget(partition.topic)
-            known = self._finished.get(partition)
-            if known is None or known[1] < span.end:
-                self._finished[partition] = (topic_id, span.end)
             holding = self._still_held(batch, partition)
             if holding is not None:
                 self._held[partition] = attrs.evolve(holding, confirmed=span.end)
@@ -126,30 +119,25 @@ class Planner:
     def uncommitted(self) -> Mapping[TopicPartition, PlannedCommit]:
         """What is to be committed now: finished, held without a break since it was planned, and above the group's commit."""
         return {
-            partition: PlannedCommit(holding.confirmed, holding.ownership, holding.topic_id, holding.count)
+            partition: PlannedCommit(holding.confirmed, holding.ownership, holding.topic_id)
             for partition, holding in self._held.items()
             if holding.confirmed > holding.committed
         }
 
     # -- holding ----------------------------------------------------------------------------------------------------
 
-    def resume(self, partition: TopicPartition, topic_id: uuid.UUID, committed: int) -> int:
-        """Where a partition goes on that has a commit: the later of the group's and of what this query has finished."""
-        finished = self.finished(partition, topic_id)
-        return committed if finished is None else max(committed, finished)
+    @property
+    def history(self) -> History:
+        """What the checkpoint, and the life of the query so far, prove."""
+        return self._history
 
-    def finished(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
-        """Up to where this query, by its checkpoint or its life so far, has finished this very topic's partition."""
-        known = self._finished.get(partition)
-        return known[1] if known is not None and known[0] == topic_id else None
-
-    def finished_id(self, topic: str) -> uuid.UUID | None:
-        """The topic id under which this query last finished anything of ``topic``."""
-        return next((known for partition, (known, _) in self._finished.items() if partition.topic == topic), None)
+    def cut(self, partition: TopicPartition, planned: int, end: int) -> None:
+        """Note that a log ends at ``end``, before the planned end of a batch that runs again."""
+        self._history = attrs.evolve(self._history, cuts={**self._history.cuts, partition: (planned, end)})
 
     def forget(self, topic: str) -> None:
-        """What was finished of a topic says nothing any more: it was deleted and made again."""
-        self._finished = {partition: known for partition, known in self._finished.items() if partition.topic != topic}
+        """Forget what was finished of a topic that was deleted and created again."""
+        self._history = self._history.without(topic)
 
     def take_up(self, partition: TopicPartition, holding: Holding) -> None:
         """The partition is held from now on."""
@@ -201,7 +189,7 @@ class Planner:
         end = Offsets(
             self._group,
             cluster,
-            {topic: TopicSpans(*self._topic(topic), spans) for topic, spans in topics.items()},
+            {topic: TopicSpans(self._topic_id(topic), spans) for topic, spans in topics.items()},
         )
         self._batch = _Batch(start, end, {partition: holding.ownership for partition, holding in self._held.items()})
         for partition, span in end.spans():
@@ -210,9 +198,8 @@ class Planner:
             self._last_batch_ms = now_ms
         return end
 
-    def _topic(self, topic: str) -> tuple[uuid.UUID, int]:
-        holding = next(holding for partition, holding in self._held.items() if partition.topic == topic)
-        return holding.topic_id, holding.count
+    def _topic_id(self, topic: str) -> uuid.UUID:
+        return next(holding.topic_id for partition, holding in self._held.items() if partition.topic == topic)
 
     def _is_final(self, start: Offsets) -> bool:
         """True if a batch would say nothing new: the same share, and no position that waits to be committed.

@@ -14,7 +14,7 @@ import attrs
 import pyarrow as pa
 
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.batches import Run, to_batch
+from consumer_coord.spark.batches import FetchHeaders, Run, to_batch
 from consumer_coord.spark.consumers import CachedConsumer, Chunk, cached_consumer
 from consumer_coord.spark.packing import Range, ReadSpec
 
@@ -86,19 +86,19 @@ def _checked(consumer: CachedConsumer, chunks: Sequence[Chunk], schema: pa.Schem
     """The batch of ``chunks``, when their topics are still those that the task was planned from."""
     answers = consumer.ask_ids()
     # Meanwhile, because the answers take a millisecond.
-    batch = _batch(chunks, schema) if chunks else None
+    batch = _batch(chunks, schema, consumer.fetch_headers) if chunks else None
     recreated = consumer.drop_recreated(answers)
     if recreated:
         chunks = [chunk for chunk in chunks if chunk.topic not in recreated]
-        batch = _batch(chunks, schema) if chunks else None
+        batch = _batch(chunks, schema, consumer.fetch_headers) if chunks else None
     if batch is not None:
         yield batch
 
 
-def _batch(chunks: Sequence[Chunk], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(chunks: Sequence[Chunk], schema: pa.Schema, fetch_headers: FetchHeaders) -> pa.RecordBatch:
     runs = [Run(chunk.topic, chunk.partition, len(chunk.messages)) for chunk in chunks]
     messages = chunks[0].messages if len(chunks) == 1 else [message for chunk in chunks for message in chunk.messages]
-    return to_batch(messages, runs, schema)
+    return to_batch(messages, runs, schema, fetch_headers)
 
 
 _tasks = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,12 +20,12 @@ import pyarrow as pa
 from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.checkpoint import Offsets, from_json
+from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.hooks import OAUTH_CB, load_packer
 from consumer_coord.spark.needs import check_python
@@ -195,17 +196,21 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offsets(self._options.group).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``maxOffsetsPerTrigger``; the minimum and its delay are kept here, Spark has no limit for both."""
-        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+        """Return ``maxOffsetsPerTrigger``, or the minimum; both together, and the delay, are no limit that Spark has."""
+        own = self._options
+        if own.max_offsets is not None:
+            return ReadMaxRows(own.max_offsets)
+        return ReadAllAvailable() if own.min_offsets is None else ReadMinRows(own.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """``start`` is the end of the last batch that Spark finished; returns the next one's end, or ``start`` itself."""
         from consumer_coord.spark.planner import Limits
 
-        limits = None
-        if isinstance(limit, ReadMaxRows):
-            own = self._options
-            limits = Limits(limit.max_rows, own.min_offsets, own.max_trigger_delay_ms)
+        own = self._options
+        limits = Limits(own.max_offsets, own.min_offsets, own.max_trigger_delay_ms)
+        if isinstance(limit, ReadAllAvailable):
+            # Trigger.Once: everything, whatever the options say.
+            limits = Limits()
         planned = self._member().next_batch(self._parse(start), limits)
         if planned is None:
             return start
@@ -233,6 +238,9 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 " while the group has their commits; remove that option of writeStream"
             )
         batch = self._parse(end)
+        if batch == from_json(start, self._options.group):
+            # The same offsets, which Spark takes for new ones because a hand has changed the text (white space, order).
+            return []
         member = self._member()
         if not member.is_planned(batch):
             batch = member.check_replay(batch)
@@ -243,12 +251,19 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._confirmed = end
 
     def stop(self) -> None:
-        """The query ended: leave the group; idempotent, and of no effect where there is no membership."""
+        """Leave the group, because the query ended; idempotent, and of no effect where there is no membership.
+
+        Raises ``CheckpointError`` in place of an error that says only that an offset of the checkpoint is no JSON: PySpark
+        parses offsets before this reader gets them, and calls this method whatever happens.
+        """
         if self._membership is not None:
             from consumer_coord.spark import lifeline
 
             self._membership.leave()
             lifeline.forget(self._membership.leave)
+        error = sys.exc_info()[1]
+        if error is not None and _is_of_json(error):
+            raise damaged(self._options.group, "no JSON", error) from error
 
     # -- the executors' processes -----------------------------------------------------------------------------------
 
@@ -259,6 +274,12 @@ class KafkaGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
         assert isinstance(partition, GroupInputPartition)
         return read_ranges(partition.ranges, self._spec, self._schema)
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """True if a parser of JSON raised it: it names no file then, whatever its type is."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").partition(".")[0] == "json" for frame, _ in frames)
 
 
 def plan_tasks(batch: Offsets, packer: str | None, packing: Packing) -> Sequence[Task]:

@@ -1,7 +1,6 @@
 """Where a partition starts that the group has no commit for: ``startingOffsets`` and its relatives, as Spark has them.
 
-Spark's words: -1 is the latest offset, -2 the earliest.  A partition that a JSON option does not name starts at the
-earliest: it is one that appeared later, and skipping its first records would lose them.
+Spark's words: -1 is the latest offset, -2 the earliest.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Starting:
 
     option: str = "startingOffsets"
     word: int = LATEST
-    """For every partition that neither map names, where there is no map at all."""
+    """For every partition, where there is no map and no time."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
     """topic -> partition -> offset, LATEST or EARLIEST"""
     timestamp_ms: int | None = None
@@ -36,24 +35,36 @@ class Starting:
     latest_after_the_end: bool = False
     """No record that young: start at the latest offset, instead of an error."""
 
-    def of(self, partition: TopicPartition) -> int:
-        """LATEST, EARLIEST or an offset; asked only when :meth:`timestamp_of` has no answer."""
+    @property
+    def by_partition(self) -> Mapping[str, Mapping[int, int]] | None:
+        """The JSON of the option, None where one word or one time is for all partitions."""
+        return self.offsets if self.offsets is not None else self.timestamps_ms
+
+    @property
+    def needs_latest(self) -> bool:
+        """True if some partition may start at the latest offset."""
         if self.offsets is not None:
-            return self.offsets.get(partition.topic, {}).get(partition.partition, EARLIEST)
-        return EARLIEST if self.timestamps_ms is not None else self.word
+            return any(LATEST in numbers.values() for numbers in self.offsets.values())
+        if self.timestamp_ms is not None or self.timestamps_ms is not None:
+            return self.latest_after_the_end
+        return self.word == LATEST
+
+    def of(self, partition: TopicPartition) -> int:
+        """Return LATEST, EARLIEST or an offset; for partitions that the option names, if it names any.
+
+        Only where :meth:`timestamp_of` has no answer.
+        """
+        return self.word if self.offsets is None else self.offsets[partition.topic][partition.partition]
 
     def timestamp_of(self, partition: TopicPartition) -> int | None:
-        """Milliseconds since 1970 to look an offset up for, None if the start is not given as a time."""
-        if self.timestamps_ms is not None:
-            return self.timestamps_ms.get(partition.topic, {}).get(partition.partition)
-        return self.timestamp_ms
+        """Return milliseconds since 1970 to look an offset up for, None if the start is not given as a time."""
+        return self.timestamp_ms if self.timestamps_ms is None else self.timestamps_ms[partition.topic][partition.partition]
 
     def named(self) -> Iterator[TopicPartition]:
         """Every partition that the option names."""
-        for by_topic in (self.offsets, self.timestamps_ms):
-            for topic, numbers in (by_topic or {}).items():
-                for number in numbers:
-                    yield TopicPartition(topic, number)
+        for topic, numbers in (self.by_partition or {}).items():
+            for number in numbers:
+                yield TopicPartition(topic, number)
 
 
 def parse_starting(options: Mapping[str, str]) -> Starting:

@@ -25,7 +25,8 @@ class Status:
         self.rebalances = 0
         self.commits = 0
         self.commit_failures = 0
-        self.problem: str | None = None
+        #: What is wrong now, by what noticed it.
+        self._problems: dict[str, str] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._count = 0
         self._held: Mapping[TopicPartition, Holding] = {}
@@ -57,16 +58,24 @@ class Status:
             }
         )
 
-    def tell(self, problem: str) -> None:
-        """In the log and in the progress, with which Spark shows it."""
-        if problem != self.problem:
+    @property
+    def problem(self) -> str | None:
+        """Everything that is wrong now, None when nothing is."""
+        return "; ".join(self._problems.values()) or None
+
+    def tell(self, source: str, problem: object | None) -> None:
+        """Report what ``source`` found wrong, in the log and in the progress; None: nothing is wrong any longer."""
+        if problem is None:
+            self._problems.pop(source, None)
+            return
+        if self._problems.get(source) != str(problem):
             logger.warning("group %r: %s", self._group, problem)
-        self.problem = problem
+        self._problems[source] = str(problem)
 
     def commit_failed(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """A commit was refused or did not get through."""
         self.commit_failures += 1
-        self.problem = f"offset {offset} of {partition} was not committed: {error}"
+        self.tell("commits", f"offset {offset} of {partition} was not committed: {error}")
 
     def update(
         self, held: Mapping[TopicPartition, Holding], ends: Mapping[TopicPartition, int], generation: int, member_id: str

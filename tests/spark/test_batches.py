@@ -15,10 +15,14 @@ from tests.dropin.settings import OLDER
 Headers = list[tuple[str, bytes | None]] | None
 
 
+def _fetches_nothing(message: Message) -> list[tuple[str, bytes | None]]:
+    raise AssertionError("librdkafka returns these headers")
+
+
 def _column_of_headers(headers: list[Headers]) -> list[object]:
     schema: pa.Schema = to_arrow_schema(StructType([source_schema(True)["headers"]]), timezone="UTC")
     messages = [Message(topic="t", partition=0, offset=at, headers=each) for at, each in enumerate(headers)]
-    batch = to_batch(messages, [Run("t", 0, len(messages))], schema)
+    batch = to_batch(messages, [Run("t", 0, len(messages))], schema, _fetches_nothing)
     batch.validate(full=True)
     found: list[object] = batch.column(0).to_pylist()
     return found

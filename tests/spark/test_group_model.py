@@ -131,9 +131,9 @@ class GroupModel(RuleBasedStateMachine):
         for partition in PARTITIONS:
             if self.owner[partition] == number and partition not in query.planner.held:
                 committed = self.commits.setdefault(partition, 0)
-                position = query.planner.resume(partition, ID, committed)
+                position = max(committed, query.planner.history.end(partition, ID) or 0)
                 query.ownership[partition] = self.epoch[partition]
-                query.planner.take_up(partition, Holding(ID, 3, self.epoch[partition], position, committed))
+                query.planner.take_up(partition, Holding(ID, self.epoch[partition], position, committed))
 
     def is_in_force(self, number: int, partition: TopicPartition) -> bool:
         return self.owner[partition] == number and self.queries[number].ownership.get(partition) == self.epoch[partition]

@@ -21,7 +21,7 @@ START = Offsets("billing")
 
 
 def holding(position: int = 0, *, ownership: int = 1, committed: int | None = None, topic_id: uuid.UUID = ID) -> Holding:
-    return Holding(topic_id, 3, ownership, position, position if committed is None else committed)
+    return Holding(topic_id, ownership, position, position if committed is None else committed)
 
 
 def plan(
@@ -107,16 +107,16 @@ def test_a_commit_never_goes_back() -> None:
     assert committable(planner) == {}
 
 
-def test_a_partition_resumes_at_the_later_of_checkpoint_and_commit() -> None:
+def test_a_restarted_planner_knows_where_its_checkpoint_ends() -> None:
     planner = Planner("billing")
     planner.take_up(P0, holding(10))
     checkpoint = plan(planner, START, {P0: 15})
     assert checkpoint is not None
     restarted = Planner("billing")
     restarted.confirm(from_json(json.loads(json.dumps(checkpoint.to_json())), "billing"))
-    assert restarted.resume(P0, ID, 12) == 15
-    assert restarted.resume(P0, ID, 18) == 18
-    assert restarted.resume(P1, ID, 3) == 3
+    assert restarted.history.began
+    assert restarted.history.end(P0, ID) == 15
+    assert restarted.history.end(P1, ID) is None
 
 
 def test_a_position_ahead_of_the_commit_is_named_once_more_and_then_committed() -> None:
@@ -140,7 +140,7 @@ def test_a_checkpoint_says_nothing_about_a_topic_made_again() -> None:
     assert checkpoint is not None
     restarted = Planner("billing")
     restarted.confirm(checkpoint)
-    assert restarted.resume(P0, uuid.UUID(int=8), 2) == 2
+    assert restarted.history.end(P0, uuid.UUID(int=8)) is None
 
 
 def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
@@ -149,7 +149,7 @@ def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
     planner.take_up(P0, holding(10))
     first = plan(planner, START, {P0: 15})
     assert first is not None
-    late = PlannedCommit(15, 1, ID, 3)
+    late = PlannedCommit(15, 1, ID)
     planner.take_up(P0, holding(0, topic_id=NEW_ID))
     planner.confirm(first)
     assert committable(planner) == {}
@@ -161,7 +161,7 @@ def test_nothing_of_the_old_topic_is_committed_to_one_made_again() -> None:
     assert again.topics["orders"].id == NEW_ID
     planner.confirm(again)
     assert committable(planner) == {P0: 12}
-    assert planner.finished(P0, ID) is None
+    assert planner.history.end(P0, ID) is None
 
 
 def test_a_batch_never_mixes_two_topics_of_one_name() -> None:

@@ -61,7 +61,7 @@ def test_a_query_over_tls_with_sasl(secured: SecuredKafka, queries: Queries, top
     given = secured.settings("SASLTLS", mechanism)
     if mechanism == "OAUTHBEARER":
         given["oauth_cb"] = by_value(token_of_alice)
-    query, rows = queries.start(topic, {f"kafka.{key}": str(value) for key, value in given.items()}, now=True)
+    query, rows = queries.start(topic, {f"secret.kafka.{key}": str(value) for key, value in given.items()}, now=True)
     await_end(query)
     assert [rows.offsets(number) for number in range(2)] == [list(range(RECORDS // 2))] * 2
     assert queries.committed(topic, 2) == {0: RECORDS // 2, 1: RECORDS // 2}

@@ -1,0 +1,52 @@
+"""Who owns what while a ``Trigger.AvailableNow`` run reads: a partition on its way between two members is not forgotten.
+
+Imported by such runs alone: other planners describe no groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from consumer_coord.admin.groups import CONSUMER, GroupDescription, describe_group
+from consumer_coord.consumer.blocking import BlockingCoordinator
+from consumer_coord.retry import Deadline
+from consumer_coord.spark.background import REQUEST_TIMEOUT_MS
+from consumer_coord.topic_partition import TopicPartition, flatten
+
+
+def unowned(
+    coordinator: BlockingCoordinator, held: Set[TopicPartition], targets: Mapping[TopicPartition, int]
+) -> frozenset[TopicPartition]:
+    """Return partitions with uncommitted records below ``targets`` that are on their way from one member to another."""
+
+    async def describe() -> GroupDescription:
+        group_id = coordinator.config.coordinator.group_id
+        return await describe_group(coordinator.cluster, group_id, Deadline.after(REQUEST_TIMEOUT_MS))
+
+    group = coordinator.call(describe, REQUEST_TIMEOUT_MS)
+    waiting = on_their_way(group, coordinator.member_id, held, targets.keys())
+    commits = coordinator.committed(waiting, REQUEST_TIMEOUT_MS) if waiting else {}
+    return frozenset(one for one, commit in commits.items() if targets.get(one, 0) > (commit.offset if commit else 0))
+
+
+def on_their_way(
+    group: GroupDescription, member_id: str, held: Set[TopicPartition], wanted: Set[TopicPartition]
+) -> frozenset[TopicPartition]:
+    """Return which of the ``wanted`` partitions no member owns for certain; ``held``: what this member holds.
+
+    In the consumer protocol a member keeps a partition that it has to revoke in its assignment until it has done so; the
+    targets show where it goes.  In the classic protocol the assignments of a stable group are what members are to hold, and
+    a rebalance shows none.
+    """
+    me = [member for member in group.members if member.member_id == member_id]
+    others = {one for member in group.members if member not in me for one in member.partitions}
+    if group.type == CONSUMER:
+        settled = group.epoch == group.target_epoch
+        share = {one for member in me for one in flatten(member.target or {})}
+    else:
+        settled = group.state == "Stable"
+        share = {one for member in me for one in member.partitions}
+    if not settled:
+        return frozenset(wanted)
+    nobodys, coming, going = wanted - held - others, (share - held) & wanted, held - share
+    return frozenset(nobodys | coming | going)

@@ -1,0 +1,25 @@
+"""The metadata string of a commit: the id of the topic that the offset is of (KIP-516), for the members that come later.
+
+Kafka itself keeps the topic's name alone.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.spark.planner import PlannedCommit
+
+_METADATA = re.compile(r"kafka_group id=([0-9a-f-]{36})")
+
+
+def with_topic_id(commit: PlannedCommit) -> OffsetAndMetadata:
+    """Return a commit as Kafka has it, with its topic's id."""
+    return OffsetAndMetadata(commit.offset, metadata=f"kafka_group id={commit.topic_id}")
+
+
+def topic_id_of(metadata: str) -> uuid.UUID | None:
+    """Return the id that :func:`with_topic_id` wrote, None for a commit of another client."""
+    found = _METADATA.fullmatch(metadata)
+    return None if found is None else uuid.UUID(found[1])

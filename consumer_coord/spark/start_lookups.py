@@ -1,0 +1,156 @@
+"""The look-ups that ``start_offsets.py`` decides from: metadata, commits and listed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import attrs
+
+from consumer_coord.errors import NoOffsetError, UnknownTopicError
+from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.list_offsets import LATEST, ListedOffset, list_offsets
+from consumer_coord.net.metadata import Metadata
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
+from consumer_coord.spark.commit_metadata import topic_id_of
+from consumer_coord.spark.identity import TopicIds
+from consumer_coord.spark.start_offsets import Beginning, Commit, History, Start, View, is_other, start_offsets, view_of
+from consumer_coord.spark.starting import Starting
+from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = get_logger(__name__)
+
+
+class Lookups(Protocol):
+    """The questions about starts that the cluster answers; a ``BlockingCoordinator`` asks them."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+    def refresh_metadata(self, timeout_ms: float | None = None) -> Metadata: ...
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_ms: float | None = None,
+        *,
+        topic_ids: TopicIds | None = None,
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]: ...
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, ListedOffset]: ...
+
+
+async def look(
+    coordinator: ConsumerCoordinator,
+    topics: Iterable[str],
+    pattern: str | None,
+    starting: Starting,
+    *,
+    read_committed: bool,
+    timeout_ms: float,
+) -> Beginning | None:
+    """Look at a subscription before anything of it is read; None if the group has begun.
+
+    The order matters, see ``start_offsets.py``.  Raises ``RetriableError`` when the brokers do not answer in time.
+    """
+    deadline = Deadline.after(timeout_ms)
+    cluster = coordinator.cluster
+    # A topic that this view does not show for certain counts as new later: all of it is read, and nothing is lost.
+    view = view_of(await cluster.refresh(deadline), topics, pattern)
+    ends: Mapping[TopicPartition, int] = {}
+    if await _has_commits(coordinator, view, deadline):
+        return None
+    if starting.needs_latest:
+        found = await list_offsets(cluster, dict.fromkeys(view.partitions, LATEST), deadline, read_committed=read_committed)
+        ends = {partition: one.offset for partition, one in found.items()}
+        if await _has_commits(coordinator, view, deadline):
+            return None
+    return Beginning(view.topics, ends)
+
+
+async def _has_commits(coordinator: ConsumerCoordinator, view: View, deadline: Deadline) -> bool:
+    found = await coordinator.committed(view.partitions, max(1.0, deadline.remaining_ms))
+    return any(commit is not None for commit in found.values())
+
+
+def resolve(
+    partitions: Iterable[TopicPartition],
+    lookups: Lookups,
+    history: History,
+    beginning: Beginning | None,
+    starting: Starting,
+    *,
+    read_committed: bool,
+    timeout_ms: float,
+    on_loss: Callable[[str], None],
+) -> Mapping[TopicPartition, Start]:
+    """Return starts for ``partitions``, each with a position.
+
+    ``on_loss`` receives what is lost of a topic that was deleted and created again, and raises if that is an error.
+    Raises ``UnknownTopicError``, which is retriable, while the metadata does not show them all.
+    """
+    added = frozenset(partitions)
+    # A topic may have been created again since the metadata was fetched.
+    asked_version = lookups.metadata.version + 1
+    view = view_of(lookups.refresh_metadata(timeout_ms), {partition.topic for partition in added}, None)
+    for name, topic in sorted(view.topics.items()):
+        before = history.topic_id(name)
+        if before is not None and is_other(before, topic.id):
+            on_loss(
+                f"topic {name!r}: the checkpoint knows it as {before}, and it is {topic.id} now, so it was deleted and made"
+                " again, and what was unread of the old one is gone"
+            )
+    commits = _commits(view, lookups, timeout_ms)
+    starts = start_offsets(
+        added,
+        view=view,
+        asked_version=asked_version,
+        history=history,
+        commits=commits,
+        beginning=beginning,
+        starting=starting,
+    )
+    if starts.undecided:
+        first = min(starts.undecided)
+        raise UnknownTopicError(f"{listed(starts.undecided)} cannot be started yet: {starts.undecided[first]}")
+    return _with_positions(starts.decided, lookups, starting, read_committed, timeout_ms)
+
+
+def _commits(view: View, lookups: Lookups, timeout_ms: float) -> Mapping[TopicPartition, Commit]:
+    """Return the group's commits with the topics they are of.
+
+    Plain consumers' commits do not name their topic.  The coordinator remembers for which topic it took them, and returns
+    only those of the topic that is asked for by id: others outlived a topic that was deleted while the coordinator was
+    loading.
+    """
+    found = {one: commit for one, commit in lookups.committed(view.partitions, timeout_ms).items() if commit is not None}
+    plain = [partition for partition, commit in found.items() if topic_id_of(commit.metadata) is None]
+    ids = {partition.topic: view.topics[partition.topic].id for partition in plain}
+    by_id = lookups.committed(plain, timeout_ms, topic_ids=ids) if plain else {}
+    outlived = {partition for partition in plain if by_id[partition] is None}
+    return {one: Commit(commit.offset, topic_id_of(commit.metadata), one in outlived) for one, commit in found.items()}
+
+
+def _with_positions(
+    starts: Mapping[TopicPartition, Start], lookups: Lookups, starting: Starting, read_committed: bool, timeout_ms: float
+) -> Mapping[TopicPartition, Start]:
+    asked = {partition: start.timestamp for partition, start in starts.items() if start.position is None}
+    found = lookups.list_offsets(asked, timeout_ms, read_committed=read_committed) if asked else {}
+    beyond = [partition for partition in asked if found[partition].offset < 0 and starts[partition].latest is None]
+    if beyond:
+        stamps = ", ".join(f"{partition} at {asked[partition]}" for partition in beyond)
+        raise NoOffsetError(
+            f"{starting.option}: no record is that young in {stamps}; choose an earlier time, or set"
+            " startingOffsetsByTimestampStrategy=latest"
+        )
+    placed = {
+        partition: attrs.evolve(starts[partition], position=one.offset if one.offset >= 0 else starts[partition].latest)
+        for partition, one in found.items()
+    }
+    by_reason: dict[str, dict[TopicPartition, int | None]] = {}
+    for partition, start in sorted({**starts, **placed}.items()):
+        by_reason.setdefault(start.reason, {})[partition] = start.position
+    for reason, positions in by_reason.items():
+        logger.info("starting %s: %s", reason, ", ".join(f"{one} at {offset}" for one, offset in positions.items()))
+    return {**starts, **placed}

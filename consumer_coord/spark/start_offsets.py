@@ -1,0 +1,286 @@
+"""Where each partition of a query starts, and why.  Pure: no I/O, no clock.
+
+One question decides whether records are lost: is a partition *new to the group*, or did the group not read it yet because the
+group itself is new?  ``startingOffsets`` is about new groups.  A partition that came later starts at the earliest offset.
+Kafka keeps no creation times, so the answer comes from evidence, the strongest first:
+
+1. the group's commit for this topic (by id), or the end of what the query's checkpoint has finished, whichever is later;
+2. another id than the checkpoint, a commit or the beginning names: the topic was deleted and created again, so it is new;
+3. the *beginning*: the query looked at the cluster before the group had any commit. Whatever that look shows existed before
+   the group began, and ``startingOffsets`` applies, with the end offsets of that look as "latest";
+4. everything else is new: the group, or this query by its checkpoint, had begun, and nobody has committed this partition.
+
+The order of the look makes rule 3 safe, whatever other queries do at the same time: metadata, then end offsets, then commits.
+If there are still no commits, no member had read anything when the ends were listed.  A query whose look came too late only
+reads more than ``startingOffsets`` asks for.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Set
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
+from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.spark.starting import Starting
+from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wire import error_codes as codes
+
+NO_COMMIT = -1
+
+AT_COMMIT = "at the group's commit"
+AT_CHECKPOINT = "where the checkpoint ends, which the group's commit has not reached"
+RECREATED = "at the earliest offset: the topic was deleted and created again"
+NOT_IN_CHECKPOINT = "at the earliest offset: the checkpoint does not name the partition, and the group has no commit for it"
+AFTER_THE_QUERY = "at the earliest offset: the partition was created after this query started"
+AFTER_THE_GROUP = "at the earliest offset: the group reads this subscription already, and has no commit for the partition"
+
+
+def is_other(expected: uuid.UUID, now: uuid.UUID | None) -> bool:
+    """True if these are the ids of two topics, as far as both are known."""
+    return now is not None and NO_TOPIC_ID not in (expected, now) and expected != now
+
+
+@attrs.frozen
+class TopicView:
+    """A topic's id (KIP-516) and number of partitions."""
+
+    id: uuid.UUID
+    count: int
+
+
+@attrs.frozen
+class View:
+    """The subscribed topics as of one Metadata response.
+
+    ``version`` grows with each response.  ``unclear``: topic -> why the response does not say whether it exists.
+    """
+
+    version: int
+    topics: Mapping[str, TopicView]
+    unclear: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Every partition in the view."""
+        return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
+
+    def incomplete(self, asked_version: int) -> str | None:
+        """Return why this view cannot show which partitions exist, None if it can.
+
+        ``asked_version``: the first response to a request that was sent after the subscription or the assignment arrived.
+        """
+        if self.version < asked_version:
+            return f"the metadata is of version {self.version}, and was requested before version {asked_version}"
+        if self.unclear:
+            return ", ".join(f"topic {name!r}: {why}" for name, why in sorted(self.unclear.items()))
+        return None
+
+
+def view_of(metadata: Metadata, topics: Iterable[str], pattern: str | None) -> View:
+    """Return what ``metadata`` shows of a subscription: ``topics``, or every topic whose whole name matches ``pattern``."""
+    matches = None if pattern is None else re.compile(pattern)
+    names: Set[str] = frozenset(topics)
+    if matches is not None:
+        names = frozenset(metadata.matching(matches, exclude_internal=True))
+    unclear = {
+        name: codes.error_name(code)
+        for name, code in metadata.errors.items()
+        if (name in names if matches is None else matches.fullmatch(name) is not None)
+        and name not in metadata.topics
+        and code != codes.UNKNOWN_TOPIC_OR_PARTITION
+        and codes.is_retriable(code)
+    }
+    found = {name: metadata.topics[name] for name in names & metadata.topics.keys()}
+    return View(metadata.version, {name: TopicView(one.id, one.partition_count) for name, one in found.items()}, unclear)
+
+
+@attrs.frozen
+class Commit:
+    """A committed offset, and the id of the topic it is of; None where neither the commit nor the broker tells.
+
+    ``outlived``: the broker keeps it, but not for the topic that has the name now.
+    """
+
+    offset: int
+    topic_id: uuid.UUID | None = None
+    outlived: bool = False
+
+    def is_of(self, topic: TopicView) -> bool:
+        """True unless it is known to be another topic's."""
+        return not self.outlived and (self.topic_id is None or not is_other(self.topic_id, topic.id))
+
+
+@attrs.frozen
+class History:
+    """What a query's checkpoint, and its life so far, prove.
+
+    ``began``: some batch was planned before this start of the query.  ``finished``: partition -> (topic id, end offset).
+    ``cuts``: partition -> (planned end, where its log ended instead) of a batch that ran again after logs were cut back.
+    """
+
+    began: bool = False
+    finished: Mapping[TopicPartition, tuple[uuid.UUID, int]] = attrs.field(factory=dict)
+    cuts: Mapping[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
+
+    def end(self, partition: TopicPartition, topic_id: uuid.UUID) -> int | None:
+        """Return up to where this very topic's partition is finished."""
+        known = self.finished.get(partition)
+        return known[1] if known is not None and known[0] == topic_id else None
+
+    def with_finished(self, offsets: Offsets) -> History:
+        """Return the history after Spark has finished everything up to ``offsets``."""
+        kept = {
+            partition: known
+            for partition, known in self.finished.items()
+            if partition.topic not in offsets.topics or offsets.topics[partition.topic].id == known[0]
+        }
+        for partition, span in offsets.spans():
+            known = kept.get(partition)
+            planned, left = self.cuts.get(partition, (NO_COMMIT, NO_COMMIT))
+            end = left if planned == span.end else span.end
+            if known is None or known[1] < end:
+                kept[partition] = (offsets.topics[partition.topic].id, end)
+        return History(self.began or offsets.cluster is not None, kept, self.cuts)
+
+    def without(self, topic: str) -> History:
+        """Return the history without what was finished of ``topic``."""
+        return attrs.evolve(self, finished={one: known for one, known in self.finished.items() if one.topic != topic})
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """Return the id under which anything of ``topic`` was finished last."""
+        return next((known for partition, (known, _) in self.finished.items() if partition.topic == topic), None)
+
+
+@attrs.frozen
+class Beginning:
+    """The look of a query at a group that had no commit yet; ``ends`` is empty where no "latest" is asked for."""
+
+    topics: Mapping[str, TopicView]
+    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Every partition that existed before the group began."""
+        return frozenset(TopicPartition(name, number) for name, topic in self.topics.items() for number in range(topic.count))
+
+    def names(self, partition: TopicPartition) -> bool:
+        """True if the partition existed before the group began."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.partition < topic.count
+
+
+@attrs.frozen
+class Start:
+    """Where a partition starts: at ``position``, or if that is None where ``timestamp`` (ms since 1970, or EARLIEST) leads.
+
+    ``committed``: the group's commit, NO_COMMIT if there is none.  ``latest``: the position if no record is that young.
+    """
+
+    topic_id: uuid.UUID
+    committed: int
+    position: int | None
+    timestamp: int
+    reason: str
+    latest: int | None = None
+
+
+@attrs.frozen
+class Starts:
+    """The decision for each partition; ``undecided`` is partition -> why a newer view is needed."""
+
+    decided: Mapping[TopicPartition, Start]
+    undecided: Mapping[TopicPartition, str]
+
+
+def start_offsets(
+    partitions: Iterable[TopicPartition],
+    *,
+    view: View,
+    asked_version: int,
+    history: History,
+    commits: Mapping[TopicPartition, Commit],
+    beginning: Beginning | None,
+    starting: Starting,
+) -> Starts:
+    """Decide where ``partitions`` start.
+
+    ``commits`` are those of every partition of their topics.  Raises ``ConfigurationError`` when ``starting`` names
+    partitions one by one and leaves out some that existed at the beginning.
+    """
+    decided: dict[TopicPartition, Start] = {}
+    undecided: dict[TopicPartition, str] = {}
+    incomplete = view.incomplete(asked_version)
+    recreated = recreated_topics(view, history, commits, beginning)
+    left_out: Set[TopicPartition] = frozenset()
+    if beginning is not None and starting.by_partition is not None:
+        left_out = beginning.partitions - set(starting.named())
+    for partition in sorted(partitions):
+        topic = view.topics.get(partition.topic)
+        if incomplete is not None:
+            undecided[partition] = incomplete
+        elif topic is None or partition.partition >= topic.count:
+            undecided[partition] = f"the metadata (version {view.version}) does not name the partition"
+        else:
+            evidence = _evident(partition, topic, partition.topic in recreated, history, commits.get(partition))
+            if evidence is not None:
+                decided[partition] = evidence
+            elif beginning is not None and beginning.names(partition):
+                if left_out:
+                    raise ConfigurationError(
+                        f"{starting.option} leaves out {listed(left_out)}: name every partition that exists when the group"
+                        " begins, with -2 for the earliest offset or -1 for the latest; partitions that are added later start"
+                        " at the earliest"
+                    )
+                decided[partition] = _as_configured(partition, topic.id, beginning, starting)
+            else:
+                later = AFTER_THE_QUERY if beginning is not None else AFTER_THE_GROUP
+                reason = NOT_IN_CHECKPOINT if history.began and beginning is None else later
+                decided[partition] = Start(topic.id, NO_COMMIT, None, EARLIEST, reason)
+    return Starts(decided, undecided)
+
+
+def recreated_topics(
+    view: View, history: History, commits: Mapping[TopicPartition, Commit], beginning: Beginning | None
+) -> frozenset[str]:
+    """Return the topics of ``view`` that were deleted and created again, as far as any evidence names another id."""
+    found = {
+        partition.topic
+        for partition, commit in commits.items()
+        if partition.topic in view.topics and not commit.is_of(view.topics[partition.topic])
+    }
+    for name, topic in view.topics.items():
+        before = [history.topic_id(name), beginning.topics[name].id if beginning and name in beginning.topics else None]
+        if any(one is not None and is_other(one, topic.id) for one in before):
+            found.add(name)
+    return frozenset(found)
+
+
+def _evident(
+    partition: TopicPartition, topic: TopicView, recreated: bool, history: History, commit: Commit | None
+) -> Start | None:
+    """Return the start that a commit, the checkpoint or the topic's id determines; None if they say nothing."""
+    finished = history.end(partition, topic.id)
+    committed = commit.offset if commit is not None and commit.is_of(topic) else NO_COMMIT
+    if finished is not None and finished > committed:
+        return Start(topic.id, committed, finished, EARLIEST, AT_CHECKPOINT)
+    if committed != NO_COMMIT:
+        return Start(topic.id, committed, committed, EARLIEST, AT_COMMIT)
+    return Start(topic.id, NO_COMMIT, None, EARLIEST, RECREATED) if recreated else None
+
+
+def _as_configured(partition: TopicPartition, topic_id: uuid.UUID, beginning: Beginning, starting: Starting) -> Start:
+    reason = f"by {starting.option}: the group had not begun when this query started"
+    stamp = starting.timestamp_of(partition)
+    if stamp is not None:
+        latest = beginning.ends[partition] if starting.latest_after_the_end else None
+        return Start(topic_id, NO_COMMIT, None, stamp, reason, latest)
+    wanted = starting.of(partition)
+    if wanted == EARLIEST:
+        return Start(topic_id, NO_COMMIT, None, EARLIEST, reason)
+    return Start(topic_id, NO_COMMIT, beginning.ends[partition] if wanted == LATEST else wanted, EARLIEST, reason)

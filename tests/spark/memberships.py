@@ -1,0 +1,113 @@
+"""Queries without Spark: memberships whose batches a test finishes at once, on threads of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from consumer_coord.spark.checkpoint import Offsets
+from consumer_coord.spark.member import QueryMembership
+from consumer_coord.spark.options import parse_options
+
+
+@attrs.define
+class Run:
+    """One run of a query: a planner that goes on until it is stopped, or until an AvailableNow run has nothing to do.
+
+    ``read``: (topic, partition) -> offsets of finished batches, in order.
+    """
+
+    membership: QueryMembership
+    offsets: Offsets
+    now: bool = False
+    #: Cleared: the query is in a long batch.
+    going: threading.Event = attrs.field(factory=threading.Event)
+    read: dict[tuple[str, int], list[int]] = attrs.field(factory=dict)
+    failure: BaseException | None = None
+    stopping: threading.Event = attrs.field(factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    def start(self) -> Run:
+        self.going.set()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+        return self
+
+    def _work(self) -> None:
+        try:
+            if self.now:
+                self.membership.prepare_available_now()
+            while not self.stopping.wait(0.01):
+                self.going.wait()
+                planned = self.membership.next_batch(self.offsets)
+                if planned is None:
+                    if self.now:
+                        return
+                    continue
+                for one, span in planned.spans():
+                    self.read.setdefault((one.topic, one.partition), []).extend(range(span.start, span.end))
+                self.offsets = planned
+        except BaseException as error:  # noqa: BLE001 - raised where the run is joined
+            self.failure = error
+        finally:
+            self.membership.leave()
+
+    def finish(self, timeout_s: float = 60) -> Run:
+        """Wait for an AvailableNow run to end by itself."""
+        assert self.thread is not None
+        self.thread.join(timeout_s)
+        assert not self.thread.is_alive(), f"the run did not end: {self.membership.status.to_json()}"
+        if self.failure is not None:
+            raise self.failure
+        return self
+
+    def stop(self) -> Run:
+        self.stopping.set()
+        return self.finish()
+
+    @property
+    def owned(self) -> int:
+        """How many partitions it holds, by its last planning call."""
+        partitions: Mapping[str, Mapping[str, object]] = self.membership.status.to_json()["partitions"]
+        return sum(map(len, partitions.values()))
+
+    def count(self, topic: str) -> int:
+        """How many records of a topic it read."""
+        return sum(len(offsets) for (name, _), offsets in self.read.items() if name == topic)
+
+
+def run(bootstrap_servers: str, options: Mapping[str, str], checkpoint: Offsets | None = None, *, now: bool = False) -> Run:
+    """Start a run of a query of group billing; ``checkpoint`` is that of an earlier run."""
+    return prepared(bootstrap_servers, options, checkpoint, now=now).start()
+
+
+def prepared(
+    bootstrap_servers: str, options: Mapping[str, str], checkpoint: Offsets | None = None, *, now: bool = False
+) -> Run:
+    """Return a run that is not started yet."""
+    settings = {
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "group.id": "billing",
+        "kafka.heartbeat.interval.ms": "100",
+        "kafka.session.timeout.ms": "6000",
+        **options,
+    }
+    if settings.get("kafka.group.protocol") == "consumer":
+        del settings["kafka.heartbeat.interval.ms"], settings["kafka.session.timeout.ms"]
+    membership = QueryMembership(parse_options(settings))
+    return Run(membership, checkpoint or Offsets("billing"), now)
+
+
+def together(runs: list[Run], condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    """Wait until ``condition`` holds; raise what a run failed with."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        for each in runs:
+            if each.failure is not None:
+                raise each.failure
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"{what}: {[each.membership.status.to_json() for each in runs]}")
+        time.sleep(0.02)

@@ -1,0 +1,190 @@
+"""The guarantee of docs/spark.md, row by row: what is read, and what is committed.
+
+Queries without Spark, on the embedded Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from consumer_coord.broker.server import EmbeddedKafka
+from tests.spark.conftest import produce
+from tests.spark.memberships import Run, prepared, run, together
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders-a": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    """Runs that end with the test."""
+    started: list[Run] = []
+    yield started
+    for each in started:
+        each.stopping.set()
+    for each in started:
+        assert each.thread is not None
+        each.thread.join(30)
+
+
+def fill(kafka: EmbeddedKafka, topic: str, count: int) -> None:
+    """Write ``count`` records, half of them to each of two partitions."""
+    produce(kafka.bootstrap_servers, topic, [{"partition": number % 2, "value": b"v"} for number in range(count)])
+
+
+def committed(kafka: EmbeddedKafka, topic: str) -> list[int]:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    request = ConsumerGroupTopicPartitions("billing", [TopicPartition(topic, number) for number in (0, 1)])
+    answer = admin.list_consumer_group_offsets([request])["billing"].result(30)
+    return [found.offset for found in answer.topic_partitions]
+
+
+@PROTOCOLS
+def test_a_query_that_joins_skips_nothing_of_a_topic_that_came_after_the_group(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    """The query that runs has not seen the topic yet, because its metadata is old; the one that joins has."""
+    options = {"subscribePattern": "orders-.*", "startingOffsets": "latest", "kafka.group.protocol": protocol}
+    fill(kafka, "orders-a", 10)
+    runs.append(first := run(kafka.bootstrap_servers, options))
+    together(runs, lambda: first.owned == 2, "the first query's partitions")
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 28)
+    runs.append(second := run(kafka.bootstrap_servers, options))
+    together(runs, lambda: first.count("orders-b") + second.count("orders-b") == 28, "every record of the new topic")
+    together(runs, lambda: committed(kafka, "orders-b") == [14, 14], "their commits")
+    assert first.count("orders-a") + second.count("orders-a") == 0, "what was there before the group is not asked for"
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("extended", ["pattern", "list"])
+def test_a_topic_that_was_created_while_the_query_was_stopped_is_read_from_its_beginning(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str, extended: str
+) -> None:
+    before = {"subscribePattern": "orders-.*"} if extended == "pattern" else {"subscribe": "orders-a"}
+    after = before if extended == "pattern" else {"subscribe": "orders-a,orders-b"}
+    options = {"startingOffsets": "latest", "kafka.group.protocol": protocol}
+    runs.append(first := run(kafka.bootstrap_servers, {**options, **before}))
+    together(runs, lambda: first.owned == 2, "its partitions")
+    fill(kafka, "orders-a", 4)
+    together(runs, lambda: first.count("orders-a") == 4, "a batch")
+    first.stop()
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 14)
+    runs.append(again := run(kafka.bootstrap_servers, {**options, **after}, first.offsets))
+    together(runs, lambda: again.count("orders-b") == 14, "every record of the new topic")
+    together(runs, lambda: committed(kafka, "orders-b") == [7, 7], "their commits")
+
+
+@PROTOCOLS
+def test_a_topic_that_the_query_waits_for_is_read_from_its_beginning(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    options = {"subscribe": "orders-b", "startingOffsets": "latest", "kafka.group.protocol": protocol}
+    runs.append(query := run(kafka.bootstrap_servers, {**options, "kafka.metadata.max.age.ms": "300"}))
+    together(runs, lambda: "no such topic" in str(query.membership.status.problem), "word of the missing topic")
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 14)
+    together(runs, lambda: query.count("orders-b") == 14, "every record")
+    assert query.membership.status.problem is None
+
+
+def test_queries_that_start_together_both_start_at_the_latest_offset(kafka: EmbeddedKafka, runs: list[Run]) -> None:
+    """Neither takes the other's first commit for a sign that the group had begun long before."""
+    fill(kafka, "orders-a", 40)
+    for _ in range(2):
+        runs.append(run(kafka.bootstrap_servers, {"subscribe": "orders-a", "startingOffsets": "latest"}))
+    together(runs, lambda: [each.owned for each in runs] == [1, 1], "a partition each")
+    fill(kafka, "orders-a", 6)
+    together(runs, lambda: sum(each.count("orders-a") for each in runs) >= 6, "the new records")
+    together(runs, lambda: committed(kafka, "orders-a") == [23, 23], "their commits")
+    assert sum(each.count("orders-a") for each in runs) == 6
+
+
+@PROTOCOLS
+def test_available_now_reads_what_was_there_although_the_metadata_is_new(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    """Next to an idle query of another topic; the first metadata response names no topic."""
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 20)
+    runs.append(idle := run(kafka.bootstrap_servers, {"subscribe": "orders-a", "kafka.group.protocol": protocol}))
+    together(runs, lambda: idle.owned == 2, "the idle query's partitions")
+    for _ in range(3):
+        options = {"subscribe": "orders-b", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+        runs.append(query := run(kafka.bootstrap_servers, options, now=True))
+        query.finish()
+    assert [each.count("orders-b") for each in runs[1:]] == [20, 0, 0]
+    assert committed(kafka, "orders-b") == [10, 10]
+
+
+@PROTOCOLS
+def test_available_now_reads_a_topic_that_its_first_metadata_did_not_show(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    """What there is to read is decided from metadata that was requested after the run began."""
+    options = {"subscribePattern": "orders-.*", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    query = prepared(kafka.bootstrap_servers, options, now=True)
+    coordinator = query.membership.open()
+    coordinator.join_group_if_needed(30_000)
+    kafka.create_topic("orders-b", 2)
+    fill(kafka, "orders-b", 20)
+    runs.append(query.start())
+    assert query.finish().count("orders-b") == 20
+    assert committed(kafka, "orders-b") == [10, 10]
+
+
+@PROTOCOLS
+def test_two_available_now_runs_of_one_group_read_everything_between_them(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    fill(kafka, "orders-a", 40)
+    for _ in range(2):
+        options = {"subscribe": "orders-a", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+        runs.append(run(kafka.bootstrap_servers, options, now=True))
+    for each in runs:
+        each.finish()
+    assert sum(each.count("orders-a") for each in runs) == 40
+    assert committed(kafka, "orders-a") == [20, 20]
+
+
+@PROTOCOLS
+def test_available_now_waits_for_a_partition_that_a_slow_member_hands_over(
+    kafka: EmbeddedKafka, runs: list[Run], protocol: str
+) -> None:
+    """A query with a long trigger interval gives a partition back only at its next trigger."""
+    options = {"subscribe": "orders-a", "startingOffsets": "latest", "kafka.group.protocol": protocol}
+    runs.append(slow := run(kafka.bootstrap_servers, options))
+    together(runs, lambda: slow.owned == 2, "the slow query's partitions")
+    slow.going.clear()
+    fill(kafka, "orders-a", 20)
+    runs.append(query := run(kafka.bootstrap_servers, options, now=True))
+    together(runs, lambda: "the group is still handing them over" in str(query.membership.status.problem), "word of it")
+    together(runs, lambda: bool(slow.membership.open().change().revoked), "the request to revoke")
+    slow.going.set()
+    assert query.finish().count("orders-a") == 10
+    together(runs, lambda: slow.count("orders-a") >= 10, "the other query's own partition")
+    assert query.membership.status.problem is None
+
+
+@PROTOCOLS
+def test_a_problem_is_reported_until_the_query_has_recovered(kafka: EmbeddedKafka, runs: list[Run], protocol: str) -> None:
+    options = {"subscribe": "orders-a", "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    runs.append(query := run(kafka.bootstrap_servers, {**options, "kafka.request.timeout.ms": "1000"}))
+    together(runs, lambda: query.owned == 2, "its partitions")
+    kafka.stop_broker(0)
+    together(runs, lambda: query.membership.status.problem is not None, "word of the outage", 60)
+    kafka.start_broker(0)
+    fill(kafka, "orders-a", 6)
+    together(runs, lambda: query.count("orders-a") == 6, "the records", 60)
+    together(runs, lambda: committed(kafka, "orders-a") == [3, 3], "their commits", 60)
+    together(runs, lambda: query.membership.status.problem is None, "the end of the problem", 60)
