@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 
 import attrs
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.4.0"
 _FETCH_DEADLINE_S = 900
 _JAVA_NEEDED = 17
 
@@ -61,6 +61,15 @@ KAFKA = JarSet(
     f"kafka-{KAFKA_VERSION}",
     (
         Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
+
+#: The version before `KAFKA`: for the matrix of brokers, and for rolling upgrades.
+KAFKA_4_3 = JarSet(
+    "kafka-4.3.1",
+    (
+        Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1"),
         Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 )
