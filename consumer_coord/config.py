@@ -182,6 +182,7 @@ _CLIENT_INTEGERS = {
     "retry.backoff.ms": ("retry_backoff_ms", 1, 300_000),
     "retry.backoff.max.ms": ("retry_backoff_max_ms", 1, 300_000),
     "metadata.max.age.ms": ("metadata_max_age_ms", 1, _LARGEST_INTERVAL),
+    "metadata.recovery.rebootstrap.trigger.ms": ("rebootstrap_trigger_ms", 0, _MAX_INT),
     "connections.max.idle.ms": ("connections_max_idle_ms", 0, _MAX_INT),
 }
 
