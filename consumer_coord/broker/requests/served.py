@@ -20,7 +20,6 @@ from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from consumer_coord.wire.schema import Struct
 
-
 #: In a request that names no node.
 _NO_NODE = -1
 
