@@ -52,7 +52,7 @@ _CLASSIC_ONLY = {
     "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms holds for all members (for one group,"
     " consumer.heartbeat.interval.ms)",
     "partition.assignment.strategy": "the broker assigns; group.remote.assignor chooses one of the brokers'"
-    " group.consumer.assignors",
+    " group.consumer.assignors; an assignor in Python needs group.protocol=classic",
 }
 
 #: Java's names and librdkafka's for the same thing, where they differ.
