@@ -128,7 +128,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._made: Engine | None = None
         self._subscription = NOTHING
         self._home: AsyncHome | None = None
-        self._turns = TaskTurns()
+        self._turns = TaskTurns(
+            settings.coordinator.max_poll_interval_ms, lambda: 0.0 if self._home is None else self._home.callback_runs_s
+        )
         #: Outcomes of asynchronous commits that ``on_commit`` has not been told of.
         self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._closing: asyncio.Task[CoordinatorError | None] | None = None
