@@ -124,12 +124,14 @@ class Connection:
         versions: Mapping[int, tuple[int, int]] | None = None,
         cluster_id: str | None = None,
         node_id: int = -1,
+        newest_api_versions: int | None = None,
     ) -> Connection:
         """Connect, agree on versions, authenticate; all within ``timeout_ms``.
 
         ``versions``: what the broker said on a connection that is still open, so that it need not be asked again.
         ``cluster_id`` and ``node_id``: which broker this is to be (KIP-1242).  Raises :class:`DisconnectedError` with
         REBOOTSTRAP_REQUIRED when another one has its address now; brokers before Kafka 4.4 do not say so.
+        ``newest_api_versions``: the newest ApiVersions that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
@@ -138,7 +140,7 @@ class Connection:
                 transport = await environment.connector.connect(host, port)
                 connection = cls(transport, address, client_id, software_version, environment.run_blocking)
                 if versions is None:
-                    await connection._agree_on_versions(timeout_ms, cluster_id, node_id)
+                    await connection._agree_on_versions(timeout_ms, cluster_id, node_id, newest_api_versions)
                 else:
                     connection.versions = versions
                 if authenticator is not None:
@@ -359,7 +361,12 @@ class Connection:
         self._in_flight.clear()
         logger.debug("closed connection to %s: %s", self.address, reason)
 
-    async def _agree_on_versions(self, timeout_ms: int, cluster_id: str | None, node_id: int) -> None:
+    @property
+    def newest_api_versions(self) -> int:
+        """The newest version of ApiVersions that the broker serves."""
+        return self.versions.get(api_for(ApiVersionsRequest).key, (0, 0))[1]
+
+    async def _agree_on_versions(self, timeout_ms: int, cluster_id: str | None, node_id: int, newest: int | None) -> None:
         """ApiVersions (KIP-35, KIP-511, KIP-1242): the newest version that says something, then the broker's newest one."""
         api = api_for(ApiVersionsRequest)
         question = ApiVersionsRequest(
@@ -369,11 +376,13 @@ class Connection:
             node_id=node_id,
         )
         version = api.max_version if cluster_id is not None else _VERSION_WITHOUT_CLUSTER
+        if newest is not None:
+            version = min(version, newest)
         answer = await self._api_versions(question, version, timeout_ms)
         if answer.error_code == error_codes.UNSUPPORTED_VERSION:
             # Kafka names its newest version then, librdkafka's mock none.
-            newest = next((key.max_version for key in answer.api_keys if key.api_key == api.key), 0)
-            answer = await self._api_versions(question, newest if newest < version else 0, timeout_ms)
+            older = next((key.max_version for key in answer.api_keys if key.api_key == api.key), 0)
+            answer = await self._api_versions(question, older if older < version else 0, timeout_ms)
         if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             raise DisconnectedError(
                 f"{self.address} is not broker {node_id} of cluster {cluster_id} (REBOOTSTRAP_REQUIRED)", code=answer.error_code

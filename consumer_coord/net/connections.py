@@ -83,6 +83,8 @@ class Connections:
         #: True once a broker took a connection; False again when one is refused.
         self.reached = False
         self._reach = Reach()
+        #: What the last broker said of ApiVersions, None before: the others are of the same age, but in an upgrade.
+        self._newest_api_versions: int | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -241,6 +243,7 @@ class Connections:
                 versions=versions,
                 cluster_id=cluster_id if broker.id >= 0 else None,
                 node_id=broker.id,
+                newest_api_versions=self._newest_api_versions,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request: a listener that expects SASL does that.
@@ -259,6 +262,7 @@ class Connections:
         endpoint.failures = 0
         if versions is None:
             endpoint.ask_versions = False
+            self._newest_api_versions = connection.newest_api_versions
         return connection
 
     async def _check_no_sasl(self, connection: Connection, timeout_ms: int) -> None:

@@ -19,7 +19,7 @@ from tests.client.support.virtual import in_virtual_time, pause, until
 
 
 class Addresses(FakeBrokers):
-    """Three brokers, of which clients are told the first; each may have become one of another cluster."""
+    """Three brokers, the first of which is in ``bootstrap.servers``; each may have become one of another cluster."""
 
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
         super().__init__(topics, brokers=3)
@@ -50,7 +50,7 @@ class Addresses(FakeBrokers):
 
 
 @in_virtual_time
-async def test_a_broker_hears_which_one_is_meant() -> None:
+async def test_a_connection_names_the_broker_that_is_meant() -> None:
     brokers = Addresses()
     client = new_cluster(brokers)
     await client.refresh(Deadline.after(1_000))
@@ -63,15 +63,22 @@ async def test_a_broker_hears_which_one_is_meant() -> None:
 
 @in_virtual_time
 async def test_an_older_broker_is_asked_in_its_newest_version() -> None:
-    """And still hears which client it is (KIP-511)."""
+    """It still learns the name of the client (KIP-511), and the next connection begins with that version."""
     brokers = Addresses()
     brokers.newest[api_for(ApiVersionsRequest).key] = 3
     client = new_cluster(brokers)
     await client.refresh(Deadline.after(1_000))
     await client.request(client.metadata.brokers[2], MetadataRequest(topics=()), timeout_ms=1_000)
     asked = [(seen.version, seen.message) for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)]
-    assert [version for version, _ in asked] == [4, 3, 5, 3]
+    assert [version for version, _ in asked] == [4, 3, 3]
     assert all(message.client_software_name == "consumer-coord" for _, message in asked)
+    # The cluster is upgraded: its next answer says so, and the connection after that names its broker.
+    brokers.newest.clear()
+    brokers.disconnect()
+    for node in (1, 2):
+        await client.request(client.metadata.brokers[node], MetadataRequest(topics=()), timeout_ms=1_000)
+    asked = [(seen.version, seen.message) for seen in brokers.seen if isinstance(seen.message, ApiVersionsRequest)][3:]
+    assert [(version, message.cluster_id) for version, message in asked] == [(3, None), (5, "fake")]
     await client.close()
 
 
