@@ -92,7 +92,11 @@ KAFKA_2_4 = JarSet("kafka-2.4.1", (Coordinate("org.apache.kafka", "kafka_2.13", 
 #: Kafka's command line tools, which no other of its modules needs; they run with the jars of `KAFKA`.
 KAFKA_TOOLS = JarSet(
     f"kafka-tools-{KAFKA_VERSION}",
-    (Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),),
+    (
+        Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),
+        # Of the version that comes with the broker, which needs none itself since 4.4.
+        Coordinate("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.21.7", transitive=False),
+    ),
 )
 
 #: Spark's own Kafka connector, for side-by-side runs with PySpark 4.2.

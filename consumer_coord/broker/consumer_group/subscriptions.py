@@ -65,7 +65,8 @@ class Subscriptions:
         bump = (
             member.subscribed_topics != updated.subscribed_topics
             or regex_change is RegexChange.UPDATED_AND_RESOLVED
-            or group.changes_assignor(updated, self._with.default_assignor)
+            # Kafka looks at the assignors in ConsumerGroupHeartbeat alone.
+            or (updated.classic is None and group.changes_assignor(updated, self._with.default_assignor))
         )
         if not bump and not metadata_is_due(group, image):
             return GroupSubscription(group.epoch)
