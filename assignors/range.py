@@ -1,6 +1,6 @@
 """Kafka's range assignor: of each topic, every subscriber gets a contiguous range of partitions.
 
-Follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.3.1, racks included (KIP-881): topics with the same
+Follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, racks included (KIP-881): topics with the same
 subscribers and the same number of partitions are *co-partitioned*, partition p of each going to one member, and that
 stays so when racks are matched.
 """

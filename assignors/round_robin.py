@@ -1,6 +1,6 @@
 """Kafka's round-robin assignor: all partitions of all topics in order, dealt to the members in a circle.
 
-Follows ``org.apache.kafka.clients.consumer.RoundRobinAssignor`` of 4.3.1.
+Follows ``org.apache.kafka.clients.consumer.RoundRobinAssignor`` of 4.4.0.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _CLASSIC_ONLY = {
     "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms holds for all members (for one group,"
     " consumer.heartbeat.interval.ms)",
     "partition.assignment.strategy": "the broker assigns; group.remote.assignor chooses one of the brokers'"
-    " group.consumer.assignors",
+    " group.consumer.assignors; an assignor in Python needs group.protocol=classic",
 }
 
 #: Java's names and librdkafka's for the same thing, where they differ.
@@ -188,6 +188,7 @@ _CLIENT_INTEGERS = {
     "retry.backoff.ms": ("retry_backoff_ms", 1, 300_000),
     "retry.backoff.max.ms": ("retry_backoff_max_ms", 1, 300_000),
     "metadata.max.age.ms": ("metadata_max_age_ms", 1, _LARGEST_INTERVAL),
+    "metadata.recovery.rebootstrap.trigger.ms": ("rebootstrap_trigger_ms", 0, _MAX_INT),
     "connections.max.idle.ms": ("connections_max_idle_ms", 0, _MAX_INT),
 }
 

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +95,25 @@ def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
         yield caplog
 
 
-def fetched(jars: kafka_jars.JarSet) -> Path:
-    """The directory with these jars, for tests that have a Java to run them.
-
-    What cannot be had is a skip with one clear line, and an error on CI.
-    """
+def fetched_or_skipped(fetch: Callable[[], Path]) -> Path:
+    """Return what ``fetch`` brings; what cannot be had is a skip with one clear line, and an error on CI."""
     try:
-        kafka_jars.java_executable()
-        return kafka_jars.ensure_jars(jars)
+        return fetch()
     except kafka_jars.UnavailableError as error:
         reason = str(error)
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def fetched(jars: kafka_jars.JarSet) -> Path:
+    """The directory with these jars, for tests that have a Java to run them."""
+
+    def fetch() -> Path:
+        kafka_jars.java_executable()
+        return kafka_jars.ensure_jars(jars)
+
+    return fetched_or_skipped(fetch)
 
 
 @pytest.fixture(scope="session")

@@ -115,6 +115,10 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
         "How old the cluster's metadata may become.",
         "Lower: new topics of a pattern and new partitions are found sooner, with more requests.",
     ),
+    "metadata.recovery.rebootstrap.trigger.ms": (
+        "When the known brokers have answered no request for metadata for this time, `bootstrap.servers` are asked, too.",
+        "",
+    ),
     "connections.max.idle.ms": ("An idle connection is closed after this time; 0 never.", ""),
 }
 #: Where the default is not the attribute's of that name.

@@ -45,6 +45,8 @@ class BrokerConfig:
         "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
     )
     group_consumer_migration_policy: str = _text("group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES)
+    #: Not one of Kafka's: brokers before 4.3, with False, take no commit but with the member's present epoch (KIP-1251).
+    group_consumer_assignment_epochs_enable: int = _setting("group.consumer.assignment.epochs.enable", True, 0, 1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
     offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, 1)

@@ -1,6 +1,6 @@
 """The group coordinator: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and what administrators ask of groups.
 
-It follows Kafka's classic ``GroupCoordinator`` and answers the error codes of Kafka 4.3 (``GroupCoordinatorService``,
+It follows Kafka's classic ``GroupCoordinator`` and answers the error codes of Kafka 4.4 (``GroupCoordinatorService``,
 ``GroupMetadataManager``). All of it runs on one event loop: between two awaits nothing interferes. Timers are the
 purgatory's, the calendar and chance are handed in.
 """

@@ -115,6 +115,7 @@ class OffsetCoordinator:
             committer.generation_id,
             ((commit.topic_id, commit.partition) for commit in commits if self._has_room(commit)),
             transactional=transactional,
+            assignment_epochs=bool(self._config.group_consumer_assignment_epochs_enable),
         )
 
     def _has_room(self, commit: Commit) -> bool:

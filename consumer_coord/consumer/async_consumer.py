@@ -139,7 +139,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         self._member: LoopMember | None = None
         self._subscription = NOTHING
         self._home: AsyncHome | None = None
-        self._turns = TaskTurns()
+        self._turns = TaskTurns(
+            settings.coordinator.max_poll_interval_ms, lambda: 0.0 if self._home is None else self._home.callback_runs_s
+        )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
         #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
         self._handled = sys.exc_info()[1]

@@ -55,12 +55,18 @@ class AsyncHome:
         self._abandoned: list[CoordinatorError] = []
         #: The callback that is running, and in its task, and in tasks that it starts, the callback they belong to.
         self._running: object | None = None
+        self._running_since = 0.0
         self._callback = contextvars.ContextVar[object | None]("callback", default=None)
 
     @property
     def in_callback(self) -> bool:
         """True in a callback that is running, and in tasks that it started; such a task that goes on is one like any other."""
         return self._running is not None and self._callback.get() is self._running
+
+    @property
+    def callback_runs_s(self) -> float:
+        """For how long a callback has been running, in seconds; 0 when none is."""
+        return 0.0 if self._running is None else self._loop.time() - self._running_since
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """A task of its own."""
@@ -102,6 +108,8 @@ class AsyncHome:
 
         context = contextvars.copy_context()
         context.run(self._callback.set, callback)
+        if outer is None:
+            self._running_since = self._loop.time()
         self._running = callback
         self._work = self._loop.create_task(run(), context=context)
         try:

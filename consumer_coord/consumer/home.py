@@ -12,6 +12,14 @@ T = TypeVar("T", covariant=True)
 S = TypeVar("S")
 
 
+def callback_never_ends(limit_ms: int) -> str:
+    """Return the message for a call that waited for its turn while a callback had it for ``limit_ms``."""
+    return (
+        f"a callback of this consumer has been running for {limit_ms} ms (max.poll.interval.ms): it must not wait for a thread"
+        " or task that calls this consumer; call it in the callback itself"
+    )
+
+
 class Pending(Protocol[T]):
     """A future, of either kind."""
 

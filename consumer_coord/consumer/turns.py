@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import run_through
+from consumer_coord.consumer.home import callback_never_ends
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_exception
 from consumer_coord.errors import ClosedError, ConcurrentUseError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -37,8 +38,9 @@ class Turns:
     #: The thread whose turn it is, 0 for none; and how many wait for theirs.
     _user = 0
     _waiting = 0
-    #: The thread that a callback runs on.
+    #: The thread that a callback runs on, and since when (``time.monotonic``).
     _calling = 0
+    _calling_since = 0.0
 
     def _check_open(self, what: str = "Consumer closed") -> None:
         if self._closed:
@@ -56,11 +58,18 @@ class Turns:
         self._waiting += 1
         try:
             while self._user:
+                self._check_callback_ends()
                 # A thread that polls without a pause passes its turn on when it looks.
                 self._core.application.attention = True
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
+
+    def _check_callback_ends(self) -> None:
+        """Raise when a callback has had the turn for ``max.poll.interval.ms``: it may wait for the thread that waits here."""
+        limit_ms = self._core.config.max_poll_interval_ms
+        if self._calling and time.monotonic() - self._calling_since >= limit_ms / 1000:
+            raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine of the engine in this thread's turn; inside a callback it is the turn of the callback's caller."""
@@ -89,6 +98,8 @@ class Turns:
     def _call_out(self, function: Callable[..., object], *arguments: object) -> None:
         """Call the application."""
         before = self._calling
+        if not before:
+            self._calling_since = time.monotonic()
         self._calling = get_ident()
         try:
             function(*arguments)

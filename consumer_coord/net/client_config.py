@@ -26,6 +26,8 @@ class ClientConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
+    #: When the known brokers have answered no Metadata for this long, the bootstrap servers are asked, too (KIP-1102).
+    rebootstrap_trigger_ms: int = 300_000
     connections_max_idle_ms: int = 540_000
     allow_auto_create_topics: bool = False
     #: When nothing has listened at any address for this long, requests end early; None: they try until their time is over.

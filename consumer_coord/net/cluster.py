@@ -77,6 +77,8 @@ class ClusterClient:
         self._refresh_started = 0
         self._refresh_failures = 0
         self._refresh_at = float("inf")
+        #: Since when metadata is asked for without an answer; None while none is asked for.
+        self._asking_since: float | None = None
         self._wake = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
         self._closed = False
@@ -92,15 +94,23 @@ class ClusterClient:
         caller with less time says so by ``patience_ms``: then it alone goes away, and the late answer is dropped.
         """
         self._check_open()
-        connections, client_id = self._connections, self.config.client_id
+        try:
+            return await self._request(broker, message, timeout_ms, patience_ms, waits)
+        except DisconnectedError as error:
+            if error.code == error_codes.REBOOTSTRAP_REQUIRED:
+                self._rebootstrap(str(error))
+            raise
+
+    async def _request(self, broker: Broker, message: Any, timeout_ms: float, patience_ms: float | None, waits: bool) -> Any:
+        connections, client_id, cluster_id = self._connections, self.config.client_id, self.metadata.cluster_id
         if waits:
-            return await connections.request_waiting(broker, message, Deadline.after(timeout_ms), client_id)
+            return await connections.request_waiting(broker, message, Deadline.after(timeout_ms), client_id, cluster_id)
         if patience_ms is None or patience_ms >= timeout_ms:
             deadline = Deadline.after(timeout_ms)
-            connection = await connections.shared(broker, deadline)
+            connection = await connections.shared(broker, deadline, cluster_id)
             return await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         deadline = Deadline.after(patience_ms)
-        connection = await connections.shared(broker, deadline)
+        connection = await connections.shared(broker, deadline, cluster_id)
         try:
             async with asyncio.timeout(deadline.remaining_ms / 1000):
                 return await connection.request(message, timeout_ms=timeout_ms, client_id=client_id)
@@ -206,9 +216,20 @@ class ClusterClient:
         known = tuple(self.metadata.brokers.values())
         addresses = {broker.address for broker in known}
         reachable = any(not self._connections.failing(broker) for broker in known)
-        if known and reachable:
+        if known and reachable and not self._is_silent():
             return known
         return (*known, *(broker for broker in self._bootstrap if broker.address not in addresses))
+
+    def _is_silent(self) -> bool:
+        """Whether the known brokers have answered no Metadata for ``metadata.recovery.rebootstrap.trigger.ms`` (KIP-1102)."""
+        since = self._asking_since
+        return since is not None and now() - since >= self.config.rebootstrap_trigger_ms / 1000
+
+    def _rebootstrap(self, why: str) -> None:
+        """Forget the brokers and their cluster: the bootstrap servers say which ones there are (KIP-899, KIP-1242)."""
+        logger.warning("asking bootstrap.servers for the brokers of the cluster: %s", why)
+        self.metadata = attrs.evolve(self.metadata, version=self.metadata.version + 1, cluster_id=None, brokers={})
+        self.refresh_soon()
 
     # -- metadata ---------------------------------------------------------------------------------------------------
 
@@ -253,26 +274,45 @@ class ClusterClient:
             if self._refresh_started > asked_after:
                 return self.metadata
             self._refresh_started += 1
-            interest = self._interest()
-            # An empty list asks for no topics, None for all of them.
-            request = MetadataRequest(
-                topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
-                allow_auto_topic_creation=self.config.allow_auto_create_topics,
-            )
-            # The refresh lock is held: no other answer comes in between.
-            previous, watches = self.metadata, tuple(self._watches)
-
-            def read(version: int, frame: bytes) -> tuple[int, Metadata]:
-                code, fresh = read_metadata(version, frame, previous, interest)
-                for watch in watches:
-                    watch.prepare(fresh)
-                return code, fresh
-
-            code, fresh = await self.request_any(Versioned(MetadataRequest, lambda _: request, decode=read), deadline)
+            if self._asking_since is None:
+                self._asking_since = now()
+            code, fresh = await self._ask_for_metadata(deadline)
+            known = self.metadata.cluster_id
+            if code == error_codes.REBOOTSTRAP_REQUIRED or known not in (None, fresh.cluster_id):
+                # The address of a broker may have become that of another cluster's, which must not be believed.
+                self._rebootstrap(
+                    f"a broker of cluster {known} answered for cluster {fresh.cluster_id} ({error_codes.error_name(code)})"
+                )
+                code, fresh = await self._ask_for_metadata(deadline)
+            if code == error_codes.REBOOTSTRAP_REQUIRED:
+                raise DisconnectedError("the bootstrap servers answered Metadata with REBOOTSTRAP_REQUIRED", code=code)
             if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
                 raise AuthorizationError("this principal may not describe the cluster", code=code)
+            self._asking_since = None
             self._take_in(fresh)
             return self.metadata
+
+    async def _ask_for_metadata(self, deadline: Deadline) -> tuple[int, Metadata]:
+        """The error code of an answer, and the metadata that follows the present one."""
+        interest = self._interest()
+        # An empty list asks for no topics, None for all of them.
+        request = MetadataRequest(
+            topics=None if interest is None else [MetadataRequestTopic(name=name) for name in sorted(interest)],
+            allow_auto_topic_creation=self.config.allow_auto_create_topics,
+        )
+        # The refresh lock is held: no other answer comes in between.
+        previous, watches = self.metadata, tuple(self._watches)
+
+        def read(version: int, frame: bytes) -> tuple[int, Metadata]:
+            code, fresh = read_metadata(version, frame, previous, interest)
+            for watch in watches:
+                watch.prepare(fresh)
+            return code, fresh
+
+        found: tuple[int, Metadata] = await self.request_any(
+            Versioned(MetadataRequest, lambda _: request, decode=read), deadline
+        )
+        return found
 
     def _interest(self) -> frozenset[str] | None:
         interest: set[str] = set()

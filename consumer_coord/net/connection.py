@@ -33,6 +33,9 @@ logger = get_logger(__name__)
 
 _SOFTWARE_NAME = "consumer-coord"
 
+#: The newest ApiVersions that says nothing of the broker's cluster, which brokers before Kafka 4.4 serve, too.
+_VERSION_WITHOUT_CLUSTER = 4
+
 #: An answer of this size is decoded off the loop.
 LARGE_FRAME_BYTES = 256 * 1024
 
@@ -119,10 +122,16 @@ class Connection:
         timeout_ms: int,
         authenticator: Authenticator | None = None,
         versions: Mapping[int, tuple[int, int]] | None = None,
+        cluster_id: str | None = None,
+        node_id: int = -1,
+        newest_api_versions: int | None = None,
     ) -> Connection:
         """Connect, agree on versions, authenticate; all within ``timeout_ms``.
 
         ``versions``: what the broker said on a connection that is still open, so that it need not be asked again.
+        ``cluster_id`` and ``node_id``: which broker this is to be (KIP-1242).  Raises :class:`DisconnectedError` with
+        REBOOTSTRAP_REQUIRED when another one has its address now; brokers before Kafka 4.4 do not say so.
+        ``newest_api_versions``: the newest ApiVersions that the cluster is known to serve, which saves a round trip.
         """
         address = f"{host}:{port}"
         connection: Connection | None = None
@@ -131,7 +140,7 @@ class Connection:
                 transport = await environment.connector.connect(host, port)
                 connection = cls(transport, address, client_id, software_version, environment.run_blocking)
                 if versions is None:
-                    await connection._agree_on_versions(timeout_ms)
+                    await connection._agree_on_versions(timeout_ms, cluster_id, node_id, newest_api_versions)
                 else:
                     connection.versions = versions
                 if authenticator is not None:
@@ -352,33 +361,44 @@ class Connection:
         self._in_flight.clear()
         logger.debug("closed connection to %s: %s", self.address, reason)
 
-    async def _agree_on_versions(self, timeout_ms: int) -> None:
-        """ApiVersions (KIP-35, KIP-511): ours first; a broker that does not know it says 35, then v0 is asked."""
-        question = ApiVersionsRequest(client_software_name=_SOFTWARE_NAME, client_software_version=self._software_version)
-        answer = await self._api_versions(question, api_for(ApiVersionsRequest).max_version, timeout_ms)
-        if answer is None:
-            answer = await self._api_versions(ApiVersionsRequest(), 0, timeout_ms)
-        if answer is None or answer.error_code != error_codes.NONE:
-            code = error_codes.UNSUPPORTED_VERSION if answer is None else answer.error_code
-            raise UnsupportedVersionError(f"{self.address} refused ApiVersions with {error_codes.error_name(code)}", code=code)
+    @property
+    def newest_api_versions(self) -> int:
+        """The newest version of ApiVersions that the broker serves."""
+        return self.versions.get(api_for(ApiVersionsRequest).key, (0, 0))[1]
+
+    async def _agree_on_versions(self, timeout_ms: int, cluster_id: str | None, node_id: int, newest: int | None) -> None:
+        """ApiVersions (KIP-35, KIP-511, KIP-1242): the newest version that says something, then the broker's newest one."""
+        api = api_for(ApiVersionsRequest)
+        question = ApiVersionsRequest(
+            client_software_name=_SOFTWARE_NAME,
+            client_software_version=self._software_version,
+            cluster_id=cluster_id,
+            node_id=node_id,
+        )
+        version = api.max_version if cluster_id is not None else _VERSION_WITHOUT_CLUSTER
+        if newest is not None:
+            version = min(version, newest)
+        answer = await self._api_versions(question, version, timeout_ms)
+        if answer.error_code == error_codes.UNSUPPORTED_VERSION:
+            # Kafka names its newest version then, librdkafka's mock none.
+            older = next((key.max_version for key in answer.api_keys if key.api_key == api.key), 0)
+            answer = await self._api_versions(question, older if older < version else 0, timeout_ms)
+        if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
+            raise DisconnectedError(
+                f"{self.address} is not broker {node_id} of cluster {cluster_id} (REBOOTSTRAP_REQUIRED)", code=answer.error_code
+            )
+        if answer.error_code != error_codes.NONE:
+            raise UnsupportedVersionError(
+                f"{self.address} refused ApiVersions with {error_codes.error_name(answer.error_code)}", code=answer.error_code
+            )
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
-    async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: int) -> Any:
-        """The answer, or None for UNSUPPORTED_VERSION.
-
-        Error 35 comes with a body of v0 from Kafka and another one from librdkafka's mock, so that error code is looked
-        at alone, before the body is decoded.
-        """
-
-        def decode(frame: bytes) -> ApiVersionsResponse | None:
-            if int.from_bytes(frame[4:6], "big", signed=True) == error_codes.UNSUPPORTED_VERSION:
-                return None
-            return decode_response(ApiVersionsResponse, version, frame)[1]
-
-        future = self._send(question, version, decode)
+    async def _api_versions(self, question: ApiVersionsRequest, version: int, timeout_ms: int) -> ApiVersionsResponse:
+        future = self._send(question, version, lambda frame: decode_response(ApiVersionsResponse, version, frame)[1])
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await future
+                answer: ApiVersionsResponse = await future
+                return answer
         except TimeoutError as error:
             raise RequestTimedOutError(f"{self.address} did not answer ApiVersions within {timeout_ms} ms") from error
 

@@ -83,6 +83,8 @@ class Connections:
         #: True once a broker took a connection; False again when one is refused.
         self.reached = False
         self._reach = Reach()
+        #: What the last broker said of ApiVersions, None before: the others are of the same age, but in an upgrade.
+        self._newest_api_versions: int | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -113,12 +115,17 @@ class Connections:
         endpoint = self._endpoints.get((broker.host, broker.port))
         return endpoint is not None and endpoint.failures > 0
 
-    async def request_waiting(self, broker: Broker, message: Any, deadline: Deadline, client_id: str) -> Any:
-        """Ask a broker what it answers late, on a connection that carries nothing else meanwhile."""
+    async def request_waiting(
+        self, broker: Broker, message: Any, deadline: Deadline, client_id: str, cluster_id: str | None
+    ) -> Any:
+        """Ask a broker what it answers late, on a connection that carries nothing else until then.
+
+        ``cluster_id``: as for :meth:`shared`.
+        """
         endpoint = self._endpoint(broker)
         connection = _kept(endpoint)
         if connection is None:
-            connection = await self._connect(broker, endpoint, deadline, self._known_versions(endpoint))
+            connection = await self._connect(broker, endpoint, deadline, cluster_id, self._known_versions(endpoint))
         try:
             answer = await connection.request(message, timeout_ms=max(1.0, deadline.remaining_ms), client_id=client_id)
         except BaseException:
@@ -144,14 +151,20 @@ class Connections:
             due = waiting[0].heard_at + _KEPT_S
             endpoint.closing = asyncio.get_running_loop().call_at(due, self._close_kept, endpoint)
 
-    async def shared(self, broker: Broker, deadline: Deadline) -> Connection:
-        """The shared connection to a broker, opened if need be."""
+    async def shared(self, broker: Broker, deadline: Deadline, cluster_id: str | None) -> Connection:
+        """The shared connection to a broker, opened if need be.
+
+        ``cluster_id``: the broker's cluster if that is known.  Raises :class:`~consumer_coord.errors.DisconnectedError` with
+        REBOOTSTRAP_REQUIRED when another broker has its address now.
+        """
         endpoint = self._endpoint(broker)
         if endpoint.shared is not None and not endpoint.shared.closed:
             return endpoint.shared
         if endpoint.opening is None or endpoint.opening.done():
             setup = Deadline.after(self._config.connection_setup_timeout_ms)
-            endpoint.opening = asyncio.create_task(self._open_shared(broker, endpoint, setup), name=f"connect {broker.address}")
+            endpoint.opening = asyncio.create_task(
+                self._open_shared(broker, endpoint, setup, cluster_id), name=f"connect {broker.address}"
+            )
             # All callers may have timed out by the time it fails; that is no "exception never retrieved".
             endpoint.opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         patience_ms = deadline.remaining_ms
@@ -164,8 +177,8 @@ class Connections:
                 raise
             raise timed_out(f"connecting to {broker.address}", patience_ms) from error
 
-    async def _open_shared(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline) -> Connection:
-        connection = await self._connect(broker, endpoint, deadline)
+    async def _open_shared(self, broker: Broker, endpoint: _Endpoint, deadline: Deadline, cluster_id: str | None) -> Connection:
+        connection = await self._connect(broker, endpoint, deadline, cluster_id)
         if self._closed:
             connection.close()
             raise DisconnectedError("the connections are closed")
@@ -208,6 +221,7 @@ class Connections:
         broker: Broker,
         endpoint: _Endpoint,
         deadline: Deadline,
+        cluster_id: str | None,
         versions: Mapping[int, tuple[int, int]] | None = None,
     ) -> Connection:
         self._check_open()
@@ -227,6 +241,9 @@ class Connections:
                 timeout_ms=timeout_ms,
                 authenticator=self._authenticator,
                 versions=versions,
+                cluster_id=cluster_id if broker.id >= 0 else None,
+                node_id=broker.id,
+                newest_api_versions=self._newest_api_versions,
             )
             if self._authenticator is None and endpoint.shared is not None and not endpoint.shared.proven:
                 # The last connection was closed at its first request: a listener that expects SASL does that.
@@ -245,6 +262,7 @@ class Connections:
         endpoint.failures = 0
         if versions is None:
             endpoint.ask_versions = False
+            self._newest_api_versions = connection.newest_api_versions
         return connection
 
     async def _check_no_sasl(self, connection: Connection, timeout_ms: int) -> None:

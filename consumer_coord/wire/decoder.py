@@ -25,6 +25,7 @@ from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire.alike import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.schema import (
     BYTES,
+    MAX_ELEMENTS,
     MAX_STRING_BYTES,
     RECORDS,
     STRING,
@@ -186,7 +187,7 @@ class _DecoderSource(Source):
             self.line("n -= 1")
         size = min_size_of_element(element, self._version, self._flexible)
         remaining = "size - pos" if size == 1 else f"(size - pos) // {size}"
-        self.line(f"if n > {remaining}: raise too_many({place!r}, n, pos, size)")
+        self.line(f"if n > {MAX_ELEMENTS} or n > {remaining}: raise too_many({place!r}, n, pos, size)")
         if element.format and element is not UUID:
             self.line(f"{place} = unpack_from(f'>{{n}}{element.format}', data, pos)")
             self.line(f"pos += n * {size}")
@@ -280,6 +281,8 @@ def _is_null(place: str, position: int) -> MalformedMessageError:
 
 
 def _too_many(place: str, count: int, position: int, size: int) -> MalformedMessageError:
+    if count > MAX_ELEMENTS:
+        return MalformedMessageError(f"{_field(place)} would have {count} elements; Kafka allows {MAX_ELEMENTS}")
     return MalformedMessageError(f"{count} elements of {_field(place)} cannot follow: {size - position} bytes are left")
 
 

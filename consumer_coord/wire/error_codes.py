@@ -1,4 +1,4 @@
-"""Kafka's error codes as plain integers, with their names, as of Kafka 4.3.1 (``org.apache.kafka.common.protocol.Errors``).
+"""Kafka's error codes as plain integers, with their names, as of Kafka 4.4.0 (``org.apache.kafka.common.protocol.Errors``).
 
 Codes stay integers in messages, so that a code of a later Kafka is a number without a name, and nothing worse.
 """
@@ -140,6 +140,9 @@ STREAMS_INVALID_TOPOLOGY = 130
 STREAMS_INVALID_TOPOLOGY_EPOCH = 131
 STREAMS_TOPOLOGY_FENCED = 132
 SHARE_SESSION_LIMIT_REACHED = 133
+GROUP_DELETION_FAILED = 134
+STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+CONTROLLER_ID_NOT_REGISTERED = 136
 
 #: Code -> name.
 ERROR_NAMES = {code: name for name, code in dict(globals()).items() if name.isupper() and isinstance(code, int)}
@@ -184,7 +187,7 @@ _RETRIABLE = frozenset(
 
 
 def error_name(code: int) -> str:
-    """The name of an error code; ``UNKNOWN_ERROR_CODE_1234`` for one that Kafka 4.3.1 does not have."""
+    """The name of an error code; ``UNKNOWN_ERROR_CODE_1234`` for one that Kafka 4.4.0 does not have."""
     return ERROR_NAMES.get(code) or f"UNKNOWN_ERROR_CODE_{code}"
 
 

@@ -24,6 +24,9 @@ ZERO_UUID = uuid.UUID(int=0)
 #: The longest string, in bytes of UTF-8; Kafka holds compact ones to it, too.
 MAX_STRING_BYTES = 0x7FFF
 
+#: The most elements of an array that Kafka reads, since 4.4.
+MAX_ELEMENTS = 1_000_000
+
 
 class Struct:
     """Base of all messages and of the structures inside them.

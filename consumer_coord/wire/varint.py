@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from consumer_coord.errors import MalformedMessageError
 
+#: The most tagged fields of a structure that Kafka reads, since 4.4.
+MAX_TAGGED_FIELDS = 10_000
+
 
 def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most five bytes and 31 bits; returns the value and the position behind it.
@@ -52,8 +55,8 @@ def skip_tagged_fields(data: bytes, position: int) -> int:
 
 
 def check_tag_count(count: int, data: bytes, position: int) -> None:
-    """Refuse more tagged fields than the rest of the message can hold: each takes at least two bytes."""
-    if 2 * count > len(data) - position:
+    """Refuse more tagged fields than Kafka reads, and than the rest of the message can hold: each takes at least two bytes."""
+    if count > MAX_TAGGED_FIELDS or 2 * count > len(data) - position:
         raise MalformedMessageError(f"{count} tagged fields before byte {position} of {len(data)}")
 
 

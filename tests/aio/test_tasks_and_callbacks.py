@@ -12,6 +12,7 @@ from confluent_kafka import Message, TopicPartition
 
 from consumer_coord import AsyncGroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
+from consumer_coord.errors import ConcurrentUseError
 from tests.aio.test_async_consumer import DEADLINE_S, PARTITIONS, consumer, produce, take
 
 
@@ -91,6 +92,33 @@ def test_a_task_that_a_callback_started_is_a_task_like_others_when_the_callback_
             message = await working[0]
             assert message is not None
             assert message.value() == b"0"
+
+    asyncio.run(main())
+
+
+def test_a_callback_that_waits_for_another_task_of_its_consumer_does_not_wait_for_ever(kafka: EmbeddedKafka) -> None:
+    """That task waits for the callback to end, and the callback for the task."""
+
+    async def main() -> None:
+        found: list[BaseException | None] = []
+        begun = asyncio.Event()
+
+        async def work(member: AsyncGroupConsumer) -> None:
+            await begun.wait()
+            await member.poll(0)
+
+        async def on_assign(member: AsyncGroupConsumer, rows: list[TopicPartition]) -> None:
+            begun.set()
+            await asyncio.wait({task})
+            found.append(task.exception())
+
+        async with consumer(kafka, max_poll_interval_ms=1_000) as member, asyncio.timeout(DEADLINE_S):
+            task = asyncio.create_task(work(member))
+            await member.subscribe(["orders"], on_assign=on_assign)
+            while not found:
+                await member.poll(0.05)
+        assert isinstance(found[0], ConcurrentUseError)
+        assert "call it in the callback itself" in str(found[0])
 
     asyncio.run(main())
 

@@ -253,9 +253,8 @@ class ConsumerPlayer:
             epoch=epoch,
             owned={} if epoch == 0 and rng.random() < 0.8 else owned,
             full=rng.random() < (0.8 if epoch == 0 else 0.3),
-            # Not when it joins: Kafka never frees an instance id that a member gave up for another one.
-            member_id=rng.choices((slot.member_id, foreign.member_id, "nobody", ""), (10, 2, 1, 1))[0] if epoch else None,
-            instance_id=rng.choices(("", None, "i0", "i9"), (10, 1, 1, 1))[0] if epoch else "",
+            member_id=rng.choices((slot.member_id, foreign.member_id, "nobody", ""), (10, 2, 1, 1))[0],
+            instance_id=rng.choices(("", None, "i0", "i9"), (10, 1, 1, 1))[0],
         )
 
     def _leave(self, slot: _Slot) -> Move:

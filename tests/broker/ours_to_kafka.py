@@ -107,7 +107,7 @@ def groups_written_by_us(partitions: int) -> list[Written]:
 async def _write(group_id: str, count: int, offset: int, partitions: int) -> Written:
     bench = Bench({"group.max.session.timeout.ms": _LONG_MS})
     bench.elect()
-    # Kafka 4.3.1 cannot load a partition with a subscription that is none, so this one is whole.
+    # Kafka 4.4.0 cannot load a partition with a subscription that is none, so this one is whole.
     members = await bench.form(
         count,
         group_id=group_id,

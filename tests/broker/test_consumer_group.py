@@ -155,10 +155,44 @@ async def test_an_instance_id_that_was_given_up_is_free(bench: Bench) -> None:
 @on_bench(STATIC)
 async def test_a_full_group_takes_nobody(bench: Bench) -> None:
     bench.add_topic("orders", 4)
-    for name in "abc":
-        assert (await Client(bench, name).join()).error_code == 0
+    static = Client(bench, "s", instance_id="i")
+    for client in (Client(bench, "a"), Client(bench, "b"), static):
+        assert (await client.join()).error_code == 0
     assert (await Client(bench, "d").join()).error_code == error_codes.GROUP_MAX_SIZE_REACHED
-    assert (await Client(bench, "c").join()).error_code == 0
+    assert (await Client(bench, "b").join()).error_code == 0
+    await static.leave(-2)
+    again = Client(bench, "s2", instance_id="i")
+    assert (await again.join()).error_code == 0, "a static member that returns is no newcomer"
+
+
+@on_bench(MODERN)
+async def test_a_group_that_is_left_by_all_has_an_assignment_of_its_epoch(bench: Bench) -> None:
+    """As in Kafka from 4.4 on (KAFKA-20442)."""
+    bench.add_topic("orders", 4)
+    first, second = Client(bench, "a"), Client(bench, "b")
+    await first.join()
+    await second.join()
+    await first.leave()
+    assert group_of(bench).assignment_epoch < group_of(bench).epoch
+    await second.leave()
+    group = group_of(bench)
+    assert (group.state, group.assignment_epoch) == (ConsumerGroupState.EMPTY, group.epoch)
+    assert group.assignment_timestamp_ms == 0, "the next member waits for no interval"
+
+
+@on_bench(MODERN)
+async def test_the_epoch_rises_with_another_assignor(bench: Bench) -> None:
+    """As in Kafka from 4.4 on (KAFKA-20434): static members may all return with another assignor."""
+    bench.add_topic("orders", 4)
+    client = Client(bench, "a", instance_id="i")
+    await client.join()
+    epoch = group_of(bench).epoch
+    await client.leave(-2)
+    again = Client(bench, "a2", instance_id="i", assignor="uniform")
+    await again.join()
+    assert group_of(bench).epoch == epoch, "uniform is the default"
+    await again.beat(server_assignor="range")
+    assert group_of(bench).epoch == epoch + 1
 
 
 @on_bench(MODERN)
@@ -394,6 +428,25 @@ async def test_an_answer_waits_for_the_log_and_for_what_it_saw(bench: Bench) -> 
 
 
 # -- offsets, administration
+
+
+@on_bench({**MODERN, "group.consumer.assignment.epochs.enable": False})
+async def test_brokers_before_4_3_take_commits_with_the_present_epoch_alone(bench: Bench) -> None:
+    topic_id = bench.add_topic("orders", 4)
+    first, second = Client(bench, "a"), Client(bench, "b")
+    await first.join()
+    old = first.epoch
+    await second.join()
+    await settle_all(first, second)
+
+    async def commit(epoch: int) -> int:
+        return await bench.commit(
+            7, partition=first.partitions[0], member_id="a", generation_id=epoch, version=9, topic_id=topic_id
+        )
+
+    assert first.epoch > old
+    assert await commit(old) == error_codes.STALE_MEMBER_EPOCH
+    assert await commit(first.epoch) == 0
 
 
 @on_bench(MODERN)

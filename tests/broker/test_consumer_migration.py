@@ -64,6 +64,15 @@ async def test_it_becomes_classic_again_when_the_last_of_them_leaves(bench: Benc
     assert bench.committed() == 5
 
 
+@on_bench(MODERN)
+async def test_a_classic_member_without_a_readable_subscription_is_refused(bench: Bench) -> None:
+    """Kafka 4.4 says so; before, its coordinator failed."""
+    bench.add_topic("orders", 4)
+    await Client(bench, "a").join()
+    refused = await bench.join_twice(protocols={"range": b"\0\0garbage"})
+    assert refused.error_code == error_codes.INCONSISTENT_GROUP_PROTOCOL
+
+
 @on_bench({**MODERN, "group.consumer.migration.policy": "disabled"})
 async def test_the_policy_forbids_it(bench: Bench) -> None:
     bench.add_topic("orders", 4)

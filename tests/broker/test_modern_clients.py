@@ -12,7 +12,7 @@ from tests.broker.test_real_clients import RECORDS, TOPICS, wait_until, write
 from tests.support.members import Client, Member, Members, await_shared
 
 MODERN = {"group.protocol": "consumer"}
-NAMES = {"confluent-kafka": "confluent-kafka 2.16", "java": "Java 4.3.1"}
+NAMES = {"confluent-kafka": "confluent-kafka 2.16", "java": "Java 4.4.0"}
 #: Both clients that speak the protocol; Java is there where Kafka's jars are.
 CLIENTS = ["confluent-kafka", pytest.param("java", marks=pytest.mark.kafka)]
 

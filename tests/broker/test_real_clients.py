@@ -143,7 +143,7 @@ def test_groups_of_each_client(kafka3e: EmbeddedKafka, members: Members, client:
     wait_until(lambda: kafka3e.group_state("group") == "Empty", "an empty group")
     names = {"confluent-kafka": "confluent-kafka 2.16", "kafka-python": "kafka-python 3.0", "aiokafka": "aiokafka 0.14"}
     uses = recorder.uses | (written_by_us if client == "confluent-kafka" else set())
-    check_documented(names.get(client, "Java 4.3.1"), uses)
+    check_documented(names.get(client, "Java 4.4.0"), uses)
 
 
 @pytest.mark.kafka
@@ -233,4 +233,4 @@ def test_java_produces_consumes_and_administers(kafka3e: EmbeddedKafka, kafka_li
     recorder = Recorder(kafka3e)
     output = JavaProgram(kafka_libs, "EmbeddedKafkaClients").run(kafka3e.bootstrap_servers, deadline_s=180)
     assert output.splitlines()[-1] == "no compaction"
-    check_documented("Java 4.3.1", recorder.uses)
+    check_documented("Java 4.4.0", recorder.uses)

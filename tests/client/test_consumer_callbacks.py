@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.engine import Engine, EngineSettings
 from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
 from consumer_coord.consumer.start_positions import ResetPolicy, Starts
-from consumer_coord.errors import CallbackError, ClosedError, NotAssignedError
+from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
@@ -213,6 +214,28 @@ def test_a_callback_may_call_everything(kafka: EmbeddedKafka, call: str) -> None
             with pytest.raises(ClosedError, match="Consumer closed"):
                 poll_until(one, lambda: False)
             assert kafka.group_state("billing") in ("Empty", "Dead", None)
+
+
+def test_a_callback_that_waits_for_another_thread_of_its_consumer_does_not_wait_for_ever(kafka: EmbeddedKafka) -> None:
+    """That thread waits for the callback to end, and the callback for the thread."""
+    found: list[BaseException] = []
+
+    def other(who: GroupConsumer, rows: Any) -> None:
+        try:
+            who.position(rows)
+        except ConcurrentUseError as error:
+            found.append(error)
+
+    def on_assign(who: GroupConsumer, rows: Any) -> None:
+        thread = threading.Thread(target=other, args=(who, rows))
+        thread.start()
+        thread.join()
+
+    with consumer(kafka, max_poll_interval_ms=1_000) as one:
+        one.subscribe(["orders"], on_assign=on_assign)
+        while not found:
+            one.poll(0.1)  # which may report that max.poll.interval.ms has passed
+    assert "call it in the callback itself" in str(found[0])
 
 
 @pytest.mark.behaviour(45)

@@ -60,6 +60,7 @@ FATES: dict[str, Fate] = {
     **_all(
         BOTH,
         "client.id metadata.broker.list bootstrap.servers topic.metadata.refresh.interval.ms metadata.max.age.ms"
+        " metadata.recovery.rebootstrap.trigger.ms"
         " socket.timeout.ms socket.connection.setup.timeout.ms connections.max.idle.ms"
         " reconnect.backoff.max.ms allow.auto.create.topics security.protocol ssl.cipher.suites ssl.curves.list"
         " ssl.key.location ssl.key.password ssl.key.pem ssl.certificate.location ssl.certificate.pem ssl.ca.location ssl.ca.pem"
@@ -78,7 +79,7 @@ FATES: dict[str, Fate] = {
     **_all(
         PASSED,
         "message.max.bytes message.copy.max.bytes receive.message.max.bytes max.in.flight.requests.per.connection"
-        " max.in.flight metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms"
+        " max.in.flight metadata.recovery.strategy"
         " topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.fast.cnt topic.metadata.refresh.sparse"
         " topic.metadata.propagation.max.ms topic.blacklist socket.blocking.max.ms socket.send.buffer.bytes"
         " socket.receive.buffer.bytes socket.keepalive.enable socket.nagle.disable socket.max.fails broker.address.ttl"

@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 
 import attrs
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.4.0"
 _FETCH_DEADLINE_S = 900
 _JAVA_NEEDED = 17
 
@@ -65,6 +65,15 @@ KAFKA = JarSet(
     ),
 )
 
+#: The version before `KAFKA`: for the matrix of brokers, and for rolling upgrades.
+KAFKA_4_3 = JarSet(
+    "kafka-4.3.1",
+    (
+        Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1"),
+        Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
+
 #: The last version before the consumer protocol (KIP-848) was on by default; see ``tests/kafka/test_older_brokers.py``.
 KAFKA_3_9 = JarSet(
     "kafka-3.9.1",
@@ -83,7 +92,11 @@ KAFKA_2_4 = JarSet("kafka-2.4.1", (Coordinate("org.apache.kafka", "kafka_2.13", 
 #: Kafka's command line tools, which no other of its modules needs; they run with the jars of `KAFKA`.
 KAFKA_TOOLS = JarSet(
     f"kafka-tools-{KAFKA_VERSION}",
-    (Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),),
+    (
+        Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION, transitive=False),
+        # Of the version that comes with the broker, which needs none itself since 4.4.
+        Coordinate("com.fasterxml.jackson.dataformat", "jackson-dataformat-csv", "2.21.7", transitive=False),
+    ),
 )
 
 #: Spark's own Kafka connector, for side-by-side runs with PySpark 4.2.

@@ -29,10 +29,11 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from tests.support.go import go_program
 from tests.support.java import JavaProgram
 from tests.support.line_process import DEFAULT_DEADLINE_S, LineProcess
 
-Client: TypeAlias = Literal["java", "confluent-kafka", "kafka-python", "aiokafka", "ours"]
+Client: TypeAlias = Literal["java", "confluent-kafka", "kafka-python", "aiokafka", "franz-go", "ours"]
 Setting: TypeAlias = str | int | bool
 
 _LOOK_AGAIN_S = 0.1
@@ -234,6 +235,9 @@ class Members:
             if not modern:
                 settings["partition.assignment.strategy"] = ",".join(_JAVA_ASSIGNORS.get(one, one) for one in assignors)
             command = JavaProgram(self._libs(), "GroupMember").command(json.dumps(setup))
+        elif client == "franz-go":
+            setup["assignors"] = list(assignors)
+            command = [str(go_program("group_member")), json.dumps(setup)]
         else:
             setup.update(client=client, assignors=list(assignors), members=["1"], does="report" if report else "count")
             command = [sys.executable, "-m", "tests.support.driver", json.dumps(setup)]

@@ -72,6 +72,8 @@ class RealKafka(KafkaCluster):
     ) -> None:
         super().__init__({})
         self._libs = libs
+        #: Brokers that run with other jars.
+        self._node_libs: dict[int, Path] = {}
         self._brokers = brokers
         self._properties = dict(properties or {})
         self._listeners = (Listener("PLAINTEXT", "PLAINTEXT"), *listeners)
@@ -152,6 +154,11 @@ class RealKafka(KafkaCluster):
         self._launch(node)
         self._await_ready([broker])
 
+    def upgrade(self, libs: Path, broker: int = 1) -> None:
+        """Stop a broker, and start it again on its data with the jars of another version."""
+        self._node_libs[broker] = libs
+        self.restart(broker)
+
     # -- how it is run ---------------------------------------------------------------------------------------------
 
     def _configure(self) -> None:
@@ -210,7 +217,7 @@ class RealKafka(KafkaCluster):
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         running = []
         for node in self._nodes.values():
-            command = self._java_command("kafka.tools.StorageTool", ["-Xmx128m", "-XX:TieredStopAtLevel=1"])
+            command = self._java_command("kafka.tools.StorageTool", ["-Xmx128m", "-XX:TieredStopAtLevel=1"], self._libs)
             command += ["format", "--cluster-id", f"c{cluster[1:]}"]  # an id may not begin with a dash
             command += ["--config", str(node.directory / "server.properties")]
             with node.log.open("ab") as log:
@@ -225,7 +232,7 @@ class RealKafka(KafkaCluster):
                 raise RealKafkaError(f"formatting the storage of broker {node.node_id} failed:\n{node.log_tail()}")
 
     def _launch(self, node: Node) -> None:
-        command = self._java_command("kafka.Kafka", self._jvm_arguments)
+        command = self._java_command("kafka.Kafka", self._jvm_arguments, self._node_libs.get(node.node_id, self._libs))
         with node.log.open("ab") as log:
             node.process = spawn(
                 [*command, str(node.directory / "server.properties")],
@@ -235,9 +242,9 @@ class RealKafka(KafkaCluster):
                 outlives_test=self._outlives_test,
             )
 
-    def _java_command(self, main: str, arguments: Sequence[str]) -> list[str]:
+    def _java_command(self, main: str, arguments: Sequence[str], libs: Path) -> list[str]:
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
-        return [*java_command(self._libs), *log, *arguments, "-cp", f"{self._libs}/*", main]
+        return [*java_command(libs), *log, *arguments, "-cp", f"{libs}/*", main]
 
     def _await_ready(self, brokers: Sequence[int]) -> None:
         """Each of ``brokers`` must accept connections, and the cluster's metadata must name them all."""

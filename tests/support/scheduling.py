@@ -32,6 +32,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
     ),
     "kafka_3_9": ("tests/kafka/test_older_brokers.py",),
     "kafka_2_4": ("tests/kafka/test_older_brokers.py",),
+    "kafka_4_3": ("tests/kafka/test_older_brokers.py",),
     "modern_kafka": ("tests/broker/test_consumer_against_kafka.py",),
     "kafka3": (
         "tests/kafka/three_brokers/test_restarts_and_kills.py",

@@ -42,7 +42,7 @@ class ZooKeeperKafka(RealKafka):
         data = node.directory / "zookeeper"
         shutil.rmtree(data, ignore_errors=True)
         options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false"]
-        command = self._java_command("org.apache.zookeeper.server.ZooKeeperServerMain", options)
+        command = self._java_command("org.apache.zookeeper.server.ZooKeeperServerMain", options, self._libs)
         with (node.directory / "zookeeper.log").open("ab") as log:
             self._zookeeper = spawn(
                 [*command, str(node.ports["CONTROLLER"]), str(data)], stdout=log, stderr=subprocess.STDOUT, cwd=node.directory

@@ -21,6 +21,10 @@ _KIO_ERROR_CODES = st.sampled_from([int(code) for code in ErrorCode])
 _KIO_TIMES = st.integers(-1, 4_000_000_000_000)
 
 
+#: Versions that came with Kafka 4.4, by the names of the requests.
+_TOO_NEW_FOR_KIO = {"ApiVersions": 5, "DeleteGroups": 3}
+
+
 def _what_kio_can_say(spec: FieldSpec) -> st.SearchStrategy[Any] | None:
     if spec.name.endswith("error_code"):
         return _KIO_ERROR_CODES
@@ -29,10 +33,15 @@ def _what_kio_can_say(spec: FieldSpec) -> st.SearchStrategy[Any] | None:
     return None
 
 
+def _too_new(message: type[Struct]) -> set[int]:
+    name = message.__name__.removesuffix("Request").removesuffix("Response")
+    return {_TOO_NEW_FOR_KIO[name]} if name in _TOO_NEW_FOR_KIO else set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("message", _MESSAGES, ids=lambda message: message.__name__)
 def test_kio_writes_the_same_bytes(message: type[Struct]) -> None:
-    peers = {version: KioMessage(message, version) for version in versions_of(message)}
+    peers = {version: KioMessage(message, version) for version in versions_of(message) if version not in _too_new(message)}
 
     @FEW
     @given(data=st.data())

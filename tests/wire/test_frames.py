@@ -105,4 +105,4 @@ def test_error_codes_have_kafkas_names() -> None:
     assert error_codes.is_retriable(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     assert not error_codes.is_retriable(error_codes.ILLEGAL_GENERATION)
     assert not error_codes.is_retriable(1234)
-    assert sorted(error_codes.ERROR_NAMES) == list(range(-1, 134))
+    assert sorted(error_codes.ERROR_NAMES) == list(range(-1, 137))

@@ -21,7 +21,9 @@ from consumer_coord.wire.membership import (
     encode_subscription,
 )
 from consumer_coord.wire.messages.group import HeartbeatRequest
+from consumer_coord.wire.messages.offsets import OffsetFetchRequest, OffsetFetchRequestTopic
 from consumer_coord.wire.schema import Struct, fields_of
+from consumer_coord.wire.varint import write_tagged_fields
 from tests.wire.fuzzing import TARGETS, decode_anything, decode_one
 from tests.wire.values import MESSAGES, full_value, is_flexible, versions_of
 
@@ -172,3 +174,30 @@ def test_the_consumer_protocol() -> None:
 def test_the_tables_cover_what_they_should() -> None:
     assert len(TARGETS) == sum(len(versions_of(message)) for message in MESSAGES)
     assert sum(is_flexible(message, version) for message, version in TARGETS) > 100
+
+
+def _request_with(partitions: int) -> bytes:
+    """An OffsetFetch v7 for that many partitions of a topic."""
+    topics = (OffsetFetchRequestTopic(name="t", partition_indexes=(7,) * partitions),)
+    return encode(OffsetFetchRequest(group_id="g", topics=topics), 7)
+
+
+def test_arrays_have_at_most_a_million_elements() -> None:
+    """As in Kafka from 4.4 on, whatever the length of the message allows."""
+    decoded = decode(OffsetFetchRequest, 7, _request_with(1_000_000))
+    assert len(decoded.topics[0].partition_indexes) == 1_000_000  # type: ignore[index]
+    with pytest.raises(MalformedMessageError, match="partition_indexes would have 1000001 elements; Kafka allows 1000000"):
+        decode(OffsetFetchRequest, 7, _request_with(1_000_001))
+
+
+def test_structures_have_at_most_ten_thousand_tagged_fields() -> None:
+    """As in Kafka from 4.4 on; unknown fields are skipped."""
+    body = encode(HeartbeatRequest(group_id="g"), 4)
+    assert body.endswith(b"\0"), "it has no tagged fields"
+
+    def with_fields(count: int) -> bytes:
+        return body[:-1] + write_tagged_fields([(900 + number, b"x") for number in range(count)])
+
+    assert decode(HeartbeatRequest, 4, with_fields(10_000)) == HeartbeatRequest(group_id="g")
+    with pytest.raises(MalformedMessageError, match="10001 tagged fields"):
+        decode(HeartbeatRequest, 4, with_fields(10_001))

@@ -1,4 +1,4 @@
-"""The consumer protocol, with bytes that Java's ``ConsumerProtocol`` of Kafka 4.3.1 wrote."""
+"""The consumer protocol, with bytes that Java's ``ConsumerProtocol`` of Kafka 4.4.0 wrote."""
 
 from __future__ import annotations
 

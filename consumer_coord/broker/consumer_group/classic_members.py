@@ -77,7 +77,7 @@ class ClassicMembers:
         instance_id = request.group_instance_id
         is_unknown = request.member_id == UNKNOWN_MEMBER_ID
         member_id = self._with.new_member_id() if is_unknown else request.member_id
-        membership.check_size(group, member_id, self._with.config.group_consumer_max_size)
+        membership.check_size(group, member_id, instance_id, self._with.config.group_consumer_max_size)
         if not group.supports_classic_protocols(request.protocol_type, (one.name for one in request.protocols)):
             raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all classic members have")
         if is_unknown and instance_id is None and context.api_version >= KNOWN_MEMBER_ID_REQUIRED_FROM:
@@ -247,7 +247,7 @@ def _subscription(request: JoinGroupRequest) -> consumer_protocol.Subscription:
     try:
         return consumer_protocol.decode_subscription(request.protocols[0].metadata)
     except (MalformedMessageError, struct.error) as error:
-        raise GroupError(error_codes.UNKNOWN_SERVER_ERROR, f"the subscription is garbage: {error}") from error
+        raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the subscription is garbage: {error}") from error
 
 
 def _told(

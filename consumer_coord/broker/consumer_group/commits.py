@@ -22,11 +22,13 @@ def check_commit(
     partitions: Iterable[tuple[uuid.UUID, int]],
     *,
     transactional: bool,
+    assignment_epochs: bool,
 ) -> int:
-    """0 or an error code for a whole commit.
+    """Return 0 or an error code for a whole commit.
 
-    A member commits with its epoch; with an older one for partitions that it has had since then or longer (KIP-1251). So a
-    commit that was on its way when the epoch rose counts, and one of a former owner does not.
+    A member commits with its epoch. With ``assignment_epochs`` (KIP-1251, Kafka 4.3) an older one is taken for partitions that
+    the member has had since then or longer. So a commit that was on its way when the epoch rose counts, and one of a former
+    owner does not.
     """
     if member_epoch < 0 and group.is_empty:
         return error_codes.NONE
@@ -40,7 +42,7 @@ def check_commit(
     if member_epoch == member.member_epoch:
         return error_codes.NONE
     stale = error_codes.ILLEGAL_GENERATION if transactional else _stale(member)
-    if member_epoch > member.member_epoch:
+    if member_epoch > member.member_epoch or not assignment_epochs:
         return stale
     for topic_id, partition in partitions:
         since = member.assignment_epoch(topic_id, partition)

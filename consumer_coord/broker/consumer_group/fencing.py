@@ -50,6 +50,9 @@ class Fencing:
         left = [member for member_id, member in group.members.items() if member_id not in gone]
         metadata_hash = self._with.image.group_hash(subscribed_topics(left, resolved))
         change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
+        if not left:
+            # An empty group needs no assignment; time 0 lets the next member's be computed at once.
+            change.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
         def cancel_timers() -> None:
             for member_id in gone:

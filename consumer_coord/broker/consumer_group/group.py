@@ -97,6 +97,8 @@ class ConsumerGroup:
     _partition_epochs: dict[uuid.UUID, dict[int, int]] = attrs.field(factory=dict)
     #: regular expression -> how many members subscribe to it
     _regex_subscribers: Counter[str] = attrs.field(factory=Counter)
+    #: assignor -> how many members ask for it
+    _assignors: Counter[str] = attrs.field(factory=Counter)
     #: Members that do not have their target of ``assignment_epoch`` yet; None when it has to be counted anew.
     _unreconciled: set[str] | None = None
 
@@ -137,6 +139,8 @@ class ConsumerGroup:
         self.members[member.member_id] = member
         if member.subscribed_regex:
             self._regex_subscribers[member.subscribed_regex] += 1
+        if member.server_assignor is not None:
+            self._assignors[member.server_assignor] += 1
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self._note_partitions(member)
@@ -172,6 +176,10 @@ class ConsumerGroup:
             self._regex_subscribers[member.subscribed_regex] -= 1
             if not self._regex_subscribers[member.subscribed_regex]:
                 del self._regex_subscribers[member.subscribed_regex]
+        if member.server_assignor is not None:
+            self._assignors[member.server_assignor] -= 1
+            if not self._assignors[member.server_assignor]:
+                del self._assignors[member.server_assignor]
         for partitions in (member.assigned, member.pending_revocation):
             for topic_id, numbers in partitions.items():
                 epochs = self._partition_epochs.get(topic_id, {})
@@ -250,12 +258,12 @@ class ConsumerGroup:
 
     def preferred_assignor(self, default: str) -> str:
         """The assignor that most members name; ``default`` if none does. Ties go by the order of Kafka's map."""
-        named = _named_assignors(self.members.values())
+        named = self._assignors
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
     def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
         """As :meth:`preferred_assignor`, once a member is ``updated``; ties go as in the copy that Kafka makes of its map."""
-        counts = _named_assignors(self.members.values())
+        counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
         before = self.members.get(updated.member_id) or self.static_member(updated.instance_id)
         if before is not None and before.server_assignor is not None:
@@ -268,6 +276,15 @@ class ConsumerGroup:
                 # Java's HashMap.compute puts what is new at the head of its bucket.
                 order.insert(0, updated.server_assignor)
         return max(hash_map_order(order, copied), key=counts.__getitem__) if order else default
+
+    def changes_assignor(self, updated: ConsumerGroupMember, default: str) -> bool:
+        """Whether the group's assignor is another one once a member is ``updated`` (``hasPreferredServerAssignorChanged``).
+
+        As in Kafka, a tie may end otherwise each time that it is looked at.
+        """
+        if not self._assignors and updated.server_assignor is None:
+            return False
+        return self.preferred_assignor(default) != self.assignor_for(updated, default)
 
     def metadata_was_looked_at(self, version: int) -> None:
         """The hash of the topics is that of this version of the cluster's metadata; -1: it is to be computed again."""
@@ -294,10 +311,6 @@ class ConsumerGroup:
         """Whether the members that are left without these all use the classic protocol."""
         gone = frozenset(leaving)
         return all(member.classic is not None for member_id, member in self.members.items() if member_id not in gone)
-
-
-def _named_assignors(members: Iterable[ConsumerGroupMember]) -> Counter[str]:
-    return Counter(member.server_assignor for member in members if member.server_assignor is not None)
 
 
 def subscribed_topics(members: Iterable[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:

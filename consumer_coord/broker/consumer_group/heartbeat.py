@@ -123,7 +123,7 @@ class Heartbeats:
         change = Change()
         joins = request.member_epoch == JOIN_EPOCH
         group = self.group_to_join(shard, request.group_id, change) if joins else _existing(shard, request.group_id)
-        membership.check_size(group, request.member_id, self._with.config.group_consumer_max_size)
+        membership.check_size(group, request.member_id, request.instance_id, self._with.config.group_consumer_max_size)
         member_id = request.member_id or self._with.new_member_id()
         owned = _owned(request)
         member = self._member(group, request, member_id, owned, change)

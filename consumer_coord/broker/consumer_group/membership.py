@@ -15,9 +15,10 @@ from consumer_coord.broker.errors import GroupError
 from consumer_coord.wire import error_codes
 
 
-def check_size(group: ConsumerGroup, member_id: str, max_size: int) -> None:
-    """Raise GROUP_MAX_SIZE_REACHED for a newcomer to a full group."""
-    if len(group.members) >= max_size and member_id not in group.members:
+def check_size(group: ConsumerGroup, member_id: str, instance_id: str | None, max_size: int) -> None:
+    """Raise GROUP_MAX_SIZE_REACHED for a newcomer to a full group; a static member that returns is no newcomer."""
+    is_known = member_id in group.members or group.static_member(instance_id) is not None
+    if len(group.members) >= max_size and not is_known:
         raise GroupError(error_codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, and may have no more")
 
 

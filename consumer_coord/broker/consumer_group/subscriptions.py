@@ -60,9 +60,14 @@ class Subscriptions:
         regex_change: RegexChange,
         change: Change,
     ) -> GroupSubscription:
-        """Let the group epoch rise if ``updated`` subscribes to other topics, or if topics of the group changed."""
+        """Raise the group epoch if ``updated`` changes the group's topics or assignor, or if its topics changed."""
         image = self._with.image
-        bump = member.subscribed_topics != updated.subscribed_topics or regex_change is RegexChange.UPDATED_AND_RESOLVED
+        bump = (
+            member.subscribed_topics != updated.subscribed_topics
+            or regex_change is RegexChange.UPDATED_AND_RESOLVED
+            # Kafka looks at the assignors in ConsumerGroupHeartbeat alone.
+            or (updated.classic is None and group.changes_assignor(updated, self._with.default_assignor))
+        )
         if not bump and not metadata_is_due(group, image):
             return GroupSubscription(group.epoch)
         members = members_with(group, updated)

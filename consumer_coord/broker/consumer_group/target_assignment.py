@@ -41,8 +41,10 @@ def compute_target(
     if former is not None and former != updated.member_id:
         members.pop(former, None)
     target_of = {member_id: group.target_of(member_id) for member_id in members}
+    known = dict(group.target)
     if former is not None:
-        target_of[updated.member_id] = group.target_of(former)
+        # Its id may have a target of its own, of a time at which it was another member.
+        target_of[updated.member_id] = known[updated.member_id] = group.target_of(former)
     specs = {
         member_id: MemberSpec(
             image.topic_ids(group.topics_of(member)), target_of[member_id], member.instance_id, member.rack_id
@@ -64,7 +66,7 @@ def compute_target(
     targets: dict[str, Partitions] = {}
     for member_id in specs:
         targets[member_id] = {topic_id: numbers for topic_id, numbers in plan.get(member_id, {}).items() if numbers}
-        if member_id not in group.target or targets[member_id] != group.target[member_id]:
+        if member_id not in known or targets[member_id] != known[member_id]:
             made.append(records.target_of_member(group.group_id, member_id, targets[member_id]))
     made.append(records.target_epoch(group.group_id, epoch, now_ms))
     return TargetAssignment(targets, made)

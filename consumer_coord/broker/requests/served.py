@@ -6,6 +6,7 @@ that no row names is not advertised. ``tests/broker/test_every_version.py`` hold
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,9 +15,13 @@ import attrs
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.joining import RequestContext
 from consumer_coord.broker.requests import admin, group, log, metadata, offsets
+from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from consumer_coord.wire.schema import Struct
+
+#: In a request that names no node.
+_NO_NODE = -1
 
 
 @attrs.frozen
@@ -32,7 +37,20 @@ class Served:
     failed: Callable[[Any, int, int], Struct]
 
 
+#: Names and versions of clients (``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``).
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_FROM = 3
+
+
 async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    named = (request.client_software_name, request.client_software_version)
+    nameless = context.api_version >= _SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, named))
+    # Of cluster and node both are given, or none (KIP-1242).
+    if nameless or (request.cluster_id is None) != (request.node_id == _NO_NODE):
+        return ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
+    sought = (request.cluster_id, request.node_id)
+    if request.cluster_id is not None and sought != (node.cluster.cluster_id, node.broker_id):
+        return ApiVersionsResponse(error_code=error_codes.REBOOTSTRAP_REQUIRED)
     return ApiVersionsResponse(
         api_keys=tuple(
             ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
@@ -60,7 +78,7 @@ SERVED: Mapping[int, Served] = {
     14: Served(0, 5, group.sync_group, group.sync_group_failed),
     15: Served(0, 6, group.describe_groups, group.describe_groups_failed),
     16: Served(0, 5, group.list_groups, group.list_groups_failed),
-    18: Served(0, 4, _api_versions, _api_versions_failed),
+    18: Served(0, 5, _api_versions, _api_versions_failed),
     19: Served(2, 7, admin.create_topics, admin.create_topics_failed),
     20: Served(1, 6, admin.delete_topics, admin.delete_topics_failed),
     21: Served(0, 2, log.delete_records, log.delete_records_failed),
@@ -68,7 +86,7 @@ SERVED: Mapping[int, Served] = {
     23: Served(2, 4, log.offset_for_leader_epoch, log.offset_for_leader_epoch_failed),
     32: Served(1, 4, admin.describe_configs, admin.describe_configs_failed),
     37: Served(0, 3, admin.create_partitions, admin.create_partitions_failed),
-    42: Served(0, 2, group.delete_groups, group.delete_groups_failed),
+    42: Served(0, 3, group.delete_groups, group.delete_groups_failed),
     47: Served(0, 0, offsets.offset_delete, offsets.offset_delete_failed),
     60: Served(0, 1, metadata.describe_cluster, metadata.describe_cluster_failed),
     68: Served(0, 1, group.consumer_group_heartbeat, group.consumer_group_heartbeat_failed),

@@ -10,13 +10,18 @@ import attrs
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID, Struct, array, field, message
 
 
-@message("0-4", flexible="3+")
+@message("0-5", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class ApiVersionsRequest(Struct):
-    """Asks which versions of which requests a broker serves, and tells the client's name and version (KIP-511)."""
+    """Asks which versions of which requests a broker serves, and tells the client's name and version (KIP-511).
+
+    With ``cluster_id`` and ``node_id`` (KIP-1242) a broker that is another one answers REBOOTSTRAP_REQUIRED.
+    """
 
     client_software_name: str = field(STRING, "3+", ignorable=True)
     client_software_version: str = field(STRING, "3+", ignorable=True)
+    cluster_id: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
+    node_id: int = field(INT32, "5+", default=-1, ignorable=True)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -46,7 +51,7 @@ class FinalizedFeatureKey(Struct):
     min_version_level: int = field(INT16, "3+")
 
 
-@message("0-4", flexible="3+")
+@message("0-5", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class ApiVersionsResponse(Struct):
     """The versions that a broker serves.  Its header is always version 0."""

@@ -259,7 +259,7 @@ class ListGroupsResponse(Struct):
     groups: Sequence[ListedGroup] = field(array(ListedGroup))
 
 
-@message("0-2", flexible="2+")
+@message("0-3", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteGroupsRequest(Struct):
     """Deletes empty groups with their offsets (KIP-229)."""
@@ -273,9 +273,10 @@ class DeletableGroupResult(Struct):
 
     group_id: str = field(STRING)
     error_code: int = field(INT16)
+    error_message: str | None = field(STRING, "3+", nullable="3+", default=None, ignorable=True)
 
 
-@message("0-2", flexible="2+")
+@message("0-3", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteGroupsResponse(Struct):
     """What became of each group."""

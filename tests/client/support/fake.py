@@ -129,6 +129,7 @@ class FakeBrokers:
         self.topic_errors: dict[str, int] = {}
         self.racks: dict[int, str | None] = {}
         self.nodes = list(range(brokers))
+        self.cluster_id = "fake"
         self.down: set[int] = set()
         self.coordinator = 0
         self.generation = 0
@@ -273,7 +274,7 @@ class FakeBrokers:
                 for node in self.nodes
                 if node not in self.down
             ),
-            cluster_id="fake",
+            cluster_id=self.cluster_id,
             controller_id=0,
             topics=tuple(self._topic(name) for name in wanted),
         )
