@@ -392,9 +392,9 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed.setdefault("client.id", "consumer-coord")
     # As the control plane's connections: a firewall that forgot one is noticed on both.
     passed.setdefault("socket.keepalive.enable", True)
-    # Java's default.  librdkafka waits for half of it before it connects to a broker of which it needs no partition yet, as it
-    # has to at each start, to hear of the topics.
-    passed.setdefault("reconnect.backoff.ms", 50)
+    # librdkafka's default is 100.  With the attempts of the control plane both planes connect no more often than librdkafka alone
+    # while no broker is there (19 attempts a second with one address).
+    passed.setdefault("reconnect.backoff.ms", 105)
     # librdkafka checks these two against each other although it does not use them here.
     passed.pop("session.timeout.ms", None)
     passed.pop("heartbeat.interval.ms", None)
