@@ -168,8 +168,8 @@ class Engine:
         self._hurry = False
         #: No look-up begins before this moment of the home's clock.
         self._retry_at = 0.0
-        #: What the assignment held when the plan was published: a loss replaces it.
-        self._owned: Partitions = frozenset()
+        #: What the assignment held at the last look; every change of it, such as a loss, replaces it.
+        self._owned: Partitions | None = frozenset()
         #: Whether every partition is being read, so that a consumer may take messages without a look.
         self._settled = False
 
@@ -409,6 +409,10 @@ class Engine:
         if call is None:
             self._look_up()
         self._publish()
+        # None if a loss came in between: nothing is delivered before the next look.
+        held = self.core.assignment.held
+        owned = {one for one, value in self.table.items() if value.ownership is not None and value.phase is not Phase.LOST}
+        self._owned = held if held == owned else None
         return call
 
     def _publish(self) -> None:
@@ -416,7 +420,6 @@ class Engine:
         if reads != self.plan.reads:
             self.plan = Plan(reads)
         self._settled = all(one.settled for one in self.table.values())
-        self._owned = self.core.assignment.held
 
     def _note_call(self) -> None:
         """Note the end of the last callback; one that was interrupted has happened."""
