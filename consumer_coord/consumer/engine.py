@@ -785,13 +785,15 @@ class Engine:
         self.commits.look_up_unknown(pending)
         return pending
 
-    def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> None:
-        """Start a commit of what is not committed yet; ``what`` appears in the log if it fails."""
+    def _commit_automatically(
+        self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit"
+    ) -> Pending[CommitResult] | None:
+        """Start a commit of what is not committed yet, and return it; ``what`` appears in the log if it fails."""
         wanted = {
             partition: at for partition, at in finished.items() if not _is_committed(self.table[partition], partition, at)
         }
         if not wanted:
-            return
+            return None
         pending = self._send(wanted, timeout_ms)
         sent = _Sent(pending, wanted)
         self.table = {
@@ -801,6 +803,7 @@ class Engine:
         pending.add_done_callback(lambda _: sent.warn(what))
         if self._settings.reports_automatic:
             self.commits.follow(wanted, pending)
+        return pending
 
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the answer; at any time, during a poll too."""
@@ -946,13 +949,20 @@ class Engine:
         self.auto.begin()
 
     async def unassign(self, partitions: Partitions) -> None:
-        """End a manual assignment or a part of it, or partitions that were added to those of the group."""
+        """End a manual assignment or a part of it, or partitions that were added to those of the group.
+
+        Wait for the commit of what is finished, if that is automatic, at most the session timeout.
+        """
+        commit: Pending[CommitResult] | None = None
+        limit_ms = self.core.config.session_timeout_ms
         if self.auto.enabled and partitions:
             finished = {one: at for one, at in self._to_commit().items() if one in partitions}
-            self._commit_automatically(finished, self.core.config.default_api_timeout_ms, what="commit before unassigning")
+            commit = self._commit_automatically(finished, limit_ms, what="commit before unassigning")
         self._put(PartitionEvent.UNASSIGN, partitions & self.table.keys())
         self._publish()
         await self._apply()
+        if commit is not None:
+            await self._home.wait(commit, limit_ms / 1000)
         if not self.added:
             self.manual = False
 
@@ -993,10 +1003,9 @@ class Engine:
         if self.manual:
             await self.worker.idle()
             if self.auto.enabled:
-                self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
-                for sent in {id(one.commit): one.commit for one in self.table.values()}.values():
-                    if isinstance(sent, _Sent):
-                        await self._home.wait(sent.pending, max(0.0, ends - self._home.now()))
+                commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
+                if commit is not None:
+                    await self._home.wait(commit, timeout_s)
         else:
             failure = await self.give_up_all(ends)
         await self.commits.finish(ends)

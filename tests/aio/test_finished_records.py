@@ -106,3 +106,15 @@ def test_the_request_of_one_task_does_not_finish_the_record_of_another(kafka: Em
             assert await _committed(kafka) == COUNT
 
     asyncio.run(main())
+
+
+def test_the_end_of_a_manual_assignment_waits_for_its_commit(kafka: EmbeddedKafka) -> None:
+    async def main() -> None:
+        row = TopicPartition("orders", 0)
+        async with consumer(kafka) as member, asyncio.timeout(DEADLINE_S):
+            await member.assign([TopicPartition("orders", 0, 0)])
+            assert len(await member.consume(5, DEADLINE_S)) == 5
+            await member.unassign()
+            assert (await member.committed([row]))[0].offset == 5
+
+    asyncio.run(main())

@@ -69,7 +69,9 @@ FATES: dict[str, Fate] = {
         " sasl.oauthbearer.config group.id client.rack isolation.level auto.offset.reset retry.backoff.ms"
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
-    "reconnect.backoff.ms": Fate(BOTH, "librdkafka gets 105 when it is not set: with the control plane no more attempts than by librdkafka alone"),
+    "reconnect.backoff.ms": Fate(
+        BOTH, "librdkafka gets 105 when it is not set: with the control plane no more attempts than by librdkafka alone"
+    ),
     "statistics.interval.ms": Fate(BOTH, "the group's figures are laid over librdkafka's"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
     "group.remote.assignor": Fate(USED, "with `group.protocol=consumer`"),
