@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 import attrs
@@ -62,12 +62,17 @@ def to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+#: Not ``message.headers()``: a key that is not UTF-8 leaves a result and an exception, which CPython checks in a call from C, but
+#: not in a call that its interpreter has specialized; there the exception comes up at a later instruction.
+_headers_of = methodcaller("headers")
+
+
 def _header_lists(messages: Sequence[Message], fetch: FetchHeaders) -> list[Headers | None]:
     found: list[Headers | None] = []
     for message in messages:
         try:
-            found.append(message.headers())
-        except (SystemError, UnicodeError):
+            found.append(_headers_of(message))
+        except SystemError:
             # A key that is not UTF-8.
             found.append(fetch(message))
     return found
