@@ -23,6 +23,7 @@ TOGETHER: Mapping[str, Sequence[str]] = {
         "tests/spark/test_query.py",
         "tests/spark/test_security.py",
         "tests/spark/test_stops.py",
+        "tests/spark/test_triggers.py",
     ),
     "secured": (
         "tests/security/test_both_planes.py",
