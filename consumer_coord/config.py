@@ -392,7 +392,7 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
     passed.setdefault("client.id", "consumer-coord")
     # As the control plane's connections: a firewall that forgot one is noticed on both.
     passed.setdefault("socket.keepalive.enable", True)
-    # librdkafka's default is 100.  Without a broker both planes together try to connect no more often than librdkafka alone does
+    # librdkafka's default is 100.  Without a broker both planes together connect no more often than librdkafka alone does
     # by default: 19 times a second with one address.
     passed.setdefault("reconnect.backoff.ms", 105)
     # librdkafka checks these two against each other although it does not use them here.

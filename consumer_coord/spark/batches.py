@@ -62,8 +62,8 @@ def to_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-#: Not ``message.headers()``: a key that is not UTF-8 leaves a result and an exception. CPython checks for that in a call from C,
-#: but not in a call that its interpreter has specialized: there the exception comes up at a later instruction.
+#: Not ``message.headers()``: a key that is not UTF-8 leaves a result and an exception. CPython checks for both after a call
+#: from C, but not after a call that its interpreter has specialized: there the exception comes up at a later instruction.
 _headers_of = methodcaller("headers")
 
 
