@@ -92,6 +92,8 @@ class MemberProcess:
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
         self._left = False
+        #: The task that polls and processes, if the one that closes is another.
+        self._work: asyncio.Task[list[Any]] | None = None
         self._stage = stage
         self._random = random
         self._assignors = assignors
@@ -278,6 +280,10 @@ class MemberProcess:
                 fenced = await self._turn(consumer)
         except ProcessingError as raised:
             error = raised
+        except ClosedError:
+            # Another task closed it during a call.
+            if not self.closing:
+                raise
         if self._farewell is not None:
             await asyncio.wait({self._farewell})
         else:
@@ -335,7 +341,9 @@ class MemberProcess:
             return messages
         if self.trip is not None and self.trip.then == "cancel" and not self._stage.calm:
             # The task that polls and processes is another one than the task that closes.
-            work = asyncio.get_running_loop().create_task(self._poll_and_process_once(consumer, cancelled=cancelled))
+            self._work = work = asyncio.get_running_loop().create_task(
+                self._poll_and_process_once(consumer, cancelled=cancelled)
+            )
             await asyncio.wait({work})
             if work.cancelled():
                 self.closing = True
@@ -366,9 +374,11 @@ class MemberProcess:
         runs = self._read(messages)
         await asyncio.sleep((1 + self.slow_ms) / 1000)
         trip, left = self.trip, sum(count for _, count in runs)
-        if trip is None or not left or self.closing or self._stage.calm:
+        if trip is not None and (
+            not left or self.closing or self._stage.calm or (trip.then == "cancel" and asyncio.current_task() is not self._work)
+        ):
             trip = None
-        else:
+        if trip is not None:
             self.trip, left = None, trip.number % left
         for stint, count in runs:
             self._stage.checkers.processes(stint, min(count, left))
