@@ -170,6 +170,8 @@ class MemberProcess:
         def begin() -> None:
             if not self.closing and self._consumer is not None:
                 self.closing = True
+                # A call that is under way waits for its turn until the close has ended.
+                self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
                 self._farewell = asyncio.get_running_loop().create_task(self._guarded(self._close(self._consumer)))
 
         if self.alive and self.coordinator is not None and not self.closing:
