@@ -646,8 +646,9 @@ class MemberProcess:
             self._stage.checkers.ends(stint, how)
             # Of a group with static members the leader may be gone without a farewell: its members wait for a session.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
-            if self.closing and self._stage.calm and how == "revoked" and not static:
-                self._stage.checkers.farewell(stint, self._stage.cluster.log_start(partition))
+            if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
+                beside = self._farewell is not None
+                self._stage.checkers.farewell(stint, self._stage.cluster.log_start(partition), beside=beside)
 
     # -- what an unruly application does, see Planned ---------------------------------------------------------------
 
@@ -849,6 +850,9 @@ class MemberProcess:
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
+        if isinstance(error.__cause__, Violation):
+            # A checker spoke inside a callback.
+            raise error.__cause__
         if rule_of(error) == "transitions":
             raise Violation("transitions", f"{self.name}: {what} raised {error!r}") from error
         if isinstance(error, AssignorError):

@@ -274,9 +274,6 @@ class Calls:
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """A poll raised."""
-        if isinstance(error.__cause__, Violation):
-            # A checker spoke inside a callback.
-            raise error.__cause__
         if CoordinatorError in (type(error), type(error.__cause__)):
             # What no class of errors is for: a task of the background crashed.
             raise Violation("crash", f"{self._name}: {error}") from error

@@ -31,7 +31,7 @@ The rules, by the names under which they are reported:
 ``liveness``      after the last fault the group becomes quiet within a bound
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers answer
-``farewell``      a member that closes after the last fault commits everything that it has processed
+``farewell``      a member that closes while no fault is in the way commits everything that it has processed
 ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends by one
 """
@@ -476,6 +476,7 @@ class Checkers:
         truth = self._truth(stint.partition)
         stint.sought_only = False
         # Of the former topic, as far as this member knows: records of the new one are not processed by that.
+        stint.delivery = stint.position
         stint.in_hand.append((truth if stint in truth.stints else None, stint.position, end))
         stint.position = end
 
@@ -539,12 +540,15 @@ class Checkers:
             f"gives up {stint.partition} ({how}) at {stint.position}, confirmed {stint.acknowledged}",
         )
 
-    def farewell(self, stint: Stint, log_start: int) -> None:
-        """A member has revoked a partition because it closes, and nothing is in the way of its last commit."""
+    def farewell(self, stint: Stint, log_start: int, *, beside: bool) -> None:
+        """A member has revoked a partition because it closes, and nothing is in the way of its last commit.
+
+        ``beside``: another task closes it than the one that reads, whose last delivery does not count as finished.
+        """
         truth = self._truth(stint.partition)
         if stint.start is None or stint not in truth.stints or truth.went_back or stint.processed <= log_start:
             return
-        if truth.committed < stint.processed:
+        if truth.committed < (min(stint.delivery, stint.processed) if beside else stint.processed):
             raise Violation(
                 "farewell",
                 f"{stint.owner.name} closed, and processed {stint.partition} up to {stint.processed}; {truth.committed} is"

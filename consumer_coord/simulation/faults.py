@@ -62,6 +62,11 @@ def kind(
     return register
 
 
+#: Kinds that delay no request of another member, and no rebalance.
+_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell"})
+_TROUBLE_S = 45.0
+
+
 class Nemesis:
     """Lets the faults of one history happen."""
 
@@ -87,6 +92,10 @@ class Nemesis:
     def _happen(self, number: int, fault: Fault) -> None:
         if self._healed:
             return
+        if fault.kind not in _HARMLESS:
+            # What it delays may take a session and a rebalance more.
+            ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
+            self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)
         if ending is not None:
             self._endings[number] = ending

@@ -65,6 +65,8 @@ class Stage:
         )
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
+        #: Until this moment a fault may delay requests and rebalances.
+        self.troubled_until = 0.0
 
     def fail(self, breach: Violation) -> None:
         """A rule was broken: the history ends here."""
