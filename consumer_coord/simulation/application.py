@@ -568,6 +568,9 @@ class MemberProcess:
 
     async def _events(self) -> None:
         """What librdkafka tells between two slices: here a callback may raise too."""
+        if self.stall is not None and self.stall.callback == "on_commit":
+            with self._calls.called_back():
+                await self._stand_still("on_commit")
         self._plan.raise_in("events")
 
     async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:

@@ -427,15 +427,15 @@ def _starts_again(world: World, name: str) -> Ending:
 
 @kind(
     "stall",
-    "a process stands still inside its next on_assign, on_revoke or on_lost",
+    "a process stands still inside its next callback of a kind",
     counts=(0, 0, 1, 2, 4),
     lasts_ms=(4_000, 14_000),
 )
 def _stall(world: World, fault: Fault) -> None:
     name = _member(world, fault)
     if name is not None:
-        callback = ("on_assign", "on_revoke", "on_lost")[fault.value % 3]
-        after_s = (0.0, 0.05, 0.5, 2.0)[fault.value // 3 % 4]
+        callback = ("on_assign", "on_revoke", "on_lost", "on_commit")[fault.value % 4]
+        after_s = (0.0, 0.05, 0.5, 2.0)[fault.value // 4 % 4]
         world.members[name].stall = Stall(callback, fault.for_ms / 1000, after_s)
         _note(world, fault, f"{name} in {callback}")
 
