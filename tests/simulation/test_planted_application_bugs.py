@@ -126,7 +126,7 @@ PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, str]] = {
     ),
     "keep what was reported revoked": (
         _keep_what_was_reported_revoked,
-        _auto(_cut(5_500, "unsubscribe", 3), batch=1, callback_ms=300, protocol="classic"),
+        _auto(_cut(5_500, "unsubscribe", 1), batch=1, callback_ms=300, protocol="classic"),
         "callbacks",
     ),
     "wait for a join that never comes": (_wait_for_a_join_that_never_comes, _LEAVING_WITH_THE_LEADER, "farewell"),
