@@ -635,7 +635,8 @@ class MemberProcess:
         self._stage.history.note(self.name, f"stands still inside {callback}")
         self.process.freeze()
         self._stage.loop.call_later(max(0.0, min(stall.seconds, left_s)), self.process.thaw)
-        await asyncio.sleep(0)
+        # A timer of a process that stands still waits until it goes on.
+        await asyncio.sleep(0.001)
         await asyncio.sleep(stall.after_s)
 
     def _give_up(self, partitions: Iterable[TopicPartition], how: str) -> None:

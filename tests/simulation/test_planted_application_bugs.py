@@ -28,6 +28,15 @@ from tests.simulation.small_history import history
 Patch = pytest.MonkeyPatch
 
 
+def _deliver_under_a_new_lease(patch: Patch) -> None:
+    """A buffered record of an ownership that has ended is delivered, because the member has joined again since."""
+
+    def may_deliver(self: Engine, leased_until: float) -> bool:
+        return self.worker.applied is self.plan and not self.worker.busy and not self.suspended
+
+    patch.setattr(Engine, "_may_deliver", may_deliver)
+
+
 def _stop_the_others_as_the_application_does(patch: Patch) -> None:
     """getmany(partition) pauses the other partitions by the application's pause; cancelled, it leaves them paused."""
 
@@ -117,8 +126,22 @@ _LEAVING_WITH_THE_LEADER = attrs.evolve(
     _auto(Fault(6_805, "farewell", 776, 453, 2_000), members=3, protocol="classic", batch=1), seed=705, latency_ms=10.0
 )
 
+#: The first member stands still inside on_commit, and works on for two seconds in it, in which it joins its group again.
+_STALLED = _auto(
+    Fault(4_993, "enforce", 1),
+    Fault(5_007, "stall", 0, 15, 10_000),
+    Fault(19_007, "commit"),
+    members=2,
+    protocol="classic",
+    session_timeout_ms=6_000,
+    heartbeat_interval_ms=100,
+    batch=1,
+    poll_every_ms=700,
+)
+
 #: name -> the bug, the history that finds it, the rule.
 PLANTED: dict[str, tuple[Callable[[Patch], None], Scenario, str]] = {
+    "deliver under a new lease": (_deliver_under_a_new_lease, _STALLED, "lease"),
     "stop the others as the application does": (
         _stop_the_others_as_the_application_does,
         _auto(_cut(4_000, "getmany", 6), batch=3),
