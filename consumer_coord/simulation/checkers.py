@@ -165,6 +165,9 @@ class Checkers:
         if stint.start is None and stint.owner.reset != "earliest":
             # Where it begins, committed before anything was read: what was there before need not be read.
             truth.covered = max(truth.covered, offset)
+        elif stint.owner.reset != "earliest" and stint.position < max(truth.log_starts) and offset > stint.position:
+            # Retention took the next record, and the policy chose where to go on: what is before that need not be read.
+            truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = stint
         truth.highest = max(truth.highest, offset)

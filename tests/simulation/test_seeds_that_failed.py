@@ -111,6 +111,8 @@ WHAT_IT_WAS = {
     381000002: "a member that a conversion had forgotten began to read; the checkers took its owner for the former one",
     480000010: "a classic process took over a static member's instance id and ended the group of the consumer protocol with it;"
     " the checkers did not know that this replaces the member",
+    920001765: "retention took what a member was to read next, and by_duration went on later: that was committed before a"
+    " record of it came, and the checkers took the next owner's beginning for skipped records",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
