@@ -343,9 +343,7 @@ class MemberProcess:
             return messages
         if self.trip is not None and self.trip.then == "cancel" and not self._stage.calm:
             # The task that polls and processes is another one than the task that closes.
-            self._work = work = asyncio.get_running_loop().create_task(
-                self._poll_and_process_once(consumer, cancelled=cancelled)
-            )
+            self._work = work = asyncio.get_running_loop().create_task(self._poll_and_process_once(consumer, cancelled=False))
             await asyncio.wait({work})
             if work.cancelled():
                 self.closing = True
