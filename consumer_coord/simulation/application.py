@@ -754,8 +754,8 @@ class MemberProcess:
             return await self._poll_raised(consumer, error)
 
     def _chosen(self) -> list[Row]:
-        """Some of the partitions that it reads; none when events of librdkafka would be raised."""
-        held = [] if self.spec.eof else sorted(one for one in self._stints.keys() - self._paused if self.holds(one))
+        """Some of the partitions that it reads."""
+        held = sorted(one for one in self._stints.keys() - self._paused if self.holds(one))
         return [native(one) for one in held[:: 2 if len(held) > 1 else 1]]
 
     async def _cut_getmany(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
@@ -763,7 +763,8 @@ class MemberProcess:
             found = await consumer.getmany(*self._chosen(), timeout_ms=1_500, max_records=self.spec.batch)
             return [message for messages in found.values() for message in messages]
 
-        return await self._cut_read(consumer, getmany(), cut)
+        # An event of librdkafka would be raised.
+        return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
 
     async def _cut_getone(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
         async def getone() -> list[Any]:
