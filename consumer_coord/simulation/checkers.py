@@ -143,7 +143,7 @@ class Checkers:
         stint = self._committer(partition, truth, client, offset)
         if stint is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        if stint.in_hand and stint.in_hand[0][0] is truth and stint.processed < offset <= stint.position:
+        if stint.in_hand and stint.in_hand[0][0] is truth and max(stint.processed, stint.furthest) < offset <= stint.position:
             raise Violation(
                 "skipped", f"{client} committed {offset} of {partition}, and has not processed {stint.processed} of it"
             )
@@ -492,6 +492,7 @@ class Checkers:
                 stint.in_hand.insert(0, (truth, end, last))
             count -= end - start
             self.processed += end - start
+            stint.furthest = max(stint.furthest, end)
             if truth is not None:
                 self._covers(truth, start, end)
 

@@ -292,7 +292,9 @@ class _Course:
             if any(self._begins_at_the_end(stint) for stint in self.world.checkers.holders(partition) if stint.owner.alive)
         }
         farewells = Random(f"{self.world.scenario.seed}-farewells")
-        if committing and farewells.random() < 0.5:
+        # A leader with an instance id closes without leaving: the others then wait for its session.
+        static = any(member.spec.instance_id for member in committing)
+        if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
         for member in committing:
             member.stop()

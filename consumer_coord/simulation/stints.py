@@ -62,6 +62,8 @@ class Stint:
     #: Delivered and not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).  The
     #: partition is None for records of a deleted topic.
     in_hand: list[tuple[PartitionTruth | None, int, int]] = attrs.field(factory=list)
+    #: The highest offset behind a processed record: a seek may have gone back since.
+    furthest: int = 0
     #: The first record of the last delivery.
     delivery: int = 0
     acknowledged: int = -1
