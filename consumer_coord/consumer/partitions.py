@@ -70,6 +70,10 @@ class Refused(enum.Enum):
     ILLEGAL = "illegal"  # a bug of this library
 
 
+class IllegalTransitionError(AssertionError):
+    """An event that must not happen in a partition's phase: a bug of this library."""
+
+
 #: No value: the partition is not assigned.
 ABSENT = None
 
@@ -190,9 +194,10 @@ def read_of(partition: Partition) -> Read:
 
 
 def after(event: PartitionEvent, phase: Phase | None) -> Phase | Refused | None:
-    """Return the next phase, or why nothing changes.  Raise :class:`AssertionError` for an illegal transition."""
+    """Return the next phase, or why nothing changes.  Raise :class:`IllegalTransitionError` for a bug of this library."""
     to = TRANSITIONS[event][phase]
-    assert to is not Refused.ILLEGAL, f"{event.value!r} in phase {phase.value if phase else 'absent'!r}"
+    if to is Refused.ILLEGAL:
+        raise IllegalTransitionError(f"{event.value!r} in phase {phase.value if phase else 'absent'!r}")
     return to
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from random import Random
 from typing import Any
 
+import attrs
 from confluent_kafka import OFFSET_INVALID
 from confluent_kafka import TopicPartition as Row
 
@@ -20,20 +21,52 @@ from consumer_coord.consumer.data_plane import partition_of_message
 from consumer_coord.consumer.librdkafka.plane import native, partition_of
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.environment import Environment
-from consumer_coord.errors import AssignorError, CoordinatorError, FencedError, NoOffsetError
+from consumer_coord.errors import AssignorError, ClosedError, CoordinatorError, FencedError, NoOffsetError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.simulation.calls import Calls, Planned
+from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
-from consumer_coord.simulation.stage import Stage
+from consumer_coord.simulation.stage import Stage, rule_of
 from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes
+
+
+class ProcessingError(Exception):
+    """The application raises it while it processes a record."""
+
+
+@attrs.frozen
+class Trip:
+    """Processing ends in the midst of a batch, at record ``number`` of it (by remainder).
+
+    ``then`` is one of :data:`TRIPS`: how the application goes on.
+    """
+
+    then: str
+    number: int
+
+
+#: It leaves ``async with`` by the exception; it closes while it handles the exception; the task that polls and processes is
+#: cancelled, and another one closes; it catches the exception, seeks back to the record and goes on.
+TRIPS = ("leave", "close", "cancel", "seek back")
+
+#: The calls that :class:`~consumer_coord.simulation.calls.Cut` cancels.
+CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "resume", "unsubscribe", "close")
+
+
+@attrs.frozen
+class Stall:
+    """The process stands still inside the next callback of a kind, and the callback goes on ``after_s`` seconds after that."""
+
+    callback: str
+    seconds: float
+    after_s: float
 
 
 class MemberProcess:
@@ -50,7 +83,17 @@ class MemberProcess:
         #: Milliseconds that processing takes more, just now, and until when the application does not poll at all.
         self.slow_ms = 0
         self.absent_until = 0.0
+        #: What is to happen to it next, by the faults of these names.
+        self.trip: Trip | None = None
+        self.cut: Cut | None = None
+        self.stall: Stall | None = None
+        #: It closes so many seconds after a broker has answered a request of this kind.
+        self.closes_after: tuple[int, float] | None = None
         self.failures: list[str] = []
+        self._farewell: asyncio.Task[None] | None = None
+        self._left = False
+        #: The task that polls and processes, if the one that closes is another.
+        self._work: asyncio.Task[list[Any]] | None = None
         self._stage = stage
         self._random = random
         self._assignors = assignors
@@ -89,6 +132,11 @@ class MemberProcess:
         """The generation it knows."""
         return -1 if self.coordinator is None else self.coordinator.generation
 
+    @property
+    def leads(self) -> bool:
+        """Whether it leads its classic group."""
+        return self.alive and self.coordinator is not None and self.coordinator.protocol.is_leader
+
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
         """It heard of this generation's assignment, and that has the partition."""
         if self.coordinator is None or self.coordinator.rebalancing:
@@ -115,6 +163,26 @@ class MemberProcess:
     def stop(self) -> None:
         """Ask it to close in an orderly way."""
         self.closing = True
+
+    def close_now(self) -> None:
+        """Let another task close it at this very moment, whatever it is doing."""
+
+        def begin() -> None:
+            if not self.closing and self._consumer is not None:
+                self.closing = True
+                # A call that is under way waits for its turn until the close has ended.
+                self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
+                self._farewell = asyncio.get_running_loop().create_task(self._guarded(self._close(self._consumer)))
+
+        if self.alive and self.coordinator is not None and not self.closing:
+            self.process.call_soon(begin)
+
+    def answered(self, api_key: int) -> None:
+        """A broker has answered a request of it."""
+        if self.closes_after is not None and self.closes_after[0] == api_key:
+            _, delay_s = self.closes_after
+            self.closes_after = None
+            self._stage.loop.call_later(delay_s, self.close_now)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -207,10 +275,21 @@ class MemberProcess:
         self.coordinator = consumer.engine.core
         self._calls.watch(self.coordinator, spec.max_poll_interval_ms / 1000)
         self._committed_at = stage.loop.time()
-        fenced = False
-        while not self.closing and not fenced:
-            fenced = await self._turn(consumer)
-        await self._close(consumer)
+        fenced, error = False, None
+        try:
+            while not self.closing and not fenced:
+                fenced = await self._turn(consumer)
+        except ProcessingError as raised:
+            error = raised
+        except ClosedError:
+            # Another task closed it during a call.
+            if not self.closing:
+                raise
+        if self._farewell is not None:
+            await asyncio.wait({self._farewell})
+        else:
+            self.closing = True
+            await self._close(consumer, error)
         self.finished = True
         stage.history.note(self.name, "ended")
 
@@ -232,15 +311,14 @@ class MemberProcess:
             stage.history.note(self.name, f"is unruly: {whim}")
             await getattr(self, "_" + whim)(consumer)
         try:
-            messages = await self._poll(consumer, cancelled=whim == "cancel_poll")
+            messages = await self._poll_and_process(consumer, cancelled=whim == "cancel_poll")
         except FencedError:
             return True
-        if messages:
-            self._read(messages)
-            await asyncio.sleep((1 + self.slow_ms) / 1000)
-            if spec.commit == "store":
-                await self._store(consumer)
-        self._calls.look_for_stranded(consumer.engine, consumer.plane)
+        if messages and spec.commit == "store":
+            await self._store(consumer)
+        if self.closing:
+            return False
+        self._calls.look_for_stranded(consumer.engine, consumer.plane, self._paused)
         if self._commit_due():
             self._committed_at = stage.loop.time()
             await self._commit_as_usual(consumer)
@@ -251,28 +329,97 @@ class MemberProcess:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
+    async def _poll_and_process(self, consumer: SimulatedConsumer, *, cancelled: bool) -> list[Any]:
+        cut = None if self._stage.calm else self.cut
+        if cut is not None and cut.call == "close":
+            self.closing = True
+            return []
+        if cut is not None:
+            self.cut = None
+            self._stage.history.note(self.name, f"cancels {cut.call} at its await {cut.step}, {cut.after_s} s later")
+            messages: list[Any] = await getattr(self, "_cut_" + cut.call.replace(" ", "_"))(consumer, cut) or []
+            await self._process(messages)
+            return messages
+        if self.trip is not None and self.trip.then == "cancel" and not self._stage.calm:
+            # The task that polls and processes is another one than the task that closes.
+            self._work = work = asyncio.get_running_loop().create_task(self._poll_and_process_once(consumer, cancelled=False))
+            await asyncio.wait({work})
+            if work.cancelled():
+                self.closing = True
+                return []
+            return work.result()
+        return await self._poll_and_process_once(consumer, cancelled=cancelled)
+
+    async def _poll_and_process_once(self, consumer: SimulatedConsumer, *, cancelled: bool) -> list[Any]:
+        messages = await self._poll(consumer, cancelled=cancelled)
+        try:
+            await self._process(messages)
+        except ProcessingError as error:
+            if error.args[0] == "leave":
+                raise
+            if error.args[0] == "close":
+                self.closing = True
+                await self._close(consumer)
+                return []
+            for partition, stint in sorted(self._stints.items()):
+                if stint.in_hand and self.holds(partition):
+                    await self._seek_to(consumer, partition, stint.processed)
+        return messages
+
+    async def _process(self, messages: Sequence[Any]) -> None:
+        """Process what was handed out, which takes time; the application may raise, or be cancelled, in the midst of it."""
+        if not messages:
+            return
+        runs = self._read(messages)
+        await asyncio.sleep((1 + self.slow_ms) / 1000)
+        trip, left = self.trip, sum(count for _, count in runs)
+        if trip is not None and (
+            not left or self.closing or self._stage.calm or (trip.then == "cancel" and asyncio.current_task() is not self._work)
+        ):
+            trip = None
+        if trip is not None:
+            self.trip, left = None, trip.number % left
+        for stint, count in runs:
+            self._stage.checkers.processes(stint, min(count, left))
+            left -= min(count, left)
+        if trip is not None:
+            self._stage.history.note(self.name, f"raises while it processes: {trip.then}")
+            if trip.then == "cancel":
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(0)
+            raise ProcessingError(trip.then)
+
     async def _poll(self, consumer: SimulatedConsumer, *, cancelled: bool) -> list[Any]:
         """Poll or consume once; what leaves it as an exception is judged."""
-        spec, calls = self.spec, self._calls
-        timeout_s = spec.poll_timeout_ms / 1000
-        if spec.waits_for_all:
-            call = consumer.consume(spec.batch, timeout_s)
-        elif spec.batch == 1:
-            call = self._poll_one(consumer, timeout_s)
-        else:
-            call = consumer.consume_some(spec.batch * max(1, len(self._stints)), timeout_s)
+        calls, call, timeout_s = self._calls, *self._next_poll(consumer)
         try:
             if cancelled:
                 return await calls.polling(calls.cancelled(call, self._plan)) or []
             return await calls.polling(calls.timed(call, timeout_s, "poll"))
         except CoordinatorError as error:
-            self._failed(error)
-            if isinstance(error, FencedError):
-                raise
-            calls.judge(error, self._excuse(consumer, error))
-            if isinstance(error, NoOffsetError):
-                await self._begin_somewhere(consumer)
+            return await self._poll_raised(consumer, error)
+
+    def _next_poll(self, consumer: SimulatedConsumer) -> tuple[Coroutine[Any, Any, list[Any]], float]:
+        """Return a call of poll or consume, and its time limit."""
+        spec, timeout_s = self.spec, self.spec.poll_timeout_ms / 1000
+        if spec.waits_for_all:
+            return consumer.consume(spec.batch, timeout_s), timeout_s
+        if spec.batch == 1:
+            return self._poll_one(consumer, timeout_s), timeout_s
+        return consumer.consume_some(spec.batch * max(1, len(self._stints)), timeout_s), timeout_s
+
+    async def _poll_raised(self, consumer: SimulatedConsumer, error: CoordinatorError) -> list[Any]:
+        self._failed(error)
+        if isinstance(error, FencedError):
+            raise error
+        if self.closing and isinstance(error, ClosedError):
             return []
+        self._calls.judge(error, self._excuse(consumer, error))
+        if isinstance(error, NoOffsetError):
+            await self._begin_somewhere(consumer)
+        return []
 
     async def _poll_one(self, consumer: SimulatedConsumer, timeout_s: float) -> list[Any]:
         message = await consumer.poll(timeout_s)
@@ -287,8 +434,9 @@ class MemberProcess:
             return "a coordinator that loaded the group knows one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it is out of the group for long"
 
-    def _read(self, messages: Sequence[Any]) -> None:
-        """What was handed out is processed at once: nothing comes between."""
+    def _read(self, messages: Sequence[Any]) -> list[tuple[Stint, int]]:
+        """Check what was handed out; return how many records came in a row, and of which holding."""
+        read = []
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
             stint = self._stints.get(partition)
@@ -304,6 +452,8 @@ class MemberProcess:
                 present=logs[partition] is self._stage.cluster.log(partition),
                 leased=self.spec.lease,
             )
+            read.append((stint, end - start))
+        return read
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
         """``auto.offset.reset`` is none: the application has to say where to begin."""
@@ -347,9 +497,9 @@ class MemberProcess:
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            partition: OffsetAndMetadata(stint.position)
+            partition: OffsetAndMetadata(stint.processed)
             for partition, stint in sorted(self._stints.items())
-            if stint.start is not None and stint.position != stint.acknowledged
+            if stint.start is not None and stint.processed != stint.acknowledged
         }
 
     async def _commit(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -391,7 +541,7 @@ class MemberProcess:
 
     async def _store(self, consumer: SimulatedConsumer) -> None:
         held = {
-            partition: OffsetAndMetadata(stint.position)
+            partition: OffsetAndMetadata(stint.processed)
             for partition, stint in sorted(self._stints.items())
             if stint.start is not None and self.holds(partition)
         }
@@ -415,6 +565,9 @@ class MemberProcess:
 
     async def _events(self) -> None:
         """What librdkafka tells between two slices: here a callback may raise too."""
+        if self.stall is not None and self.stall.callback == "on_commit":
+            with self._calls.called_back():
+                await self._stand_still("on_commit")
         self._plan.raise_in("events")
 
     async def _on_assign(self, _: Any, rows: Sequence[Row]) -> None:
@@ -423,6 +576,7 @@ class MemberProcess:
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             for partition in partitions:
                 self._stints[partition] = self._stage.checkers.taken_up(self, partition)
+            await self._stand_still("on_assign")
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)
             if self._plan.sometimes():
@@ -445,6 +599,7 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_revoke {listed(partitions, 1000)}")
             try:
+                await self._stand_still("on_revoke")
                 if not self.spec.auto:
                     await self._commit({key: value for key, value in self._positions().items() if key in partitions})
                 if self.spec.callback_ms:
@@ -460,11 +615,26 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_lost {listed(partitions, 1000)}")
             try:
+                await self._stand_still("on_lost")
                 if self.spec.callback_ms:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in("lost")
             finally:
                 self._give_up(partitions, "lost")
+
+    async def _stand_still(self, callback: str) -> None:
+        """Inside a callback, if that is due."""
+        stall = self.stall
+        if stall is None or stall.callback != callback or self._stage.calm:
+            return
+        self.stall = None
+        left_s = self._stage.scenario.faults_end_ms / 1000 - self._stage.loop.time()
+        self._stage.history.note(self.name, f"stands still inside {callback}")
+        self.process.freeze()
+        self._stage.loop.call_later(max(0.0, min(stall.seconds, left_s)), self.process.thaw)
+        # A timer of a process that stands still waits until it goes on.
+        await asyncio.sleep(0.001)
+        await asyncio.sleep(stall.after_s)
 
     def _give_up(self, partitions: Iterable[TopicPartition], how: str) -> None:
         for partition in sorted(partitions):
@@ -475,6 +645,11 @@ class MemberProcess:
             if self.spec.auto:
                 stint.acknowledged = self._stage.checkers.committed_by(stint)
             self._stage.checkers.ends(stint, how)
+            # Of a group with static members the leader may be gone without a farewell: its members wait for a session.
+            static = any(spec.instance_id for spec in self._stage.scenario.members)
+            if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
+                beside = self._farewell is not None
+                self._stage.checkers.farewell(stint, self._stage.cluster.log_start(partition), beside=beside)
 
     # -- what an unruly application does, see Planned ---------------------------------------------------------------
 
@@ -521,7 +696,7 @@ class MemberProcess:
             await self._calls.timed(consumer.seek(row), 1.0, "seek")
         except CoordinatorError as error:
             self._failed(error, "seek")
-            if self.holds(partition):
+            if self.holds(partition) and not self.closing:
                 raise Violation("raised", f"{self.name}: seek of {partition}, which it holds, raised {error!r}") from error
             return
         stint = self._stints.get(partition)
@@ -565,9 +740,89 @@ class MemberProcess:
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
 
+    # -- calls that are cancelled at one of their awaits --------------------------------------------------------------
+
+    async def _cut_poll(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
+        call, _ = self._next_poll(consumer)
+        return await self._cut_read(consumer, call, cut)
+
+    async def _cut_read(self, consumer: SimulatedConsumer, call: Coroutine[Any, Any, list[Any]], cut: Cut) -> list[Any]:
+        try:
+            return await self._calls.polling(self._calls.cut(call, cut)) or []
+        except CoordinatorError as error:
+            return await self._poll_raised(consumer, error)
+
+    def _chosen(self) -> list[Row]:
+        """Some of the partitions that it reads."""
+        held = sorted(one for one in self._stints.keys() - self._paused if self.holds(one))
+        return [native(one) for one in held[:: 2 if len(held) > 1 else 1]]
+
+    async def _cut_getmany(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
+        async def getmany() -> list[Any]:
+            found = await consumer.getmany(*self._chosen(), timeout_ms=1_500, max_records=self.spec.batch)
+            return [message for messages in found.values() for message in messages]
+
+        # An event of librdkafka would be raised.
+        return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
+
+    async def _cut_getone(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
+        async def getone() -> list[Any]:
+            return [await consumer.getone(*self._chosen())]
+
+        return [] if self.spec.eof else await self._cut_read(consumer, getone(), cut)
+
+    async def _cut_off(self, call: Coroutine[Any, Any, Any], cut: Cut) -> Any:
+        try:
+            return await self._calls.cut(call, cut)
+        except CoordinatorError as error:
+            if error.code != _NOTHING_TO_COMMIT:
+                self._failed(error, cut.call)
+            return None
+
+    async def _cut_commit(self, consumer: SimulatedConsumer, cut: Cut) -> None:
+        positions = self._positions()
+        stints = {partition: self._stints[partition] for partition in positions}
+        if positions:
+            self._acknowledge(await self._cut_off(consumer.commit_now(4.0, positions), cut) or (), stints)
+
+    async def _cut_commit_all(self, consumer: SimulatedConsumer, cut: Cut) -> None:
+        stints = dict(self._stints)
+        if not self.spec.auto:
+            self._acknowledge(await self._cut_off(consumer.commit_now(4.0), cut) or (), stints)
+
+    async def _cut_seek(self, consumer: SimulatedConsumer, cut: Cut) -> None:
+        for partition, stint in sorted(self._stints.items())[:1]:
+            if stint.start is not None and self.holds(partition):
+                offset = max(self._stage.cluster.log_start(partition), stint.position - 1)
+                offset = min(offset, stint.position)
+                await self._cut_off(consumer.seek(native(partition, OffsetAndMetadata(offset))), cut)
+                # A cancelled seek may or may not have been done: so it is done again.
+                await self._seek_to(consumer, partition, offset)
+
+    async def _cut_pause(self, consumer: SimulatedConsumer, cut: Cut) -> None:
+        held = sorted(one for one in self._stints if self.holds(one))
+        await self._cut_off(consumer.pause([native(one) for one in held]), cut)
+        self._paused |= self._stints.keys() & set(held)
+        await self._resume(consumer)
+
+    async def _cut_resume(self, consumer: SimulatedConsumer, cut: Cut) -> None:
+        await self._pause(consumer)
+        held = sorted(one for one in self._paused if self.holds(one))
+        await self._cut_off(consumer.resume([native(one) for one in held]), cut)
+        await self._resume(consumer)
+
+    async def _cut_unsubscribe(self, consumer: SimulatedConsumer, cut: Cut) -> None:
+        topics = self.subscription
+        await self._cut_off(consumer.unsubscribe(), cut)
+        if not consumer.subscribed and not self.closing:
+            await self._subscribe(topics)
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    async def _close(self, consumer: SimulatedConsumer) -> None:
+    async def _close(self, consumer: SimulatedConsumer, error: ProcessingError | None = None) -> None:
+        if self._left:
+            return
+        self._left = True
         self._stage.history.note(self.name, "closes")
         stage, limit_s = self._stage, self.spec.close_ms / 1000
         if stage.calm:
@@ -575,12 +830,17 @@ class MemberProcess:
         if not self.spec.auto:
             await self._commit(self._positions())
         try:
-            if not stage.calm and self._plan.sometimes():
+            if error is not None:
+                leaving = consumer.__aexit__(type(error), error, error.__traceback__)
+                await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
+            if self.cut is not None and not stage.calm:
+                await self._calls.cut(consumer.close(limit_s), self.cut)
+            elif not stage.calm and self._plan.sometimes():
                 # A close that is cancelled goes on.
                 await self._calls.cancelled(consumer.close(limit_s), self._plan)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
-        except CoordinatorError as error:
-            self._failed(error, "close")
+        except CoordinatorError as failure:
+            self._failed(failure, "close")
         self._calls.all_commits_answered()
         if self._stints:
             raise Violation("callbacks", f"{self.name} closed, and was not told of {listed(self._stints, 1000)}")
@@ -592,6 +852,11 @@ class MemberProcess:
     def _failed(self, error: CoordinatorError, what: str = "poll") -> None:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
+        if isinstance(error.__cause__, Violation):
+            # A checker spoke inside a callback.
+            raise error.__cause__
+        if rule_of(error) == "transitions":
+            raise Violation("transitions", f"{self.name}: {what} raised {error!r}") from error
         if isinstance(error, AssignorError):
             raise Violation("plans", f"{self.name}: {error}")
 

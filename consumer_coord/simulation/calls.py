@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import functools
+import types
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
+
+import attrs
 
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
@@ -34,6 +38,9 @@ MOMENT_S = 0.5
 
 #: A partition that is held may for so long be neither read, paused, nor looked up.
 _STRANDED_S = 3.0
+
+#: A cancelled call that has fewer awaits than were drawn is cancelled after this time at the latest, in seconds.
+_LONGEST_CUT_S = 2.0
 
 #: A member that waits for an answer, or for its coordinator, looks at its application's polls so much later.
 _AWAY_S = 20.0
@@ -92,6 +99,46 @@ class Planned:
             await asyncio.wait({task}, timeout=self.random.choice((0.001, 0.01, 0.05, 0.3)) * self.random.random())
 
 
+@attrs.frozen
+class Cut:
+    """The await of a call at which it is cancelled: the ``step``-th, ``after_s`` seconds after it began."""
+
+    call: str
+    step: int
+    after_s: float
+
+    async def stepped(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call in a task of its own, which is cancelled at that step."""
+        task = asyncio.current_task()
+        assert task is not None
+        loop, step, after_s = asyncio.get_running_loop(), self.step, self.after_s
+
+        @types.coroutine
+        def counted() -> Generator[Any, Any, T]:
+            made = 0
+            waits = call.__await__()
+            resume: Callable[[], Any] = lambda: next(waits)  # noqa: E731 - replaced when something is raised
+            while True:
+                try:
+                    awaited = resume()
+                except StopIteration as ended:
+                    return ended.value  # type: ignore[no-any-return]
+                if made == step:
+                    if after_s:
+                        loop.call_later(after_s, task.cancel)
+                    else:
+                        task.cancel()
+                made += 1
+                try:
+                    yield awaited
+                except BaseException as error:  # noqa: BLE001 - handed on
+                    resume = functools.partial(waits.throw, error)
+                else:
+                    resume = functools.partial(next, waits)
+
+        return await counted()
+
+
 class Calls:
     """The calls of one member."""
 
@@ -102,6 +149,8 @@ class Calls:
         #: Seconds spent in the application's own callbacks.
         self._callbacks_s = 0.0
         self._in_callback = 0
+        #: How long a close by another task may take, from its beginning on, in seconds.
+        self.closes_s = 0.0
         self._inside = 0
         #: When the last poll was entered, and when it was left.
         self._entered_at = 0.0
@@ -128,7 +177,7 @@ class Calls:
             raise
         finally:
             took = self._process.time() - began - (self._callbacks_s + self._process.stood_still_s - spent)
-            if took > limit_s + MOMENT_S and not killed:
+            if took > limit_s + self.closes_s + MOMENT_S and not killed:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s, and has {limit_s:.2f} s")
 
     async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:
@@ -136,6 +185,17 @@ class Calls:
         task = asyncio.get_running_loop().create_task(call)
         await plan.until_cancelled(task)
         task.cancel()
+        return await self._ended(task)
+
+    async def cut(self, call: Coroutine[Any, Any, T], cut: Cut) -> T | None:
+        """Begin a call and cancel it at one of its awaits; what it returns if it was over before, else None."""
+        task = asyncio.get_running_loop().create_task(cut.stepped(call))
+        # A call that waits for longer than that at its last awaits is cancelled there.
+        await asyncio.wait({task}, timeout=_LONGEST_CUT_S)
+        task.cancel()
+        return await self._ended(task)
+
+    async def _ended(self, task: asyncio.Task[T]) -> T | None:
 
         async def over() -> None:
             await asyncio.wait({task})
@@ -146,13 +206,13 @@ class Calls:
     @contextlib.contextmanager
     def called_back(self) -> Iterator[None]:
         """Inside a callback of the application."""
-        began = self._process.time()
+        began = self._process.time() - self._process.stood_still_s
         self._in_callback += 1
         try:
             yield
         finally:
             self._in_callback -= 1
-            self._callbacks_s += self._process.time() - began
+            self._callbacks_s += self._process.time() - self._process.stood_still_s - began
 
     # -- polling --------------------------------------------------------------------------------------------------------
 
@@ -214,9 +274,6 @@ class Calls:
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
         """A poll raised."""
-        if isinstance(error.__cause__, Violation):
-            # A checker spoke inside a callback.
-            raise error.__cause__
         if CoordinatorError in (type(error), type(error.__cause__)):
             # What no class of errors is for: a task of the background crashed.
             raise Violation("crash", f"{self._name}: {error}") from error
@@ -248,8 +305,8 @@ class Calls:
 
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
-    def look_for_stranded(self, engine: Engine, plane: SimulatedPlane) -> None:
-        """Between two polls: every held partition is read, paused, or waits for its position."""
+    def look_for_stranded(self, engine: Engine, plane: SimulatedPlane, paused: Collection[TopicPartition]) -> None:
+        """Between two polls: every held partition is read, ``paused``, or waits for its position."""
         self.note_proof(engine.core)
         if engine.core.application.attention or engine.worker.busy:
             return
@@ -259,6 +316,8 @@ class Calls:
             if not one.notified or partition not in engine.core.assignment.held:
                 continue
             what = self._odd(engine, plane, partition)
+            if one.paused and partition not in paused:
+                what = "is paused, and not by the application"
             if what is not None:
                 odd[partition] = self._odd_since.get(partition, moment)
                 if moment - odd[partition] > _STRANDED_S:

@@ -12,7 +12,8 @@ The rules, by the names under which they are reported:
 ``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
 ``durability``    what was told to be committed is in the log, and the next owner starts no earlier
 ``skipped``       no record is left out: an owner starts no later than where everything before was processed, and goes on
-                  with the next one, whatever was raised or cancelled between two calls
+                  with the next one, whatever was raised or cancelled between two calls; no commit covers a delivered record
+                  whose processing has not ended, was cancelled or raised
 ``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
                   an older one of the same owner followed, delayed on another connection)
 ``again``         and while it is held nothing is handed out a second time
@@ -30,6 +31,8 @@ The rules, by the names under which they are reported:
 ``liveness``      after the last fault the group becomes quiet within a bound
 ``leaks``         after the end no task, timer, or connection is left
 ``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers answer
+``farewell``      a member that closes while no fault is in the way commits everything that it has processed
+``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends by one
 """
 
@@ -140,6 +143,10 @@ class Checkers:
         stint = self._committer(partition, truth, client, offset)
         if stint is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
+        if stint.in_hand and stint.in_hand[0][0] is truth and max(stint.processed, stint.furthest) < offset <= stint.position:
+            raise Violation(
+                "skipped", f"{client} committed {offset} of {partition}, and has not processed {stint.processed} of it"
+            )
         for other in () if stint.forgotten else truth.stints:
             if other is not stint and other.rightful and (other.number > stint.number or self._is_current(other)):
                 raise Violation(
@@ -157,6 +164,9 @@ class Checkers:
             truth.went_back = False
         if stint.start is None and stint.owner.reset != "earliest":
             # Where it begins, committed before anything was read: what was there before need not be read.
+            truth.covered = max(truth.covered, offset)
+        elif stint.owner.reset != "earliest" and stint.position < max(truth.log_starts) and offset > stint.position:
+            # Retention took the next record, and the policy chose where to go on: what is before that need not be read.
             truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = stint
@@ -390,6 +400,7 @@ class Checkers:
         self._history.note(stint.owner.name, f"seeks {stint.partition} to {offset}")
         if stint.start is None:
             stint.start = offset
+        stint.in_hand.clear()
         stint.sought_at = self._clock()
         stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
         stint.position = offset
@@ -435,7 +446,7 @@ class Checkers:
             if stint.owner.reset != "earliest":
                 truth.covered = max(truth.covered, start)
             stint.position = start
-        self._processes(stint, end - start)
+        self._delivers(stint, end)
 
     def _notices(self, stint: Stint, start: int, *, present: bool) -> None:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
@@ -464,15 +475,28 @@ class Checkers:
         truth.covered = max(truth.covered, log_start)
         truth.log_starts.add(log_start)
 
-    def _processes(self, stint: Stint, count: int) -> None:
+    def _delivers(self, stint: Stint, end: int) -> None:
         truth = self._truth(stint.partition)
         stint.sought_only = False
-        start, end = stint.position, stint.position + count
+        # Of the former topic, as far as this member knows: records of the new one are not processed by that.
+        stint.delivery = stint.position
+        stint.in_hand.append((truth if stint in truth.stints else None, stint.position, end))
         stint.position = end
-        self.processed += count
-        if stint not in truth.stints:
-            # Of the former topic, as far as this member knows: records of the new one are not processed by that.
-            return
+
+    def processes(self, stint: Stint, count: int) -> None:
+        """A member has processed the next ``count`` of the records that it was handed out."""
+        while count and stint.in_hand:
+            truth, start, last = stint.in_hand.pop(0)
+            end = min(start + count, last)
+            if end < last:
+                stint.in_hand.insert(0, (truth, end, last))
+            count -= end - start
+            self.processed += end - start
+            stint.furthest = max(stint.furthest, end)
+            if truth is not None:
+                self._covers(truth, start, end)
+
+    def _covers(self, truth: PartitionTruth, start: int, end: int) -> None:
         if start < truth.covered:
             self.processed_again += min(end, truth.covered) - start
         if start <= truth.covered:
@@ -519,6 +543,21 @@ class Checkers:
             stint.owner.name,
             f"gives up {stint.partition} ({how}) at {stint.position}, confirmed {stint.acknowledged}",
         )
+
+    def farewell(self, stint: Stint, log_start: int, *, beside: bool) -> None:
+        """A member has revoked a partition because it closes, and nothing is in the way of its last commit.
+
+        ``beside``: another task closes it than the one that reads, whose last delivery does not count as finished.
+        """
+        truth = self._truth(stint.partition)
+        if stint.start is None or stint not in truth.stints or truth.went_back or stint.processed <= log_start:
+            return
+        if truth.committed < (min(stint.delivery, stint.processed) if beside else stint.processed):
+            raise Violation(
+                "farewell",
+                f"{stint.owner.name} closed, and processed {stint.partition} up to {stint.processed}; {truth.committed} is"
+                " committed",
+            )
 
     # -- when all is quiet ------------------------------------------------------------------------------------------
 

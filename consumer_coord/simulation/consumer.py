@@ -13,6 +13,7 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
 from consumer_coord.environment import RunBlocking
 from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.simulation.data_plane import SimulatedPlane
@@ -79,6 +80,11 @@ class SimulatedConsumer(AsyncGroupConsumer):
         """The application's half."""
         assert self._made is not None
         return self._made
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether it has a subscription: ``unsubscribe()`` ends it after the last callback."""
+        return self._subscription is not NOTHING
 
     async def consume_some(self, count: int, timeout: float) -> list[Any]:
         """Wait for one message, and take up to ``count``."""

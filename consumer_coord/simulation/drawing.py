@@ -174,8 +174,11 @@ def draw_apart(seed: int, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
     for name, kind in KINDS.items():
         if kind.counts:
             random = Random(f"{seed}-{name}s")
-            drawn += (
+            of_kind = [
                 Fault(random.randrange(begin_ms, end_ms), name, random.randrange(1_000), random.randrange(1_000))
                 for _ in range(random.choice(kind.counts))
-            )
+            ]
+            for fault in of_kind:
+                for_ms = int(random.choice(kind.lasts_ms) * random.uniform(0.5, 1.5))
+                drawn.append(attrs.evolve(fault, for_ms=min(for_ms, end_ms - fault.at_ms)))
     return tuple(drawn)

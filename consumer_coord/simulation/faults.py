@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import attrs
 
+from consumer_coord.simulation.application import CUTS, TRIPS, Stall, Trip
+from consumer_coord.simulation.calls import Cut
 from consumer_coord.simulation.scenario import Fault
 from consumer_coord.simulation.world import World
 
@@ -29,6 +31,7 @@ class Kind:
     weight: int
     churn: bool
     counts: tuple[int, ...]
+    lasts_ms: tuple[int, ...]
 
 
 #: name -> kind.
@@ -36,21 +39,32 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(
-    name: str, what: str, *, counts: Sequence[int] = (), weight: int = 0, churn: bool = False
+    name: str,
+    what: str,
+    *,
+    counts: Sequence[int] = (),
+    lasts_ms: Sequence[int] = (0,),
+    weight: int = 0,
+    churn: bool = False,
 ) -> Callable[[Happen], Happen]:
     """Register a kind of fault; its function makes it happen, and returns what ends it if it lasts.
 
     A history has one of ``counts`` of them, drawn by a generator of their own, so that old seeds draw what they drew
-    before.  The first kinds are drawn together by ``weight`` instead; one more of those would change every seed.
-    ``churn`` marks those of them that make the group rebalance.
+    before; each lasts for about one of ``lasts_ms``.  The first kinds are drawn together by ``weight`` instead; one more of
+    those would change every seed.  ``churn`` marks those of them that make the group rebalance.
     """
 
     def register(happen: Happen) -> Happen:
         assert name not in KINDS, name
-        KINDS[name] = Kind(what, happen, weight, churn, tuple(counts))
+        KINDS[name] = Kind(what, happen, weight, churn, tuple(counts), tuple(lasts_ms))
         return happen
 
     return register
+
+
+#: Kinds that delay no request of another member, and no rebalance.
+_HARMLESS = frozenset({"start", "stop", "enforce", "commit", "cut", "trip", "farewell"})
+_TROUBLE_S = 45.0
 
 
 class Nemesis:
@@ -78,6 +92,10 @@ class Nemesis:
     def _happen(self, number: int, fault: Fault) -> None:
         if self._healed:
             return
+        if fault.kind not in _HARMLESS:
+            # What it delays may take a session and a rebalance more.
+            ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
+            self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)
         if ending is not None:
             self._endings[number] = ending
@@ -394,3 +412,59 @@ def _recreate(world: World, fault: Fault) -> None:
         name = names[fault.target % len(names)]
         _note(world, fault, name)
         world.recreate_topic(name, fault.value % 40)
+
+
+def _starts_again(world: World, name: str) -> Ending:
+    """A supervisor starts a member again that has ended until then."""
+    member = world.members[name]
+
+    def again() -> None:
+        if member.finished and world.members[name] is member:
+            world.start_again(name)
+
+    return again
+
+
+@kind(
+    "stall",
+    "a process stands still inside its next callback of a kind",
+    counts=(0, 0, 1, 2, 4),
+    lasts_ms=(4_000, 14_000),
+)
+def _stall(world: World, fault: Fault) -> None:
+    name = _member(world, fault)
+    if name is not None:
+        callback = ("on_assign", "on_revoke", "on_lost", "on_commit")[fault.value % 4]
+        after_s = (0.0, 0.05, 0.5, 2.0)[fault.value // 4 % 4]
+        world.members[name].stall = Stall(callback, fault.for_ms / 1000, after_s)
+        _note(world, fault, f"{name} in {callback}")
+
+
+@kind("cut", "a call of an application is cancelled at one of its awaits", counts=(0, 0, 2, 5, 10))
+def _cut(world: World, fault: Fault) -> None:
+    name = _member(world, fault)
+    if name is not None:
+        step = fault.value // len(CUTS) % 40
+        after_s = (0.0, 0.0, 0.01, 0.3)[fault.target // 7 % 4]
+        world.members[name].cut = Cut(CUTS[fault.value % len(CUTS)], step, after_s)
+        _note(world, fault, f"{name} in {CUTS[fault.value % len(CUTS)]}")
+
+
+@kind("trip", "an application raises, or is cancelled, while it processes", counts=(0, 0, 1, 3), lasts_ms=(2_000, 8_000))
+def _trip(world: World, fault: Fault) -> Ending | None:
+    name = _member(world, fault)
+    if name is None:
+        return None
+    world.members[name].trip = Trip(TRIPS[fault.value % len(TRIPS)], fault.value // len(TRIPS))
+    _note(world, fault, name)
+    return _starts_again(world, name)
+
+
+@kind("farewell", "members close at a step of a rebalance, often the leader too", counts=(0, 0, 1, 2), lasts_ms=(2_000, 8_000))
+def _farewell(world: World, fault: Fault) -> Ending | None:
+    name = _member(world, fault)
+    if name is None or world.alive_count < 2:
+        return None
+    _note(world, fault, name)
+    world.close_in_rebalance(name, fault.value)
+    return _starts_again(world, name)

@@ -271,6 +271,17 @@ class _Course:
             breach.__cause__ = error.get("exception")
             raise breach
 
+    async def _close_in_rebalance(self, members: Sequence[MemberProcess], random: Random) -> None:
+        """Some members close at a step of a rebalance, with records that are processed and not committed yet."""
+        for partition in self.world.cluster.partitions():
+            self.world.cluster.produce(partition, random.randint(1, 8))
+        await self._until(self.world.loop.time() + random.uniform(0.3, 2.0))
+        for _ in range(random.randint(1, 3)):
+            member = random.choice(members)
+            if member.alive and not member.closing and self.world.members.get(member.spec.name) is member:
+                self.world.close_in_rebalance(member.spec.name, random.randrange(1_000))
+        await self._until(self.world.loop.time() + 3.0)
+
     async def _end(self) -> None:
         """All members close; no connection, task or timer may be left."""
         committing = [member for member in self.world.lives if member.alive]
@@ -280,6 +291,11 @@ class _Course:
             for partition in self.world.cluster.partitions()
             if any(self._begins_at_the_end(stint) for stint in self.world.checkers.holders(partition) if stint.owner.alive)
         }
+        farewells = Random(f"{self.world.scenario.seed}-farewells")
+        # A leader with an instance id closes without leaving: the others then wait for its session.
+        static = any(member.spec.instance_id for member in committing)
+        if committing and farewells.random() < 0.5 and not static:
+            await self._close_in_rebalance(committing, farewells)
         for member in committing:
             member.stop()
         began = self.world.loop.time()

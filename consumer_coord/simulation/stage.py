@@ -7,6 +7,7 @@ from collections.abc import Collection
 from random import Random
 
 from consumer_coord.broker.config import BrokerConfig
+from consumer_coord.consumer.partitions import IllegalTransitionError
 from consumer_coord.simulation.checkers import Checkers, Violation
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.history import History
@@ -18,6 +19,16 @@ from consumer_coord.wire.codec import decode_request_header, decode_response
 from consumer_coord.wire.messages.group import JoinGroupResponse
 
 _JOIN_GROUP = 11
+
+
+def rule_of(error: BaseException) -> str:
+    """Return the rule that an exception breaks which no application expects."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, IllegalTransitionError):
+            return "transitions"
+        cause = cause.__cause__
+    return "crash"
 
 
 class Stage:
@@ -54,6 +65,8 @@ class Stage:
         )
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
+        #: Until this moment a fault may delay requests and rebalances.
+        self.troubled_until = 0.0
 
     def fail(self, breach: Violation) -> None:
         """A rule was broken: the history ends here."""
@@ -63,9 +76,12 @@ class Stage:
 
     def crashed(self, who: str, error: BaseException) -> None:
         """``who`` raised an exception that is no rule of Kafka's: the history ends here."""
-        breach = Violation("crash", f"{who}: {type(error).__name__}: {error}")
+        breach = Violation(rule_of(error), f"{who}: {type(error).__name__}: {error}")
         breach.__cause__ = error
         self.fail(breach)
+
+    def answered(self, client: str, api_key: int) -> None:
+        """A broker has answered a member's request."""
 
     def _on_request(self, client: str) -> None:
         try:
@@ -87,7 +103,9 @@ class Stage:
         return group is not None and any(not set(member.protocol_names) & set(assignors) for member in group.members.values())
 
     def _on_answer(self, client: str, server: str, request: bytes, answer: bytes) -> None:
-        if int.from_bytes(request[:2], "big") == _JOIN_GROUP:
+        api_key = int.from_bytes(request[:2], "big")
+        self.answered(client, api_key)
+        if api_key == _JOIN_GROUP:
             header = decode_request_header(request)
             response = decode_response(JoinGroupResponse, header.version, answer)[1]
             if response.error_code == 0:

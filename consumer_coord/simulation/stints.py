@@ -38,8 +38,9 @@ class Owner(Protocol):
 class Stint:
     """One uninterrupted holding of a partition by one member.
 
-    ``start`` is None until the position was looked up; ``[start, position)`` was processed; ``acknowledged`` is the
-    highest offset that a commit was confirmed for; ``ended`` says how it ended, None while it lasts.
+    ``start`` is None until the position was looked up; ``[start, position)`` was delivered, and ``[start, processed)`` was
+    processed; ``acknowledged`` is the highest offset that a commit was confirmed for; ``ended`` says how it ended, None while
+    it lasts.
     """
 
     owner: Owner
@@ -58,6 +59,13 @@ class Stint:
     went_back: bool = False
     start: int | None = None
     position: int = 0
+    #: Delivered and not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).  The
+    #: partition is None for records of a deleted topic.
+    in_hand: list[tuple[PartitionTruth | None, int, int]] = attrs.field(factory=list)
+    #: The highest offset behind a processed record: a seek may have gone back since.
+    furthest: int = 0
+    #: The first record of the last delivery.
+    delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
     #: The topic was made again, and this member may not have noticed: so often it may begin with the first record, when its
@@ -66,6 +74,11 @@ class Stint:
     #: The group became one of the consumer protocol when its last assignment had taken this away already, and this owner had
     #: still to hear of that or to give it up.  Kafka takes that assignment for what is held: another member gets it at once.
     forgotten: bool = False
+
+    @property
+    def processed(self) -> int:
+        """The offset behind the last processed record."""
+        return self.in_hand[0][1] if self.in_hand else self.position
 
     @property
     def clean(self) -> bool:

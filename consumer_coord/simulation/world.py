@@ -15,6 +15,9 @@ from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.wire.membership import decode_subscription
 
+#: Requests by whose answers members close: JoinGroup, SyncGroup, Heartbeat, OffsetCommit.
+_STEPS = (11, 14, 12, 8)
+
 
 class World(Stage):
     """A stage with members and topics that come and go."""
@@ -73,6 +76,26 @@ class World(Stage):
         if group is None or member_id is None:
             return ()
         return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
+
+    def close_in_rebalance(self, name: str, value: int) -> None:
+        """Let a member close at a step of the rebalance that it asks for, and for every other ``value`` the leader too."""
+        names = [name]
+        if value % 2:
+            names += [other for other, member in self.members.items() if member.leads and other != name][:1]
+        classic = (*_STEPS, 11, 11)
+        for number, one in enumerate(names):
+            member = self.members[one]
+            api_key = 68 if member.spec.protocol == "consumer" else classic[value // 2 % len(classic)]
+            delay_s = (0.0, 0.0003, 0.001, 0.004, 0.02, 0.3)[(value // 14 + number * (1 + value // 84)) % 6]
+            member.closes_after = (api_key, delay_s)
+            self.history.note(one, f"is to close {delay_s} s after an answer of API {api_key}")
+        self.members[name].enforce_rebalance()
+
+    def answered(self, client: str, api_key: int) -> None:
+        """A broker has answered a member's request."""
+        for member in self.lives:
+            if member.name == client:
+                member.answered(api_key)
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,9 @@ WHAT_IT_WAS = {
     381000002: "a member that a conversion had forgotten began to read; the checkers took its owner for the former one",
     480000010: "a classic process took over a static member's instance id and ended the group of the consumer protocol with it;"
     " the checkers did not know that this replaces the member",
+    980000008: "what seed 731000240 found, with the consumer of today",
+    920001765: "retention took what a member was to read next, and by_duration went on later: that was committed before a"
+    " record of it came, and the checkers took the next owner's beginning for skipped records",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 
@@ -325,7 +328,7 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     265000112: (_name_no_more_what_was_given_up, "fencing"),
     265000340: (_ask_the_data_plane_alone, "liveness"),
     270000241: (_reschedule_what_expires, "crash"),
-    731000240: (_believe_no_later_generation, "handover"),
+    980000008: (_believe_no_later_generation, "handover"),
     380000026: (_close_without_a_poll, "polling"),
 }
 
