@@ -11,7 +11,7 @@ from consumer_coord.errors import ClosedError, CoordinatorError
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest
-from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply
+from tests.client.support.fake import DROP, SILENCE, FakeBrokers, Reply, held_until
 from tests.client.support.member import at, member, new_member
 from tests.client.support.virtual import in_virtual_time, now_ms, pause, until
 
@@ -229,3 +229,26 @@ async def test_at_exit_a_member_leaves_over_an_open_connection_or_not_at_all() -
     for each in (one, two):
         await asyncio.wait_for(each.coordinator.close(0), 5)
         await each.cluster.close()
+
+
+@in_virtual_time
+async def test_a_member_that_subscribes_again_takes_up_nothing_of_the_membership_it_leaves() -> None:
+    brokers = FakeBrokers()
+    left = asyncio.Event()
+    async with member(brokers) as one:
+        await one.join()
+        await one.stop()
+        # The leave waits for a commit that is under way.
+        brokers.answer(OffsetCommitRequest, held_until(left))
+        commit = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=20_000)
+        await until(lambda: brokers.all(OffsetCommitRequest))
+        one.coordinator.let_go(one.held)
+        leaving = asyncio.create_task(one.coordinator.unsubscribe())
+        await pause(10)
+        one.coordinator.subscribe(["t"])
+        await one.poll()
+        assert not one.held, "another member may own it by now"
+        left.set()
+        await asyncio.gather(commit, leaving)
+        one.start()
+        await until(lambda: one.stable and one.held)

@@ -223,10 +223,6 @@ def _believe_every_heartbeat(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClassicSession, "_check_loaded", check_loaded)
 
 
-def _take_up_what_is_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AssignmentState, "withdraw", lambda self: None)
-
-
 def _longest_wait_has_no_jitter(patch: pytest.MonkeyPatch) -> None:
     def without_jitter(self: Backoff, retries: int) -> float:
         return min(self.max_ms, self.initial_ms * 2.0 ** min(retries, 30) * self.random.uniform(0.8, 1.2))
@@ -321,7 +317,6 @@ PUT_BACK: dict[int, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     710000001: (_confirm_the_former_topics_offsets, "durability"),
     232000547: (_never_let_the_loop_run, "liveness"),
     232000172: (_believe_every_heartbeat, "lease"),
-    230000738: (_take_up_what_is_left, "rewind"),
     230000406: (_try_once_a_second, "liveness"),
     261000191: (_hand_out_what_lapsed, "stranded"),
     260000341: (_raise_at_once, "raised"),
