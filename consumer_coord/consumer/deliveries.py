@@ -29,13 +29,14 @@ class Deliveries(Generic[W]):
         self._failed = failed
 
     def asked(self, receiver: W) -> None:
-        """Note that a receiver asks for more: its records are finished, and those of receivers that ended."""
-        for one in tuple(self.last):
-            if one == receiver or self._ended(one):
-                self.last.pop(one, None)
+        """Note that a receiver asks for more: finish its records, and those of receivers that ended well."""
+        self._finish(receiver)
 
     def closed(self, receiver: W) -> None:
-        """Note that a receiver closes the consumer without an exception."""
+        """Note that a receiver closes the consumer without an exception: finish the same records."""
+        self._finish(receiver)
+
+    def _finish(self, receiver: W) -> None:
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 self.last.pop(one, None)
