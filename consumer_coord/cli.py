@@ -25,6 +25,7 @@ from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.version import __version__
 
 _COMPLETION = (
@@ -46,6 +47,20 @@ KAFKA_ACTIONS = {
     "--reset-offsets": "reset",
     "--delete-offsets": "delete-offsets",
 }
+#: States of groups of every type (Kafka's ``GroupState``).
+_STATES = (
+    "Assigning",
+    "CompletingRebalance",
+    "Dead",
+    "Empty",
+    "NotReady",
+    "PreparingRebalance",
+    "Reconciling",
+    "Stable",
+    "Unknown",
+)
+#: Types of groups (Kafka's ``GroupType``).
+_TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
 #: Commands that live elsewhere, imported when asked for: module, help.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
@@ -122,6 +137,21 @@ def _by_command(arguments: Sequence[str]) -> list[str]:
     return [KAFKA_ACTIONS[actions[0]], *(argument for argument in arguments if argument not in KAFKA_ACTIONS)]
 
 
+def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a function that splits ``stable,empty``, and refuses names that are not known; in either case."""
+    by_lower_case = {one.lower(): one for one in known}
+
+    def split(given: str) -> tuple[str, ...]:
+        names = tuple(one.strip() for one in given.split(",") if one.strip())
+        for name in names:
+            if name.lower() not in by_lower_case:
+                hint = did_you_mean(name.capitalize(), known)
+                raise argparse.ArgumentTypeError(f"unknown name {name!r}{hint}; known are {', '.join(known)}")
+        return tuple(by_lower_case[name.lower()] for name in names)
+
+    return split
+
+
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
     parser = argparse.ArgumentParser(
@@ -136,8 +166,12 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         return made
 
     listing = command("list", commands.list_command, "list all groups")
-    listing.add_argument("--state", nargs="?", const="", metavar="STATES", help="show states; only these: stable,empty")
-    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these: classic,share")
+    listing.add_argument(
+        "--state", nargs="?", const=(), type=_some_of(_STATES), metavar="STATES", help="show states; only these: stable,empty"
+    )
+    listing.add_argument(
+        "--type", nargs="?", const=(), type=_some_of(_TYPES), metavar="TYPES", help="show types; only these: classic,share"
+    )
 
     describe = command("describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups())
     view = describe.add_mutually_exclusive_group()

@@ -57,6 +57,21 @@ def test_refused_as_usage(arguments: list[str], told: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--state", "empty,stabel"], "'stabel'; did you mean 'Stable'?"),
+        (["--type", "clasic"], "'clasic'; did you mean 'Classic'?"),
+        (["--type", "stable"], "known are Classic, Consumer, Share"),
+    ],
+)
+def test_a_misspelled_state_or_type_is_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["list", *arguments, *NO_BROKER])
+    assert ended.value.code == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         [],
