@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import itertools
 import logging
 import os
 import sys
@@ -73,7 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command's entry point; returns its exit code (see :class:`ExitCode`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        parsed = build_parser(arguments).parse_args(_by_command(arguments))
+        given = _by_command(arguments)
+        parser, of_command = _parsers(arguments)
+        if given and given[0] in of_command:
+            _refuse_unknown_flags(of_command[given[0]], given[1:])
+        parsed = parser.parse_args(given)
     except ConfigurationError as error:
         warn(f"Error: {error}")
         return ExitCode.USAGE
@@ -152,8 +157,22 @@ def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     return split
 
 
+def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """End with the flag that is probably meant, which argparse does not name."""
+    known = parser._option_string_actions
+    for argument in itertools.takewhile(lambda each: each != "--", arguments):
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            parser.error(f"unrecognized argument: {flag}{did_you_mean(flag, known)}")
+
+
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
+    """Return the parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
+    return _parsers(arguments)[0]
+
+
+def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, and the parser of each command."""
     parser = argparse.ArgumentParser(
         "consumer-coord", description="Consumer groups from the command line.", allow_abbrev=False, epilog=_exit_codes()
     )
@@ -199,7 +218,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         made = added.add_parser(name, help=help_, description=help_, allow_abbrev=False)
         if name in arguments[:1]:
             importlib.import_module(module).add_arguments(made)
-    return parser
+    return parser, added.choices
 
 
 def _completion(shell: str) -> str:
