@@ -8,6 +8,7 @@ neither is one that another thread or task still works on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from consumer_coord.consumer.data_plane import before, partition_of_message
@@ -25,33 +26,37 @@ class Deliveries(Generic[W]):
         """``ended``: the receiver will not ask again; ``failed``: it ended by an exception or a cancellation."""
         #: A message, or a sequence of them; consumers store here without a call, so that no interrupt comes between.
         self.last: dict[W, Any] = {}
+        #: Records of receivers that failed, until another receiver finishes them: partition -> offset -> position.
+        self._left: dict[TopicPartition, dict[int, OffsetAndMetadata]] = {}
         self._ended = ended
         self._failed = failed
 
-    def asked(self, receiver: W) -> None:
-        """Note that a receiver asks for more: finish its records, and those of receivers that ended well."""
-        self._finish(receiver)
-
-    def closed(self, receiver: W) -> None:
-        """Note that a receiver closes the consumer without an exception: finish the same records."""
-        self._finish(receiver)
-
-    def _finish(self, receiver: W) -> None:
+    def finish(self, receiver: W) -> None:
+        """Finish the records of a receiver that asks for more, or closes without an exception, and of those that ended well."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
-                self.last.pop(one, None)
+                messages = self.last.pop(one, ())
+                if self._left:
+                    for partition, at in _positions(messages):
+                        self._left.get(partition, {}).pop(at.offset, None)
+            elif self._ended(one):
+                # The receiver itself is dropped: it holds its exception, with all frames.
+                for partition, at in _positions(self.last[one]):
+                    self._left.setdefault(partition, {})[at.offset] = at
+                del self.last[one]
 
     def unfinished(self) -> Positions:
         """Return the position of the first unfinished record of each partition."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for messages in tuple(self.last.values()):
-            for message in _each(messages):
-                if message.error() is None:
-                    partition, at = partition_of_message(message), before(message)
-                    if partition not in found or at.offset < found[partition].offset:
-                        found[partition] = at
+        left = ((partition, at) for partition, records in self._left.items() for at in records.values())
+        for partition, at in chain(left, *map(_positions, tuple(self.last.values()))):
+            if partition not in found or at.offset < found[partition].offset:
+                found[partition] = at
         return found
 
 
-def _each(messages: Any) -> Iterable[Any]:
-    return messages if isinstance(messages, Sequence) else (messages,)
+def _positions(messages: Any) -> Iterable[tuple[TopicPartition, OffsetAndMetadata]]:
+    """Return the positions before these records, or this one."""
+    for message in messages if isinstance(messages, Sequence) else (messages,):
+        if message.error() is None:
+            yield partition_of_message(message), before(message)
