@@ -341,7 +341,9 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 def _addresses(value: Any) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(f"bootstrap.servers={value!r}: give one or more addresses, host:port,host:port")
+        raise ConfigurationError(
+            f"bootstrap.servers={value!r}: give one text with one or more addresses, 'host:port,host:port'"
+        )
     found = []
     for part in (piece.strip() for piece in value.split(",")):
         if not part:

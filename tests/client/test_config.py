@@ -71,6 +71,7 @@ def test_the_defaults_are_javas() -> None:
         ({"value_deserializer": str}, r"no setting is called 'value_deserializer': call it on message\.value\(\)"),
         ({"value.deserializer": str}, r"no setting is called 'value\.deserializer': DeserializingConsumer takes it"),
         ({"max_poll_records": 9}, r"'max_poll_records': give consume the number of records"),
+        ({"bootstrap.servers": ["a:1"]}, r"bootstrap\.servers=\['a:1'\]: give one text"),
         ({7: "x"}, r"names like 'group\.id', not 7"),
     ],
 )
