@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import itertools
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.setting_names import did_you_mean
 from consumer_coord.version import __version__
 
 _COMPLETION = (
@@ -46,6 +48,20 @@ KAFKA_ACTIONS = {
     "--reset-offsets": "reset",
     "--delete-offsets": "delete-offsets",
 }
+#: States of groups of every type (Kafka's ``GroupState``).
+_STATES = (
+    "Assigning",
+    "CompletingRebalance",
+    "Dead",
+    "Empty",
+    "NotReady",
+    "PreparingRebalance",
+    "Reconciling",
+    "Stable",
+    "Unknown",
+)
+#: Types of groups (Kafka's ``GroupType``).
+_TYPES = ("Classic", "Consumer", "Share", "Streams", "Unknown")
 #: Commands that live elsewhere, imported when asked for: module, help.
 ELSEWHERE = {
     "watch": ("consumer_coord.watch.command", "serve a page that shows groups live; record and replay"),
@@ -58,7 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command's entry point; returns its exit code (see :class:`ExitCode`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        parsed = build_parser(arguments).parse_args(_by_command(arguments))
+        given = _by_command(arguments)
+        parser, of_command = _parsers(arguments)
+        if given and given[0] in of_command:
+            _refuse_unknown_flags(of_command[given[0]], given[1:])
+        parsed = parser.parse_args(given)
     except ConfigurationError as error:
         warn(f"Error: {error}")
         return ExitCode.USAGE
@@ -122,8 +142,37 @@ def _by_command(arguments: Sequence[str]) -> list[str]:
     return [KAFKA_ACTIONS[actions[0]], *(argument for argument in arguments if argument not in KAFKA_ACTIONS)]
 
 
+def _some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a function that splits ``stable,empty``, and refuses names that are not known; in either case."""
+    by_lower_case = {one.lower(): one for one in known}
+
+    def split(given: str) -> tuple[str, ...]:
+        names = tuple(one.strip() for one in given.split(",") if one.strip())
+        for name in names:
+            if name.lower() not in by_lower_case:
+                hint = did_you_mean(name.capitalize(), known)
+                raise argparse.ArgumentTypeError(f"unknown name {name!r}{hint}; known are {', '.join(known)}")
+        return tuple(by_lower_case[name.lower()] for name in names)
+
+    return split
+
+
+def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """End with the flag that is probably meant, which argparse does not name."""
+    known = parser._option_string_actions
+    for argument in itertools.takewhile(lambda each: each != "--", arguments):
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            parser.error(f"unrecognized argument: {flag}{did_you_mean(flag, known)}")
+
+
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
+    """Return the parser; ``arguments`` say which command of :data:`ELSEWHERE` has to add its own."""
+    return _parsers(arguments)[0]
+
+
+def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, and the parser of each command."""
     parser = argparse.ArgumentParser(
         "consumer-coord", description="Consumer groups from the command line.", allow_abbrev=False, epilog=_exit_codes()
     )
@@ -136,8 +185,12 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         return made
 
     listing = command("list", commands.list_command, "list all groups")
-    listing.add_argument("--state", nargs="?", const="", metavar="STATES", help="show states; only these: stable,empty")
-    listing.add_argument("--type", nargs="?", const="", metavar="TYPES", help="show types; only these: classic,share")
+    listing.add_argument(
+        "--state", nargs="?", const=(), type=_some_of(_STATES), metavar="STATES", help="show states; only these: stable,empty"
+    )
+    listing.add_argument(
+        "--type", nargs="?", const=(), type=_some_of(_TYPES), metavar="TYPES", help="show types; only these: classic,share"
+    )
 
     describe = command("describe", commands.describe_command, "members, assignor, partitions, offsets and lag", _groups())
     view = describe.add_mutually_exclusive_group()
@@ -165,7 +218,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         made = added.add_parser(name, help=help_, description=help_, allow_abbrev=False)
         if name in arguments[:1]:
             importlib.import_module(module).add_arguments(made)
-    return parser
+    return parser, added.choices
 
 
 def _completion(shell: str) -> str:

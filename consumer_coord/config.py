@@ -19,7 +19,7 @@ from assignors.base import Assignor, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.printable import get_logger
-from consumer_coord.setting_names import LIBRDKAFKA, did_you_mean, of_other_clients
+from consumer_coord.setting_names import INSTEAD, LIBRDKAFKA, did_you_mean, of_other_clients
 
 logger = get_logger(__name__)
 
@@ -278,7 +278,11 @@ def parse(settings: Mapping[str, Any], *, needs_group: bool = True, needs_broker
 
 
 def refuse_other_spellings(names: Iterable[object]) -> None:
-    """Raise :class:`~consumer_coord.errors.ConfigurationError` for settings in kafka-python's spelling, with the names here."""
+    """Raise :class:`~consumer_coord.errors.ConfigurationError` for settings of kafka-python, with what takes their place."""
+    names = tuple(names)
+    for name in names:
+        if isinstance(name, str) and name in INSTEAD:
+            raise ConfigurationError(f"no setting is called {name!r}: {INSTEAD[name]}")
     unknown = [name for name in names if isinstance(name, str) and "_" in name and name not in KNOWN]
     if meant := {name: here for name in unknown if (here := of_other_clients(name, KNOWN)) is not None}:
         raise ConfigurationError(
@@ -337,7 +341,9 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 def _addresses(value: Any) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(f"bootstrap.servers={value!r}: give one or more addresses, host:port,host:port")
+        raise ConfigurationError(
+            f"bootstrap.servers={value!r}: give one text with one or more addresses, 'host:port,host:port'"
+        )
     found = []
     for part in (piece.strip() for piece in value.split(",")):
         if not part:
@@ -405,7 +411,11 @@ def _for_librdkafka(given: Mapping[str, Any], group_id: str) -> dict[str, Any]:
 def _strategy(given: Mapping[str, Any]) -> tuple[str, ...]:
     value = given.get("partition.assignment.strategy", DEFAULT_STRATEGY)
     names = value if isinstance(value, (list, tuple)) else str(value).split(",")
-    cleaned = tuple(name.strip() for name in names if isinstance(name, str) and name.strip())
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigurationError(
+            f"partition.assignment.strategy={value!r}: give names, such as 'range'; assignors= takes classes and objects"
+        )
+    cleaned = tuple(name.strip() for name in names if name.strip())
     if not cleaned or len(cleaned) != len(set(cleaned)):
         raise ConfigurationError(f"partition.assignment.strategy={value!r}: name each assignor once, the favourite first")
     return cleaned

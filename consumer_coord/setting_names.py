@@ -62,6 +62,16 @@ _OF_OTHER_CLIENTS = {
     "StickyPartitionAssignor": "sticky",
 }
 
+#: Settings of other clients that no setting here replaces -> how to do the same.
+INSTEAD = {
+    "key_deserializer": "call it on message.key()",
+    "value_deserializer": "call it on message.value()",
+    "key.deserializer": "DeserializingConsumer takes it",
+    "value.deserializer": "DeserializingConsumer takes it",
+    "consumer_timeout_ms": "give poll and consume a timeout, in seconds",
+    "max_poll_records": "give consume the number of records: consume(500, timeout=1.0)",
+}
+
 
 def of_other_clients(name: str, known: Collection[str]) -> str | None:
     """Return the known name for a name of kafka-python or of Java's client, None for any other."""

@@ -152,18 +152,13 @@ def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) 
 
 async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
     """``list``: the names of all groups, of every type."""
-    states, types = (_filter(value) for value in (arguments.state, arguments.type))
-    listings = await list_groups(cluster, deadline, states=states, types=types)
+    listings = await list_groups(cluster, deadline, states=arguments.state or (), types=arguments.type or ())
     if arguments.json:
         rows = [{"group": one.group_id, "type": one.type, "state": one.state} for one in listings]
         print_json({"groups": rows})
     elif listings:
         print(text.listing_table(listings, state=arguments.state is not None, type_=arguments.type is not None))
     return ExitCode.DONE
-
-
-def _filter(value: str | None) -> tuple[str, ...]:
-    return tuple(one.strip() for one in (value or "").split(",") if one.strip())
 
 
 async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:

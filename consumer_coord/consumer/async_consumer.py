@@ -242,7 +242,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 with kafka_exceptions():
                     self._member.check_loop()
             if finished:
-                self._deliveries.closed(asyncio.current_task())
+                self._deliveries.finish(asyncio.current_task())
             self._closing = asyncio.ensure_future(self._close(timeout))
         elif self._closing.done():
             return
@@ -384,10 +384,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     def _finish_in_order(self) -> None:
         if self._in_order:
-            self._deliveries.closed(asyncio.current_task())
+            self._deliveries.finish(asyncio.current_task())
 
     def _asked(self) -> None:
-        self._deliveries.asked(asyncio.current_task())
+        self._deliveries.finish(asyncio.current_task())
 
     def _delivered(self, messages: list[Message]) -> list[Message]:
         self._deliveries.last[asyncio.current_task()] = tuple(messages)

@@ -8,12 +8,16 @@ neither is one that another thread or task still works on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.worker import Positions
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
-from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.printable import get_logger
+from consumer_coord.topic_partition import TopicPartition, listed
+
+logger = get_logger(__name__)
 
 W = TypeVar("W")
 
@@ -25,32 +29,42 @@ class Deliveries(Generic[W]):
         """``ended``: the receiver will not ask again; ``failed``: it ended by an exception or a cancellation."""
         #: A message, or a sequence of them; consumers store here without a call, so that no interrupt comes between.
         self.last: dict[W, Any] = {}
+        #: Records of receivers that failed, until another receiver finishes them: partition -> offset -> position.
+        self._left: dict[TopicPartition, dict[int, OffsetAndMetadata]] = {}
         self._ended = ended
         self._failed = failed
 
-    def asked(self, receiver: W) -> None:
-        """Note that a receiver asks for more: its records are finished, and those of receivers that ended."""
-        for one in tuple(self.last):
-            if one == receiver or self._ended(one):
-                self.last.pop(one, None)
-
-    def closed(self, receiver: W) -> None:
-        """Note that a receiver closes the consumer without an exception."""
+    def finish(self, receiver: W) -> None:
+        """Finish the records of a receiver that asks for more, or closes without an exception, and of those that ended well."""
         for one in tuple(self.last):
             if one == receiver or (self._ended(one) and not self._failed(one)):
-                self.last.pop(one, None)
+                messages = self.last.pop(one, ())
+                if self._left:
+                    for partition, at in _positions(messages):
+                        self._left.get(partition, {}).pop(at.offset, None)
+            elif self._ended(one):
+                # The receiver itself is dropped: it holds its exception, with all frames.
+                left = list(_positions(self.last.pop(one)))
+                for partition, at in left:
+                    self._left.setdefault(partition, {})[at.offset] = at
+                logger.warning(
+                    "a task failed with records of %s: automatic commits stay before them until a task reads them again,"
+                    " or seeks past them",
+                    listed({partition for partition, _ in left}),
+                )
 
     def unfinished(self) -> Positions:
         """Return the position of the first unfinished record of each partition."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for messages in tuple(self.last.values()):
-            for message in _each(messages):
-                if message.error() is None:
-                    partition, at = partition_of_message(message), before(message)
-                    if partition not in found or at.offset < found[partition].offset:
-                        found[partition] = at
+        left = ((partition, at) for partition, records in self._left.items() for at in records.values())
+        for partition, at in chain(left, *map(_positions, tuple(self.last.values()))):
+            if partition not in found or at.offset < found[partition].offset:
+                found[partition] = at
         return found
 
 
-def _each(messages: Any) -> Iterable[Any]:
-    return messages if isinstance(messages, Sequence) else (messages,)
+def _positions(messages: Any) -> Iterable[tuple[TopicPartition, OffsetAndMetadata]]:
+    """Return the positions before these records, or this one."""
+    for message in messages if isinstance(messages, Sequence) else (messages,):
+        if message.error() is None:
+            yield partition_of_message(message), before(message)

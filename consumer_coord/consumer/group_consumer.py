@@ -369,7 +369,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Whether messages wait in the reader to be handed out; if not, errors may."""
         self._check_open()
-        self._deliveries.asked(get_ident())
+        self._deliveries.finish(get_ident())
         if self._take_notes():
             return False
         try:
@@ -467,7 +467,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._then.append(unsubscribe)
             return
         if self._in_order:
-            self._deliveries.closed(get_ident())
+            self._deliveries.finish(get_ident())
         self._run(unsubscribe)
 
     def assign(self, partitions: GivenRows) -> None:
@@ -489,7 +489,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def _assign(self, partitions: GivenRows, *, instead: bool) -> None:
         self._check_open()
         if instead and self._in_order:
-            self._deliveries.closed(get_ident())
+            self._deliveries.finish(get_ident())
         positions = positions_of(checked_rows(partitions))
 
         async def assign() -> None:
@@ -522,7 +522,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     def _unassign(self, partitions: Collection[TopicPartition] | None) -> None:
         if self._in_order:
-            self._deliveries.closed(get_ident())
+            self._deliveries.finish(get_ident())
 
         async def unassign() -> None:
             if self._in_callback and self._assigning is None:
@@ -648,7 +648,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._then.append(lambda: self._close(timeout))
             return
         if finished:
-            self._deliveries.closed(get_ident())
+            self._deliveries.finish(get_ident())
         # A poll of another thread that waits ends at its next slice.
         try:
             self._run(lambda: self._close(timeout))

@@ -82,6 +82,44 @@ def test_a_record_whose_processing_was_cancelled_is_not_committed(kafka: Embedde
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_task_that_ended_by_an_exception_has_not_finished_its_record(kafka: EmbeddedKafka, fails: bool) -> None:
+    """Other tasks that read on do not finish the record either; that of a task that ended in good order they do."""
+
+    async def work(member: AsyncGroupConsumer) -> None:
+        assert (await member.getone()).offset() == 0
+        if fails:
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            async with consumer(kafka) as member:
+                await member.subscribe(["orders"])
+                await asyncio.gather(asyncio.create_task(work(member)), return_exceptions=True)
+                assert [(await member.getone()).offset() for _ in range(1, COUNT)] == list(range(1, COUNT))
+            assert await _committed(kafka) == (0 if fails else COUNT)
+
+    asyncio.run(main())
+
+
+def test_a_record_of_a_failed_task_is_finished_by_the_task_that_reads_it_again(kafka: EmbeddedKafka) -> None:
+    async def fail(member: AsyncGroupConsumer, count: int) -> None:
+        assert len(await member.consume(count, DEADLINE_S)) == count
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            async with consumer(kafka) as member:
+                await member.subscribe(["orders"])
+                for count in (3, 2):
+                    await asyncio.gather(asyncio.create_task(fail(member, count)), return_exceptions=True)
+                    await member.seek(TopicPartition("orders", 0, 0))
+                assert [(await member.getone()).offset() for _ in range(COUNT)] == list(range(COUNT))
+            assert await _committed(kafka) == COUNT
+
+    asyncio.run(main())
+
+
 def test_the_request_of_one_task_does_not_finish_the_record_of_another(kafka: EmbeddedKafka) -> None:
     async def main() -> None:
         async with asyncio.timeout(DEADLINE_S):

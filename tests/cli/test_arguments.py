@@ -57,6 +57,43 @@ def test_refused_as_usage(arguments: list[str], told: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--state", "empty,stabel"], "'stabel'; did you mean 'Stable'?"),
+        (["--type", "clasic"], "'clasic'; did you mean 'Classic'?"),
+        (["--type", "stable"], "known are Classic, Consumer, Share"),
+    ],
+)
+def test_a_misspelled_state_or_type_is_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["list", *arguments, *NO_BROKER])
+    assert ended.value.code == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["list", "--bootstrap-servers", "127.0.0.1:1"],
+            "list: error: unrecognized argument: --bootstrap-servers; did you mean '--bootstrap-server'?",
+        ),
+        (["--list", "--bootstrap-servers=127.0.0.1:1"], "did you mean '--bootstrap-server'?"),
+        ([*RESET, "--to-earlyest", "--all-topics"], "--to-earlyest; did you mean '--to-earliest'?"),
+        (["simulate", "--member", "4"], "simulate: error: unrecognized argument: --member; did you mean '--members'?"),
+        (["describe", "g", *NO_BROKER, "--xyz"], "unrecognized argument: --xyz\n"),
+    ],
+)
+def test_a_misspelled_flag_is_answered_with_the_one_that_is_meant(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         [],

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from consumer_coord import AsyncGroupConsumer, BlockingCoordinator, GroupConsumer
+from consumer_coord import AsyncGroupConsumer, BlockingCoordinator, GroupConsumer, TopicPartition
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import load_assignors
 from consumer_coord.errors import ConfigurationError, FatalError, IllegalStateError, NothingToCommitError
@@ -40,6 +40,18 @@ def test_settings_in_kafka_pythons_spelling_are_answered_with_their_names_here(m
     says = r"no setting is called 'bootstrap_servers', 'group_id'; did you mean 'bootstrap\.servers', 'group\.id'\?"
     with pytest.raises(ConfigurationError, match=says):
         make({"bootstrap_servers": NOWHERE, "group_id": "g"})
+
+
+@pytest.mark.parametrize("call", ["position", "committed", "pause", "resume", "assign", "incremental_assign", "end_offsets"])
+def test_one_partition_in_the_place_of_a_list_is_refused(call: str, kafka: EmbeddedKafka) -> None:
+    """As kafka-python and aiokafka take it; a TopicPartition of this package is also a tuple."""
+
+    async def main() -> None:
+        async with AsyncGroupConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"}) as member:
+            with pytest.raises(TypeError, match=r"list of TopicPartition.*not 'orders'"):
+                await getattr(member, call)(TopicPartition("orders", 0))
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(

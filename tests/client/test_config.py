@@ -67,6 +67,11 @@ def test_the_defaults_are_javas() -> None:
         ),
         ({"partition.assignment.strategy": ""}, r"partition\.assignment\.strategy=''"),
         ({"partition.assignment.strategy": "range,range"}, r"partition\.assignment\.strategy.*each assignor once"),
+        ({"partition.assignment.strategy": ["range", Assignor]}, r"give names, such as 'range'; assignors= takes classes"),
+        ({"value_deserializer": str}, r"no setting is called 'value_deserializer': call it on message\.value\(\)"),
+        ({"value.deserializer": str}, r"no setting is called 'value\.deserializer': DeserializingConsumer takes it"),
+        ({"max_poll_records": 9}, r"'max_poll_records': give consume the number of records"),
+        ({"bootstrap.servers": ["a:1"]}, r"bootstrap\.servers=\['a:1'\]: give one text"),
         ({7: "x"}, r"names like 'group\.id', not 7"),
     ],
 )
@@ -236,6 +241,11 @@ def test_assignors_are_given_in_one_way_and_as_a_list() -> None:
         BlockingCoordinator({**GOOD, "partition.assignment.strategy": "range"}, assignors=[RangeAssignor()])
     with pytest.raises(ConfigurationError, match=r"takes a list: assignors=\[MyAssignor\(\)\]"):
         BlockingCoordinator(GOOD, assignors=RangeAssignor())  # type: ignore[arg-type]  # what is wrong is its point
+
+
+def test_topics_in_the_place_of_the_settings_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected configuration dict, not str; give topics to subscribe\(\)"):
+        GroupConsumer("orders", bootstrap_servers="127.0.0.1:1")  # type: ignore[arg-type]  # this mistake is the subject
 
 
 def test_an_unknown_setting_is_told_with_the_one_that_is_meant() -> None:

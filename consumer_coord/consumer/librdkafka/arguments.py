@@ -23,7 +23,7 @@ def constructor_arguments(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings, keywords for librdkafka's handle); settings may come as a dictionary, as keywords, or as both."""
     if config is not None and not isinstance(config, Mapping):
-        raise TypeError("expected configuration dict")
+        raise TypeError(f"expected configuration dict, not {type(config).__name__}; give topics to subscribe()")
     if config is None and not keywords:
         raise TypeError("expected configuration dict")
     settings = {**(config or {}), **keywords}

@@ -476,8 +476,11 @@ def to_native(row: Any) -> confluent_kafka.TopicPartition:
 
 
 def partition_of(row: Any) -> TopicPartition:
-    """Return a row's topic and partition."""
-    return TopicPartition(row.topic, row.partition)
+    """Return a row's topic and partition; raise TypeError for an object without them."""
+    try:
+        return TopicPartition(row.topic, row.partition)
+    except AttributeError:
+        raise TypeError(f"requires list of TopicPartition, such as [TopicPartition('orders', 0)], not {row!r}") from None
 
 
 def position_of(row: Any) -> OffsetAndMetadata:
