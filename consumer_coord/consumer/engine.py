@@ -413,6 +413,7 @@ class Engine:
         held = self.core.assignment.held
         owned = {one for one, value in self.table.items() if value.ownership is not None and value.phase is not Phase.LOST}
         self._owned = held if held == owned else None
+        self.core.application.awaits_topic_id = any(one.topic_id is None for one in self.table.values())
         return call
 
     def _publish(self) -> None:

@@ -41,6 +41,8 @@ class Application:
         self.polls = 0
         #: True when the application has something to look at: a change, a failure.
         self.attention = False
+        #: True while the id of a topic that the application reads is unknown: it looks again at new metadata.
+        self.awaits_topic_id = False
         #: Set with it, for an application that waits for nothing else.
         self.bell = Bell()
         #: Wakes the application; an application on the loop has something else here.

@@ -329,8 +329,8 @@ class ConsumerCoordinator:
         self.application.failures.note_obstacle(what, wanted=wanted)
 
     def _on_metadata(self, metadata: Metadata) -> None:
-        if metadata.recreations != self._recreations:
-            # What is read of a topic that was made again begins anew: the application has to look.
+        if metadata.recreations != self._recreations or self.application.awaits_topic_id:
+            # A recreated topic starts with its first record, and commits carry the topic id: the application has to look.
             self._recreations = metadata.recreations
             self.application.call_attention()
         if not self.protocol.subscribed:

@@ -90,8 +90,7 @@ def _finish_what_was_delivered(patch: Patch) -> None:
     async def leave(self: AsyncGroupConsumer, *_: object) -> None:
         await self._shut(None, finished=True)
 
-    patch.setattr(Deliveries, "asked", finish)
-    patch.setattr(Deliveries, "closed", finish)
+    patch.setattr(Deliveries, "finish", finish)
     patch.setattr(AsyncGroupConsumer, "__aexit__", leave)
     patch.setattr(AsyncGroupConsumer, "_in_order", True)
 
