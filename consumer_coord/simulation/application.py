@@ -85,6 +85,8 @@ class MemberProcess:
         self.absent_until = 0.0
         #: What is to happen to it next, by the faults of these names.
         self.trip: Trip | None = None
+        #: Processing raised, and nothing was delivered since.
+        self._raised = False
         self.cut: Cut | None = None
         self.stall: Stall | None = None
         #: It closes so many seconds after a broker has answered a request of this kind.
@@ -373,6 +375,7 @@ class MemberProcess:
         runs = self._read(messages)
         await asyncio.sleep((1 + self.slow_ms) / 1000)
         trip, left = self.trip, sum(count for _, count in runs)
+        self._raised = False
         if trip is not None and (
             not left or self.closing or self._stage.calm or (trip.then == "cancel" and asyncio.current_task() is not self._work)
         ):
@@ -384,6 +387,7 @@ class MemberProcess:
             left -= min(count, left)
         if trip is not None:
             self._stage.history.note(self.name, f"raises while it processes: {trip.then}")
+            self._raised = True
             if trip.then == "cancel":
                 task = asyncio.current_task()
                 assert task is not None
@@ -648,7 +652,7 @@ class MemberProcess:
             # Of a group with static members the leader may be gone without a farewell: its members wait for a session.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
             if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
-                beside = self._farewell is not None
+                beside = self._farewell is not None or self._raised
                 self._stage.checkers.farewell(stint, self._stage.cluster.log_start(partition), beside=beside)
 
     # -- what an unruly application does, see Planned ---------------------------------------------------------------
@@ -733,6 +737,10 @@ class MemberProcess:
             if self._plan.sometimes():
                 await self._calls.cancelled(consumer.unsubscribe(), self._plan)
             await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S + 8.0, "unsubscribe")
+        except ClosedError as error:
+            # Another task closes the consumer at the same time, and revokes what is owned.
+            self._failed(error, "unsubscribe")
+            return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
         if self._stints:

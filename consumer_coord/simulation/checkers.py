@@ -547,7 +547,8 @@ class Checkers:
     def farewell(self, stint: Stint, log_start: int, *, beside: bool) -> None:
         """A member has revoked a partition because it closes, and nothing is in the way of its last commit.
 
-        ``beside``: another task closes it than the one that reads, whose last delivery does not count as finished.
+        ``beside``: the last delivery does not count as finished: its processing raised, or another task than the one that reads
+        closes the consumer.
         """
         truth = self._truth(stint.partition)
         if stint.start is None or stint not in truth.stints or truth.went_back or stint.processed <= log_start:
