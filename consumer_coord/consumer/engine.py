@@ -102,9 +102,9 @@ class _LookUp:
 
 @attrs.frozen(eq=False)
 class _FinalCommit:
-    """The commits that a revocation waits for, until ``ends`` of the home's clock at the latest."""
+    """The last commit of a partition before its revocation, waited for until ``ends`` of the home's clock at the latest."""
 
-    pending: tuple[Pending[CommitResult], ...]
+    pending: Pending[CommitResult]
     ends: float
 
 
@@ -527,16 +527,14 @@ class Engine:
         self._put(PartitionEvent.STOPPED, stopping)
         self.table = {
             **self.table,
-            **{one: attrs.evolve(self.table[one], awaits=_FinalCommit((waits[one],), ends)) for one in stopping & waits.keys()},
+            **{one: attrs.evolve(self.table[one], awaits=_FinalCommit(waits[one], ends)) for one in stopping & waits.keys()},
         }
 
     def _committed(self, ending: Partitions) -> bool:
         """Whether no last commit of these is waited for any longer."""
         moment = self._home.now()
         waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
-        return self._hurry or not any(
-            moment < wait.ends and not all(pending.done() for pending in wait.pending) for wait in waits
-        )
+        return self._hurry or not any(moment < wait.ends and not wait.pending.done() for wait in waits)
 
     def _look_at_topics(self) -> None:
         """Restart partitions of a topic that was deleted and created again: they begin with its first record (KIP-516)."""
