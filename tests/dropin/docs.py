@@ -28,8 +28,11 @@ def all_settings() -> str:
     lines = [f"{len(settings.FATES)} settings: {told}.", "", "| use | settings |", "| --- | --- |"]
     by_use: dict[str, list[str]] = {}
     for name, fate in sorted(settings.FATES.items()):
+        if fate == settings.Fate(settings.PASSED):
+            continue
         by_use.setdefault(fate.kind + (f": {fate.why}" if fate.why else ""), []).append(f"`{name}`")
-    return "\n".join([*lines, *(f"| {use} | {', '.join(names)} |" for use, names in sorted(by_use.items()))])
+    lines += [f"| {use} | {', '.join(names)} |" for use, names in sorted(by_use.items())]
+    return "\n".join([*lines, f"| {settings.PASSED} | all others |"])
 
 
 def with_tables(text: str) -> str:
