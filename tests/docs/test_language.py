@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, pages
+from tests.docs.blocks import DOCS, ROOT, pages
 from tests.docs.words import anchors, findings, links
 
 #: Lists that come from elsewhere: the numbered behaviours, and the changelog of what was.
 LISTS = {"behaviours.md", "CHANGELOG.md"}
+#: Pages to look something up in.
+WITHOUT_AIM = {"behaviours.md", "changelog.md", "glossary.md", "index.md"}
 PAGES = sorted([*ROOT.glob("*.md"), *pages(), *(ROOT / "benchmarks").glob("*.md")])
 
 
@@ -21,6 +23,11 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in LISTS], ids=name_of)
 def test_a_page_avoids_the_words_of_the_list(page: Path) -> None:
     assert list(findings(page.read_text())) == []
+
+
+@pytest.mark.parametrize("page", sorted({*DOCS.glob("*.md")} - {DOCS / name for name in WITHOUT_AIM}), ids=name_of)
+def test_a_page_begins_with_what_its_reader_can_do(page: Path) -> None:
+    assert page.read_text().split("\n\n")[1].startswith("After this page you")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
