@@ -212,7 +212,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._tell_events()
         if self._turns.waited_for and await self._turns.pass_on():
             # Whatever the others did: look before anything is handed out.
-            self._core.application.attention = True
+            self._core.application.look_again()
 
     @property
     def executor(self) -> concurrent.futures.Executor:

@@ -302,25 +302,26 @@ class Engine:
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
-        try:
-            await self._home.wait_idle()
-            await self.worker.idle()
-            core.application.polled(looks=True)
-            if self._woken:
-                self._woken = False
-                raise WakeupError("wakeup() was called")
-            if self.auto.due:
-                self.auto.rearm()
-                self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
-            self.commits.tell()
-            await self._settle()
-            await self._events()
-            failure = self.take_failure()
-            if failure is not None:
-                raise failure
-        except BaseException:
-            core.application.attention = True
-            raise
+        await self._home.wait_idle()
+        await self.worker.idle()
+        # If anything from here on raises or is interrupted, these news are not seen.
+        news = core.application.news
+        core.application.polls += 1
+        waits = core.application.look()
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+        if self.auto.due:
+            self.auto.rearm()
+            self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
+        self.commits.tell()
+        await self._settle()
+        await self._events()
+        failure = self.take_failure()
+        if failure is not None:
+            raise failure
+        if not waits:
+            core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
         """Look, apply the plan and call back, until nothing follows.  Return False while a commit is waited for."""
@@ -977,18 +978,21 @@ class Engine:
         await self.unassign(self.added)
         core.prepare_to_leave()
         try:
-            core.application.attention = False
-            while not await self._settle(leaving=True):
+            while True:
+                news = core.application.news
+                released = await self._settle(leaving=True)
+                core.application.seen = news
+                if released:
+                    break
                 left_s = ends - self._home.now()
                 # When the time is up, pending commits are not waited for: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
                     await self._home.ring(min(left_s, _SLICE_S))
-                    core.application.attention = False
         finally:
             self._hurry = False
             # The next poll looks at what came up during that time.
-            core.application.attention = True
+            core.application.look_again()
         return self.take_failure()
 
     async def finish(self, timeout_s: float) -> CoordinatorError | None:

@@ -351,7 +351,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
             if self._librdkafka.told:
-                self._core.application.attention = True
+                self._core.application.look_again()
         return messages
 
     def _wait_again(self, timeout: float) -> float | None:
@@ -394,7 +394,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._final = failures.current if failures.final else None
             self._errors.extend(error_messages(error))
             self._failure = error
-            self._core.application.attention = True
+            self._core.application.look_again()
             return False
 
     def _wait_in_vain(self, timeout: float | None) -> None:
@@ -409,7 +409,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         while notes:
             self._errors.extend(error_messages(notes.popleft()))
         if self._errors:
-            self._core.application.attention = True
+            self._core.application.look_again()
         return bool(self._errors)
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
@@ -667,7 +667,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         finally:
             # An interrupt may come anywhere: another close goes on from here.
             self._engine.closing = True
-            self._core.application.attention = True
+            self._core.application.look_again()
             try:
                 self._coordinator.close(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:

@@ -60,7 +60,7 @@ class Turns:
             while self._user:
                 self._check_callback_ends()
                 # A thread that polls without a pause passes its turn on when it looks.
-                self._core.application.attention = True
+                self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
@@ -117,4 +117,4 @@ class Turns:
             self._wait_for_turn(me)
         self._user = me
         # Whatever the other one did: look before anything is handed out.
-        self._core.application.attention = True
+        self._core.application.look_again()

@@ -522,7 +522,7 @@ class ClassicProtocol:
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
         context.application.failures.clear_obstacle()
-        context.application.attention = True
+        context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
             # An application with nothing to do finds that out at the end of its slice, and does not delay the others.

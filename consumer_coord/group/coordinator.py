@@ -168,14 +168,14 @@ class ConsumerCoordinator:
 
         def note() -> None:
             self.protocol.prepare_to_leave(polls)
-            self.application.attention = True
+            self.application.look_again()
 
         self.application.call(note)
 
     async def hold_joins(self) -> Generation:
         """A transaction is about to send its offsets: keep the generation until the next poll, at most half the rebalance
         timeout, and return the generation that fences what the application holds (KIP-447)."""
-        self.application.attention = True
+        self.application.look_again()
         return await self.protocol.hold_joins(self.application.polls)
 
     def enforce_rebalance(self, reason: str = "") -> None:
