@@ -155,6 +155,11 @@ class BlockingCoordinator:
         loop = self._runtime.loop
         self.on_loop(lambda: loop.call_later(delay_s, function))
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The background loop."""
+        return self._runtime.loop
+
     def check_process(self) -> None:
         """Raise :class:`~consumer_coord.errors.ForkedError` in a forked child."""
         self._runtime.check_process()
@@ -320,10 +325,12 @@ class BlockingCoordinator:
         self._runtime.check_process()
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._closed = True
-        self._finalizer.detach()
-        self._runtime.call(lambda: self._close(timeout_ms, leave), timeout_ms=limit)
+        self._runtime.call(lambda: self.end(timeout_ms, leave=leave), timeout_ms=limit)
 
-    async def _close(self, timeout_ms: float | None, leave: bool) -> None:
+    async def end(self, timeout_ms: float | None, *, leave: bool = True) -> None:
+        """Close, on the loop."""
+        self._closed = True
+        self._finalizer.detach()
         if self._closing is None:
             end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
             self._closing = asyncio.get_running_loop().create_task(end, name="close")

@@ -72,12 +72,15 @@ _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 _REBALANCING_SLICE_S = 0.05
 
 #: How much longer than its coroutine a call waits, in seconds.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
 
 #: librdkafka's ``_CONFLICT``: a partition is assigned twice.
 _CONFLICT = -173
+
+#: Ownerships and topic ids of partitions.
+Owned = tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]
 
 _NO_TOPIC_ID = uuid.UUID(int=0)
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
@@ -754,9 +757,7 @@ class Engine:
             if partition in self.table:
                 self._put(PartitionEvent.STORE, [partition], stored=at)
 
-    def owned_as(
-        self, wanted: Iterable[TopicPartition]
-    ) -> tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]:
+    def owned_as(self, wanted: Iterable[TopicPartition]) -> Owned:
         """Return the ownerships and the topic ids that the application's positions belong to; from any thread."""
         table = self.table
         ids: dict[TopicPartition, uuid.UUID] = {}
@@ -772,16 +773,11 @@ class Engine:
                 ids[partition] = topic_id
         return ownerships, ids
 
-    def _send(self, wanted: Positions, timeout_ms: float) -> Pending[CommitResult]:
-        """Start a commit under the ownerships and of the topics of now; from any thread."""
-        core = self.core
-        ownerships, ids = self.owned_as(wanted)
-
-        def send() -> asyncio.Future[CommitResult]:
-            self.commits.take_up()
-            return core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
-
-        pending = self._home.begin(send)
+    def send(self, wanted: Positions, timeout_ms: float, owned: Owned | None = None) -> Pending[CommitResult]:
+        """Start a commit; ``owned``: the ownerships and topic ids of the positions, by default those of now."""
+        ownerships, ids = self.owned_as(wanted) if owned is None else owned
+        self.commits.take_up()
+        pending = self.core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
         self.commits.look_up_unknown(pending)
         return pending
 
@@ -794,7 +790,7 @@ class Engine:
         }
         if not wanted:
             return None
-        pending = self._send(wanted, timeout_ms)
+        pending = self.send(wanted, timeout_ms)
         sent = _Sent(pending, wanted)
         self.table = {
             **self.table,
@@ -808,9 +804,9 @@ class Engine:
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the answer; at any time, during a poll too."""
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        pending = self._send(wanted, limit_ms)
+        pending = self.send(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
-        if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
+        if not await self._home.wait(pending, limit_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
         return outcome(wanted, pending)
 

@@ -11,9 +11,9 @@ import pytest
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.commits import AsynchronousCommits
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.partitions import Plan
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.group import answers, leader
@@ -159,12 +159,12 @@ def _forget_commits_at_close(patch: Patch) -> None:
 
 def _wait_longer_than_asked(patch: Patch) -> None:
     """Waiting for the group goes on for two seconds, however little time is left."""
-    ring = AsyncHome.ring
+    ring = Home.ring
 
-    async def patient(self: AsyncHome, timeout_s: float) -> None:
+    async def patient(self: Home, timeout_s: float) -> None:
         await ring(self, max(timeout_s, 2.0))
 
-    patch.setattr(AsyncHome, "ring", patient)
+    patch.setattr(Home, "ring", patient)
 
 
 def _do_not_count_waiting_as_polling(patch: Patch) -> None:
