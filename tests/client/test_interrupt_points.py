@@ -18,7 +18,6 @@ from tests.client.support.embedded import BROKER, consumer
 from tests.client.support.handle import EndlessHandle
 from tests.client.support.signal_points import interrupted
 
-
 PARTITIONS = 3
 
 

@@ -47,9 +47,6 @@ _LEARN_S = 0.25
 _ASKED_S, _NOT_ASKED_S = 5.0, 2.0
 #: librdkafka's default.
 _FETCH_WAIT_MS = 500
-#: A seek that nothing comes of: fetching has not begun yet, a moment after the assignment, which may also come in between; or
-#: it has ended, because the offset was out of range.
-_NOT_SOUGHT = (KafkaError._STATE, KafkaError._OUTDATED)
 #: More unknown topics than these are asked for in one request, for all topics of the cluster.
 _ONE_BY_ONE = 4
 #: More than any topic has.
@@ -225,7 +222,7 @@ class Librdkafka:
     def _numbers(self, positions: Mapping[TopicPartition, OffsetAndMetadata], limit_s: float) -> list[Any]:
         """Rows of ``positions``, sorted; the beginning and the end as numbers, if a broker tells them within ``limit_s``.
 
-        librdkafka would look them up itself.  But when the partition is sought, or given up and assigned again, before that
+        librdkafka would look them up itself.  But when the partition is unassigned and assigned again before that
         answer is there, it takes the answer for outdated, asks again, and goes on at the beginning or the end after all.
         """
         numbers = dict(positions)
@@ -245,30 +242,7 @@ class Librdkafka:
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more."""
-        ending = rows(partitions)
-        # librdkafka remembers that a partition was paused beyond its assignment.
-        self.handle.resume(ending)
-        self.handle.incremental_unassign(ending)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch nothing from these."""
-        self.handle.pause(rows(partitions))
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these again."""
-        self.handle.resume(rows(partitions))
-
-    def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """Go on elsewhere."""
-        (row,) = self._numbers({partition: position}, _LEARN_S + self._fetch_wait_s())
-        try:
-            self.handle.seek(row)
-        except KafkaException as error:
-            if error.args[0].code() not in _NOT_SOUGHT or partition not in self.assignment():
-                raise
-            # Assigned anew it stays paused, if it was.
-            self.handle.incremental_unassign([row])
-            self.handle.incremental_assign([row])
+        self.handle.incremental_unassign(rows(partitions))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind the last message taken."""
@@ -351,17 +325,6 @@ class OffLoop:
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         gone = tuple(partitions)
         await self.run(lambda: self._kafka.unassign(gone))
-
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = tuple(partitions)
-        await self.run(lambda: self._kafka.pause(wanted))
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = tuple(partitions)
-        await self.run(lambda: self._kafka.resume(wanted))
-
-    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        await self.run(lambda: self._kafka.seek(partition, position))
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = tuple(partitions)
