@@ -27,7 +27,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import CONSUMER, Config, as_assignor, load_assignors, parse
+from consumer_coord.assignor_loading import as_assignor, load_assignors
+from consumer_coord.config import Config, parse
 from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
@@ -40,6 +41,7 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.settings import CONSUMER
 from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition
 

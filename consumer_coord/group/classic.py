@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
-from consumer_coord.config import common_protocol
+from consumer_coord.assignor_loading import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests

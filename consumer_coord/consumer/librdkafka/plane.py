@@ -25,13 +25,13 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from consumer_coord.config import KNOWN, as_boolean
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
+from consumer_coord.settings import KNOWN, as_boolean
 from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
