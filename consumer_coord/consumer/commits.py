@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import math
 import uuid
 from collections import deque
@@ -15,6 +14,7 @@ from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 
@@ -24,7 +24,7 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 MOST_ASYNCHRONOUS = 20_000
 
 
-def outcome(wanted: Positions, pending: Pending[CommitResult]) -> CommitResult:
+def outcome(wanted: Positions, pending: Pending[CommitResult] | Outcome[CommitResult]) -> CommitResult:
     """How a commit went that is done, for each partition; a foreign exception is raised."""
     error = RequestTimedOutError("the commit was given up") if pending.cancelled() else pending.exception()
     if error is None:
@@ -159,9 +159,7 @@ class AsynchronousCommits:
         self.take_up()
         sent = call.sent
         assert sent is not None
-        own = asyncio.wrap_future(sent) if isinstance(sent, concurrent.futures.Future) else sent
-        assert isinstance(own, asyncio.Future)
-        await asyncio.wait({own})
+        await asyncio.wait({sent})
 
     def start(self, wanted: Positions) -> None:
         """Commit, without waiting."""
@@ -172,7 +170,7 @@ class AsynchronousCommits:
         self._flying.append(call)
         if not self._expected:
             self._expected = True
-            self._home.later(0, self.take_up)
+            self._home.soon(self.take_up)
 
     def follow(self, wanted: Positions, pending: Pending[CommitResult]) -> None:
         """Tell of this commit, too, when it is answered."""
@@ -195,7 +193,7 @@ class AsynchronousCommits:
             if done.cancelled() or done.exception() is not None:
                 return
             if any(error is not None and error.code == error_codes.UNKNOWN_TOPIC_ID for error in done.result().values()):
-                home.later(0, lambda: cluster.refresh_later(0))
+                home.soon(lambda: cluster.refresh_later(0))
 
         pending.add_done_callback(look_up)
 

@@ -72,12 +72,15 @@ _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 _REBALANCING_SLICE_S = 0.05
 
 #: How much longer than its coroutine a call waits, in seconds.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
 
 #: librdkafka's ``_CONFLICT``: a partition is assigned twice.
 _CONFLICT = -173
+
+#: Ownerships and topic ids of partitions.
+Owned = tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]
 
 _NO_TOPIC_ID = uuid.UUID(int=0)
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
@@ -302,25 +305,26 @@ class Engine:
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
-        try:
-            await self._home.wait_idle()
-            await self.worker.idle()
-            core.application.polled(looks=True)
-            if self._woken:
-                self._woken = False
-                raise WakeupError("wakeup() was called")
-            if self.auto.due:
-                self.auto.rearm()
-                self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
-            self.commits.tell()
-            await self._settle()
-            await self._events()
-            failure = self.take_failure()
-            if failure is not None:
-                raise failure
-        except BaseException:
-            core.application.attention = True
-            raise
+        await self._home.wait_idle()
+        await self.worker.idle()
+        # If anything from here on raises or is interrupted, these news are not seen.
+        news = core.application.news
+        core.application.polls += 1
+        waits = core.application.look()
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+        if self.auto.due:
+            self.auto.rearm()
+            self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
+        self.commits.tell()
+        await self._settle()
+        await self._events()
+        failure = self.take_failure()
+        if failure is not None:
+            raise failure
+        if not waits:
+            core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
         """Look, apply the plan and call back, until nothing follows.  Return False while a commit is waited for."""
@@ -753,9 +757,7 @@ class Engine:
             if partition in self.table:
                 self._put(PartitionEvent.STORE, [partition], stored=at)
 
-    def owned_as(
-        self, wanted: Iterable[TopicPartition]
-    ) -> tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]:
+    def owned_as(self, wanted: Iterable[TopicPartition]) -> Owned:
         """Return the ownerships and the topic ids that the application's positions belong to; from any thread."""
         table = self.table
         ids: dict[TopicPartition, uuid.UUID] = {}
@@ -771,16 +773,11 @@ class Engine:
                 ids[partition] = topic_id
         return ownerships, ids
 
-    def _send(self, wanted: Positions, timeout_ms: float) -> Pending[CommitResult]:
-        """Start a commit under the ownerships and of the topics of now; from any thread."""
-        core = self.core
-        ownerships, ids = self.owned_as(wanted)
-
-        def send() -> asyncio.Future[CommitResult]:
-            self.commits.take_up()
-            return core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
-
-        pending = self._home.begin(send)
+    def send(self, wanted: Positions, timeout_ms: float, owned: Owned | None = None) -> Pending[CommitResult]:
+        """Start a commit; ``owned``: the ownerships and topic ids of the positions, by default those of now."""
+        ownerships, ids = self.owned_as(wanted) if owned is None else owned
+        self.commits.take_up()
+        pending = self.core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
         self.commits.look_up_unknown(pending)
         return pending
 
@@ -793,7 +790,7 @@ class Engine:
         }
         if not wanted:
             return None
-        pending = self._send(wanted, timeout_ms)
+        pending = self.send(wanted, timeout_ms)
         sent = _Sent(pending, wanted)
         self.table = {
             **self.table,
@@ -807,9 +804,9 @@ class Engine:
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the answer; at any time, during a poll too."""
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        pending = self._send(wanted, limit_ms)
+        pending = self.send(wanted, limit_ms)
         # The coordinator ends it in time; the rest is for a loop that is held up.
-        if not await self._home.wait(pending, limit_ms / 1000 + _GRACE_S):
+        if not await self._home.wait(pending, limit_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
         return outcome(wanted, pending)
 
@@ -977,18 +974,21 @@ class Engine:
         await self.unassign(self.added)
         core.prepare_to_leave()
         try:
-            core.application.attention = False
-            while not await self._settle(leaving=True):
+            while True:
+                news = core.application.news
+                released = await self._settle(leaving=True)
+                core.application.seen = news
+                if released:
+                    break
                 left_s = ends - self._home.now()
                 # When the time is up, pending commits are not waited for: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
                     await self._home.ring(min(left_s, _SLICE_S))
-                    core.application.attention = False
         finally:
             self._hurry = False
             # The next poll looks at what came up during that time.
-            core.application.attention = True
+            core.application.look_again()
         return self.take_failure()
 
     async def finish(self, timeout_s: float) -> CoordinatorError | None:

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
-from consumer_coord.config import common_protocol
+from consumer_coord.assignor_loading import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
@@ -522,7 +522,7 @@ class ClassicProtocol:
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
         context.application.failures.clear_obstacle()
-        context.application.attention = True
+        context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
             # An application with nothing to do finds that out at the end of its slice, and does not delay the others.

@@ -42,7 +42,7 @@ class Sent:
 @in_virtual_time
 async def test_what_was_noted_of_both_topics_goes_before_a_later_commit() -> None:
     sent = Sent()
-    home = SimpleNamespace(later=lambda _s, _call: None, now=lambda: 0.0)
+    home = SimpleNamespace(soon=lambda _call: None, now=lambda: 0.0)
     commits = AsynchronousCommits(cast(Any, sent), cast(Any, home), lambda wanted, result: None, sent.owned_as)
     commits.start({ONE: OffsetAndMetadata(40)})
     commits.start({ONE: OffsetAndMetadata(41)})
