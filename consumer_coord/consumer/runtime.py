@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from consumer_coord.consumer.oauth.settings import with_oauth_callback
+from consumer_coord.consumer.oauth import with_oauth_callback
 from consumer_coord.environment import Connector, Environment
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
 from consumer_coord.group.application import Application

@@ -21,7 +21,6 @@ from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.background import BackgroundTasks
 from consumer_coord.group.classic import ClassicProtocol
 from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
-from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
@@ -92,7 +91,7 @@ class ConsumerCoordinator:
         )
         #: How this member belongs to its group.
         self.protocol: GroupProtocol = (
-            ConsumerMember(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
+            _consumer_member(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
         )
         #: Until when records of held partitions may be handed out; thread-safe.
         self.lease = self.protocol.lease
@@ -359,3 +358,10 @@ class ConsumerCoordinator:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the coordinator is closed")
+
+
+def _consumer_member(context: MemberContext) -> GroupProtocol:
+    # Imported where it is used: a process whose members are classic starts sooner without.
+    from consumer_coord.group.consumer_protocol.member import ConsumerMember
+
+    return ConsumerMember(context)

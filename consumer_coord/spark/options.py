@@ -242,7 +242,7 @@ def _is_shown_secret(name: str, value: str) -> bool:
 def _check_security(config: Config) -> None:
     given = config.client.security
     if given:
-        from consumer_coord.consumer.oauth.settings import with_oauth_callback
+        from consumer_coord.consumer.oauth import with_oauth_callback
         from consumer_coord.net import security
 
         protocol = str(given.get("security.protocol") or "plaintext")

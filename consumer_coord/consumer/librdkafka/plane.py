@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import ctypes
+import importlib
 import math
 import os
 import re
@@ -20,9 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeVar
 
 import confluent_kafka
-
-# list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
-import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
@@ -89,6 +87,8 @@ class Librdkafka:
         self._asked_until: dict[str, float] = {}
         #: There was an assignment, so a Fetch may be under way.
         self._has_fetched = False
+        # list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
+        importlib.import_module("confluent_kafka.admin")
         made = with_tokens(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:

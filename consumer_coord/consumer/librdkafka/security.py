@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_exception
-from consumer_coord.consumer.oauth.settings import with_oauth_callback
+from consumer_coord.consumer.oauth import with_oauth_callback
 from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.failures import copy_of
