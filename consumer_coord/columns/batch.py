@@ -202,6 +202,8 @@ class Columns:
 
         ``max_column_bytes`` is where a new Arrow record batch begins.
         """
+        if not columns:
+            raise ConfigurationError(f"columns: choose at least one of {', '.join(COLUMNS)}")
         unknown = [name for name in columns if name not in COLUMNS]
         if unknown or isinstance(columns, str):
             named = columns if isinstance(columns, str) else unknown[0]
