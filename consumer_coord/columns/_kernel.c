@@ -477,9 +477,9 @@ static enum problem scan(struct batches *in, struct aborted *aborted, size_t abo
  * decode.  At most KEPT_BYTES stay with the process. */
 #ifndef KEPT_BYTES
 #define KEPT_BYTES ((size_t)64 << 20)
+#define KEPT_FROM ((size_t)32 << 10) /* the C library keeps smaller ones itself */
 #endif
 #define KEPT_BUFFERS 32
-#define KEPT_FROM ((size_t)32 << 10) /* the C library keeps smaller ones itself */
 #define ALIGNMENT 64                 /* Arrow's recommendation; the size stands in front of a buffer, in as many bytes */
 
 static struct {

@@ -31,6 +31,10 @@ _MAX_COLUMN_BYTES: Final = 2**31 - 1
 #: Batches are decompressed ahead until there are this many bytes, or this many bytes of input.
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
 _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
+#: Buffers for decompressed batches that wait for their next use, and their limits.
+_spare_buffers: list[bytearray] = []
+_MOST_SPARES: Final = 2
+_MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
 #: The states of a kernel's batches.
 _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 
@@ -90,7 +94,7 @@ class CompletedFetch:
         self._records = memoryview(records).cast("B")
         self._max_batch_bytes = max_batch_bytes
         self._topic_bytes = topic.encode()
-        self._buffer = bytearray()
+        self._buffer: bytearray | None = None
         self._damage = ""
         pairs = array("q", chain.from_iterable(aborted))
         self._batches = kernel.kernel.Batches(self._records, offset, pairs, read_committed, check_crcs)
@@ -125,6 +129,8 @@ class CompletedFetch:
             size += more[1]
             if batches.state != _COMPRESSED or records >= max_records or size >= max_bytes:
                 break
+        if batches.state == _EXHAUSTED:
+            self._keep_buffer()
         if batches.state == _FAILED and not records:
             problem = batches.problem + (f" ({self._damage})" if self._damage else "")
             raise UnreadableRecordError(self.topic, self.partition, batches.next_offset, problem)
@@ -137,11 +143,24 @@ class CompletedFetch:
             self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
             most=_AHEAD_BYTES,
             limit=self._max_batch_bytes,
-            buffer=self._buffer,
+            buffer=self._buffer or _spare_buffer(),
         )
         self._buffer = found.buffer
         self._damage = found.problem
         self._batches.supply(found.buffer, found.ends, bool(found.problem))
+
+    def _keep_buffer(self) -> None:
+        """Leave the buffer to the next response: new memory costs as much time as its decompression."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None and len(buffer) <= _MOST_SPARE_BYTES and len(_spare_buffers) < _MOST_SPARES:
+            _spare_buffers.append(buffer)
+
+
+def _spare_buffer() -> bytearray:
+    try:
+        return _spare_buffers.pop()
+    except IndexError:
+        return bytearray()
 
 
 class ArrowColumns:

@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise ImportError(
+        "the columns kernel was not compiled, and its Python twin needs pyarrow, which is not installed:"
+        " install a wheel of consumer-coord, or pyarrow",
+        name="pyarrow",
+    ) from error
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -81,16 +90,6 @@ def table_crc32c(data: Buffer) -> int:
     for byte in memoryview(data):
         value = _CRC_TABLE[(value ^ byte) & 0xFF] ^ value >> 8
     return value ^ 0xFFFFFFFF
-
-
-try:
-    import pyarrow as pa
-except ImportError as error:
-    raise ImportError(
-        "the columns kernel was not compiled, and its Python twin needs pyarrow, which is not installed:"
-        " install a wheel of consumer-coord, or pyarrow",
-        name="pyarrow",
-    ) from error
 
 
 def _fastest_crc32c() -> Callable[[Buffer], int]:
