@@ -3,7 +3,7 @@
 ``python -m benchmarks.decode --megabytes 4 --rounds 40``
 
 A row is one kind of record, producer's batch and codec. Its columns split the time: ``CRC-32C`` and ``decompress`` alone,
-``decode`` into all columns without either, ``value`` into key, value and offset alone, and ``all``, which is everything together.
+``decode`` into all columns without either, ``value`` into key, value and offset alone, and ``all``, which is everything.
 The keys have 8 bytes. Each number is the minimum over the rounds, of processor time of the process, which other processes
 on the machine disturb the least. ``CONSUMER_COORD_KERNEL=python`` measures the twin.
 """
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from benchmarks.table import markdown, number
 from consumer_coord.columns import COLUMNS, KERNEL, Columns, CompletedFetch
+from consumer_coord.columns.decompress import decompress
 from consumer_coord.columns.kernel import kernel
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -65,7 +66,8 @@ def response(size: int, in_batch: int, codec: str, megabytes: float, headers: in
         text = b"".join(chance.choices(words, k=size // 8 + 1)) + chance.randbytes(size // 4).hex().encode()
         values.append(text[-size:])
     counted = _varint(headers) + b"".join(_varint(7) + b"header%d" % i + _varint(5) + b"value" for i in range(headers))
-    batches, base, made = [], 0, 0
+    batches: list[bytes] = []
+    base = made = 0
     while made < megabytes * 1e6 or not batches:
         body = bytearray()
         for delta in range(in_batch):
@@ -109,15 +111,12 @@ def measure(data: bytes, records: int, rounds: int) -> Iterator[float]:
     listing = _cpu_ns(fetched, rounds)
     crc = _cpu_ns(lambda: fetched(check_crcs=True), rounds) - listing
     every, some = _cpu_ns(lambda: read(COLUMNS, False), rounds), _cpu_ns(lambda: read(few, False), rounds)
-    # The least columns there can be: what remains is decompression, and reading the records without copying them.
     both = _cpu_ns(lambda: read(COLUMNS, True), rounds)
     decompression = _decompression(data, rounds)
     yield from (one / records for one in (crc, decompression, every - decompression, some - decompression, both))
 
 
 def _decompression(data: bytes, rounds: int) -> float:
-    from consumer_coord.columns.decompress import decompress
-
     batches = kernel.Batches(data, 0, b"", False, False)
     payloads = batches.compressed(1 << 62)
     if not payloads:

@@ -952,8 +952,10 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
             return VARINT;
         if (UNLIKELY(header_count < 0 || !has(&record, 2 * (uint64_t)header_count)))
             return HEADER_COUNT;
+        if (UNLIKELY(offset_delta < 0 || offset_delta > batch->last_offset_delta))
+            return RECORD_OFFSET;
         const int64_t offset = batch->base_offset + offset_delta;
-        if (UNLIKELY(offset_delta < 0 || offset_delta > batch->last_offset_delta || offset <= in->previous))
+        if (UNLIKELY(offset <= in->previous))
             return RECORD_OFFSET;
         if (header_count == 0) {
             if (UNLIKELY(record.at != record.end))

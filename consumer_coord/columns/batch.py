@@ -7,7 +7,7 @@ takes records from any number of them, and returns :class:`ArrowColumns`, which 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -196,16 +196,17 @@ class ArrowColumns:
         """Return a PyCapsule of an ArrowSchema."""
         return self._arrays.schema()
 
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Return PyCapsules of an ArrowSchema and an ArrowArray; ``requested_schema`` is ignored, as Arrow permits.
+    @property
+    def __arrow_c_array__(self) -> Callable[..., tuple[object, object]]:
+        """Export the columns as one array: PyCapsules of an ArrowSchema and an ArrowArray.
 
-        Raise ``ValueError`` if a column has more than 2 GiB: then only the stream can be imported.
+        The attribute is missing if a column has more than 2 GiB. Libraries then import the stream.
         """
         if self._arrays.chunks > 1:
-            raise ValueError(
-                f"{len(self)} records do not fit one Arrow array: a column has more than 2 GiB. Import the stream,"
-                " for instance with pyarrow.table() instead of pyarrow.record_batch()"
-            )
+            raise AttributeError("__arrow_c_array__: a column has more than 2 GiB; only the stream holds all records")
+        return self._export_array
+
+    def _export_array(self, requested_schema: object = None) -> tuple[object, object]:
         return self._arrays.schema(), self._arrays.array(0)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -211,3 +211,13 @@ def test_every_byte_of_a_batch_may_have_any_of_some_values(codec: str) -> None:
                 except UnreadableRecordError as error:
                     problems.append(error)
             pa.table(into.finish()).validate(full=True)
+
+
+def test_offsets_near_the_largest_number() -> None:
+    base = 2**63 - 10
+    fetched = CompletedFetch(
+        batch([Rec(0), Rec(8), Rec(2**31 - 1)], base, last_delta=8), topic="orders", partition=3, offset=base
+    )
+    found, error = read(fetched)
+    assert found == [base, base + 8]
+    assert "outside its batch" in str(error)
