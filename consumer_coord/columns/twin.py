@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-try:
-    import pyarrow as pa
-except ImportError as error:
-    raise ImportError(
-        "the columns kernel was not compiled, and its Python twin needs pyarrow, which is not installed:"
-        " install a wheel of consumer-coord, or pyarrow",
-        name="pyarrow",
-    ) from error
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -327,6 +318,18 @@ class Batches:
         self.advance()
 
 
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError(
+            "the columns kernel was not compiled, and its Python twin exports arrays by pyarrow, which is not installed:"
+            " install a wheel of consumer-coord, or pyarrow",
+            name="pyarrow",
+        ) from error
+    return pyarrow
+
+
 class _Strings:
     """Strings or binaries: row i is the data from ends[i] to ends[i + 1]."""
 
@@ -345,6 +348,7 @@ class _Strings:
 
     def exported(self, kind: Any) -> Any:
         """Return the rows as an array of pyarrow."""
+        pa = _pyarrow()
         buffers = [_validity(len(self.ends), self.nulls), pa.py_buffer(self.ends), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(kind, len(self.ends) - 1, buffers, len(self.nulls))
 
@@ -355,7 +359,7 @@ def _validity(rows: int, nulls: Sequence[int]) -> Any:
     bits = bytearray(b"\xff") * (rows // 8 + 1)
     for row in nulls:
         bits[row >> 3] &= ~(1 << (row & 7)) & 0xFF
-    return pa.py_buffer(bits)
+    return _pyarrow().py_buffer(bits)
 
 
 _Headers = list[tuple[bytes, memoryview | None]]
@@ -416,6 +420,7 @@ class _Chunk:
 
     def exported(self, column: int, kind: Any) -> Any:
         """Return one column as an array of pyarrow."""
+        pa = _pyarrow()
         strings = {KEY: self.key, VALUE: self.value, TOPIC: self.topic}.get(column)
         if strings is not None:
             return strings.exported(kind)
@@ -451,6 +456,7 @@ class Arrays:
         return len(self._chunks)
 
     def _schema(self) -> Any:
+        pa = _pyarrow()
         binary = pa.binary()
         headers = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", binary)])))
         kinds = (binary, binary, pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.int32(), headers)
@@ -460,7 +466,7 @@ class Arrays:
         chunk = self._chunks[index] if index < len(self._chunks) else _Chunk(frozenset(), 0)
         schema = self._schema()
         arrays = [chunk.exported(column, field.type) for column, field in zip(self._order, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return _pyarrow().RecordBatch.from_arrays(arrays, schema=schema)
 
     def schema(self) -> Any:
         """Return a capsule of an ArrowSchema."""
@@ -473,7 +479,7 @@ class Arrays:
     def stream(self) -> Any:
         """Return a capsule of an ArrowArrayStream of all chunks."""
         batches = [self._batch(index) for index in range(len(self._chunks))]
-        return pa.RecordBatchReader.from_batches(self._schema(), batches).__arrow_c_stream__()
+        return _pyarrow().RecordBatchReader.from_batches(self._schema(), batches).__arrow_c_stream__()
 
 
 class Builder:

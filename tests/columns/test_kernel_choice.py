@@ -47,8 +47,10 @@ def test_the_twin_decodes_where_there_is_no_compiled_kernel() -> None:
 
 
 def test_without_kernel_and_pyarrow_the_error_names_both() -> None:
-    refused = run("import sys; sys.modules['pyarrow'] = None\n" + SHOW, CONSUMER_COORD_KERNEL="python")
-    assert "ImportError: the columns kernel was not compiled, and its Python twin needs pyarrow" in refused.stderr
+    program = "import sys; sys.modules['pyarrow'] = None\n" + SHOW + "; c.Columns().finish().__arrow_c_stream__()"
+    refused = run(program, CONSUMER_COORD_KERNEL="python")
+    assert refused.stdout == "python\n"
+    assert "ImportError: the columns kernel was not compiled, and its Python twin exports arrays by pyarrow" in refused.stderr
 
 
 def test_an_unknown_kernel_is_refused() -> None:
