@@ -78,7 +78,7 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
             return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"
     if not list(KERNEL.parent.glob("_kernel*.so")):
-        print("the kernel of consumer_coord.columns was not compiled (is there a C compiler?): Python decodes, which is slower")
+        print("the kernel of consumer_coord.columns was not compiled (no C compiler, or no Python.h): Python decodes, slower")
     # As pip does, one file after another; what is no Python of this version stays as it is.
     subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", str(directory / "lib")], check=False)
     return None

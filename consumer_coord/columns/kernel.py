@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -21,23 +22,23 @@ def load(name: str | None) -> tuple[KernelName, Any]:
         raise ConfigurationError(f"{SWITCH} is {name!r}; use c or python, or unset it")
     if name != "python":
         try:
-            from consumer_coord.columns import _kernel
+            compiled = importlib.import_module("consumer_coord.columns._kernel")
         except ImportError as error:
             if name == "c":
                 raise ImportError(
                     f"{SWITCH} is c, but the kernel was not compiled: install a wheel, or a C compiler and this package again"
                 ) from error
         else:
-            return "c", _kernel
+            return "c", compiled
     from consumer_coord.columns import twin
 
     return "python", twin
 
 
 if TYPE_CHECKING:
-    from consumer_coord.columns import _kernel
+    from consumer_coord.columns import twin
 
     KERNEL: KernelName
-    kernel = _kernel
+    kernel = twin  # both have the same surface
 else:
     KERNEL, kernel = load(os.environ.get(SWITCH))
