@@ -35,6 +35,8 @@ _AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
 _spare_buffers: list[bytearray] = []
 _MOST_SPARES: Final = 2
 _MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
+#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused; why stands in its result.
+_DECOMPRESSION: Final = "the batch cannot be decompressed"
 #: The states of a kernel's batches.
 _EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
 
@@ -132,7 +134,9 @@ class CompletedFetch:
         if batches.state == _EXHAUSTED:
             self._keep_buffer()
         if batches.state == _FAILED and not records:
-            problem = batches.problem + (f" ({self._damage})" if self._damage else "")
+            problem = batches.problem
+            if problem == _DECOMPRESSION:
+                problem += f" ({self._damage})"
             raise UnreadableRecordError(self.topic, self.partition, batches.next_offset, problem)
         return Appended(records, size)
 
@@ -242,13 +246,15 @@ class Columns:
 
         The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
         next record cannot be read; records before it are returned first, without an error.  Raise ``ImportError`` if a
-        batch is compressed and cramjam is not installed.
+        batch is compressed and cramjam is not installed; records before it stay in the columns.
         """
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        appended = fetch.append_to(self._builder, max_records, max_bytes)
-        self._positions[TopicPartition(fetch.topic, fetch.partition)] = fetch.next_offset
-        return appended
+        try:
+            return fetch.append_to(self._builder, max_records, max_bytes)
+        finally:
+            # Also after an error, before which records may have been read.
+            self._positions[TopicPartition(fetch.topic, fetch.partition)] = fetch.next_offset
 
     def finish(self) -> ArrowColumns:
         """Return the columns, and begin again without records."""

@@ -221,3 +221,11 @@ def test_offsets_near_the_largest_number() -> None:
     found, error = read(fetched)
     assert found == [base, base + 8]
     assert "outside its batch" in str(error)
+
+
+def test_an_error_before_a_batch_that_cannot_be_decompressed_is_its_own() -> None:
+    later = batch([], 30, codec="zstd", payload=b"no zstd", count=1, last_delta=0)
+    data = batch([Rec(0), Rec(1)], 10, codec="zstd") + batch([Rec(0), Rec(0)], 20, codec="lz4", last_delta=4) + later
+    found, error = read(CompletedFetch(data, topic="orders", partition=3, offset=10))
+    assert found == [10, 11, 20]
+    assert "not behind the previous record. Seek" in str(error)

@@ -68,9 +68,12 @@ for name in [one for one in sys.modules if one.partition(".")[0] == "cramjam"]:
 sys.modules["cramjam"] = None
 from consumer_coord.columns import Columns, CompletedFetch
 into, fetched = Columns(), CompletedFetch(data, topic="orders", partition=0, offset=0)
-print(into.append(fetched, max_records=1).records)
-into.append(fetched)
+try:
+    into.append(fetched)
+finally:
+    finished = into.finish()
+    print(len(finished), *finished.positions.values())
 """
     ran = run(program)
-    assert ran.stdout == "1\n"
+    assert ran.stdout == "1 1\n"
     assert ran.stderr.endswith("ImportError: cramjam is not installed: pip install 'consumer-coord[columns]'\n")
