@@ -13,8 +13,8 @@ import attrs
 
 from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.errors import CoordinatorError, RequestTimedOutError
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 

@@ -55,8 +55,8 @@ from consumer_coord.errors import (
     RetriableError,
     WakeupError,
 )
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 

@@ -25,8 +25,8 @@ from consumer_coord.consumer.librdkafka.rows import (
     to_rows,
 )
 from consumer_coord.consumer.turns import Turns
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 

@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 

@@ -40,6 +40,7 @@ from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.group_requests import WantedOffsets, offset_commit, offset_fetch, offsets_in
 from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Backoff, Deadline, retrying, timed_out
 from consumer_coord.signals import Signal
@@ -60,20 +61,6 @@ MOST_WAITING = 10_000
 
 #: A topic that the coordinator does not know may be new; one that it does not know for so long does not exist (any more).
 _UNKNOWN_TOPIC_S = 0.5
-
-
-@attrs.frozen
-class OffsetAndMetadata:
-    """A committed position: the next ``offset`` to read, the ``leader_epoch`` of the last record read (KIP-320, -1 if
-    unknown), and any ``metadata`` of the application's."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
-#: partition -> None when committed, else why not.
-CommitResult = Mapping[TopicPartition, CoordinatorError | None]
 
 
 class CommitMembership(Protocol):

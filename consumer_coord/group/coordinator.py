@@ -20,7 +20,6 @@ from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.background import BackgroundTasks
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.link import CoordinatorLink
@@ -33,6 +32,7 @@ from consumer_coord.group.session import answer_in_time_ms
 from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
-from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background
 from consumer_coord.spark.commit_metadata import with_topic_id

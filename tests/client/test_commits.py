@@ -20,7 +20,7 @@ from consumer_coord.errors import (
     UnknownTopicError,
 )
 from consumer_coord.group import committed_offsets
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import api_for

@@ -12,7 +12,7 @@ from consumer_coord.errors import (
     RebalanceInProgressError,
     RequestTimedOutError,
 )
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest

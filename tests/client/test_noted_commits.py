@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from consumer_coord.consumer.commits import AsynchronousCommits
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.virtual import in_virtual_time
 

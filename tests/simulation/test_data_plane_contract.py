@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.consumer.data_plane import EARLIEST
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
 

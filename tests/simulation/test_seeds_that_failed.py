@@ -28,7 +28,7 @@ from consumer_coord.group import consumer_protocol, leader
 from consumer_coord.group.answers import Step
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import CommittedOffsets, OffsetAndMetadata
+from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -37,6 +37,7 @@ from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.session import ClassicSession
 from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.play import play
