@@ -445,7 +445,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     raise nothing_to_commit()
             if asynchronous:
                 await engine.commits.make_room()
-                engine.commits.start(wanted)
+                engine.commit_later(wanted)
                 return None
             return await self._commit(engine, wanted, timeout)
 

@@ -10,7 +10,6 @@ from confluent_kafka import Message
 
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
@@ -63,7 +62,7 @@ class OffsetCalls(Turns):
             self._coordinator.check_process()
             wanted: Positions | None = to_commit(message, offsets)
             if wanted and asynchronous and not self._engine.commits.full:
-                self._engine.commits.start(wanted)
+                self._engine.commit_later(wanted)
                 return None
             if wanted is None:
                 wanted = self._run(self._finished)
@@ -74,9 +73,9 @@ class OffsetCalls(Turns):
             if asynchronous:
                 if self._engine.commits.full:
                     self._run(self._engine.commits.make_room)
-                self._engine.commits.start(wanted)
+                self._engine.commit_later(wanted)
                 return None
-            result = run_through(self._engine.commit(wanted, None))
+            result = self._engine.commit_blocking(wanted)
             raise_if_any_failed(result)
             return to_rows(wanted, result)
 

@@ -102,7 +102,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
             positions = engine.finished() if wanted is None else wanted
             if positions:
                 await engine.commits.make_room()
-                engine.commits.start(positions)
+                engine.commit_later(positions)
             return positions
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:

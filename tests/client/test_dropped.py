@@ -109,7 +109,7 @@ async def test_a_member_that_commits_for_weeks_keeps_nothing_of_the_commits_that
         await one.join()
         commits: list[weakref.ref[asyncio.Task[None]]] = []
         for offset in range(5):
-            commit = one.coordinator.offsets.start_commit(at("t", 0, offset), timeout_ms=1_000)
+            commit = one.coordinator.start_commit(at("t", 0, offset), timeout_ms=1_000)
             await pause(1)
             commits += [weakref.ref(task) for task in asyncio.all_tasks() if task.get_name().startswith("commit of")]
             await commit
