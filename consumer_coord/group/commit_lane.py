@@ -184,6 +184,8 @@ class CommitLane:
         #: The tickets of the request in flight.
         self._sending: list[Ticket] = []
         self._lane: asyncio.Task[None] | None = None
+        #: The lane waits for it while there are no tickets.
+        self._idle: asyncio.Future[None] = self._loop.create_future()
         #: True while the lane will look into the inbox without another wake-up.
         self._awake = False
         #: The first deadline, in seconds of the loop's clock; a timer is set for it.
@@ -309,23 +311,24 @@ class CommitLane:
     # -- the lane ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Set the timer, and start the lane if tickets wait."""
+        """Set the timer, and start the lane or wake it, if tickets wait."""
         self._set_timer()
-        if self._lane is not None and not self._lane.done():
-            return
         # First the flag and then the look: a ticket that comes in between wakes the lane again.
         self._awake = False
+        self._awake = bool(self._inbox)
         if not self._inbox:
             return
         if self._closed:
             self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
-            return
-        self._awake = True
-        self._lane = self._spawn(self._run(), "commit")
+        elif self._lane is None or self._lane.done():
+            self._lane = self._spawn(self._run(), "commit")
+        elif not self._idle.done():
+            self._idle.set_result(None)
 
     async def _run(self) -> None:
-        while self._inbox or self._still_waiting():
+        while True:
             try:
+                await self._wait_for_tickets()
                 await self._send(self._take())
             except CoordinatorError as error:
                 self._fail(self._sending, error)
@@ -338,11 +341,13 @@ class CommitLane:
                 self._sending = []
                 self._notify()
 
-    def _still_waiting(self) -> bool:
-        """Whether a ticket came before the lane ends; a later one wakes the lane again."""
-        self._awake = False
-        self._awake = bool(self._inbox)
-        return self._awake
+    async def _wait_for_tickets(self) -> None:
+        while not self._inbox:
+            self._awake = False
+            if not self._inbox:
+                self._idle = self._loop.create_future()
+                await self._idle
+        self._awake = True
 
     def _take(self) -> _Offsets:
         """Merge the waiting tickets, up to one that names a partition under another ownership."""
@@ -370,13 +375,10 @@ class CommitLane:
         last: CoordinatorError | None = None
         self._obstacle = ""
         self._unknown_since.clear()
-        while True:
+        while offsets := self._fenced(_wanted(offsets)):
             if last is not None:
                 self._obstacle = str(last)
-            offsets = self._fenced(_wanted(offsets))
             self._notify()
-            if not offsets:
-                return
             deadline = Deadline(max(ticket.ends for ticket in self._sending if not ticket.done))
             used = self._member.generation_state
             started = now()
@@ -394,7 +396,9 @@ class CommitLane:
                 self._metrics.record("commit", (now() - started) * 1000)
                 offsets, last = self._read(answer, offsets, used, broker)
                 self._notify()
-                if offsets and last is not None and last.code in _REFUSED:
+                if not offsets:
+                    return
+                if last is not None and last.code in _REFUSED:
                     offsets = await self._after_rebalance(offsets, used, deadline, last.code)
                     if self._member.generation_state != used or not self._member.rebalancing:
                         retries = 0
