@@ -79,35 +79,35 @@ class CommitReports:
         self._core = core
         self._home = home
         self._tell = tell
-        self._unreported: deque[Ticket] = deque()
+        self._unreported: deque[tuple[Positions, Ticket]] = deque()
 
     @property
     def asked_at(self) -> float:
         """When the oldest unreported commit was called, in seconds of the loop's clock; infinity without one."""
-        return self._unreported[0].made_at if self._unreported else math.inf
+        return self._unreported[0][1].made_at if self._unreported else math.inf
 
     @property
     def full(self) -> bool:
         """Whether the next one has to wait for the oldest."""
         return len(self._unreported) >= MOST_ASYNCHRONOUS
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, wanted: Positions, ticket: Ticket) -> None:
         """Report the outcome of a ticket that was handed in; its ``wake`` rouses the application."""
-        self._unreported.append(ticket)
+        self._unreported.append((wanted, ticket))
         if ticket.done:
             self._core.application.rouse()
 
     def tell(self) -> None:
         """Report the outcomes of those that were answered, in the order of the calls."""
         unreported = self._unreported
-        while unreported and unreported[0].done:
-            ticket = unreported.popleft()
-            self._tell(ticket.offsets, ticket.answers)
+        while unreported and unreported[0][1].done:
+            wanted, ticket = unreported.popleft()
+            self._tell(wanted, ticket.answers)
 
     async def make_room(self) -> None:
         """While there are too many, wait for the oldest, at most ``default.api.timeout.ms``."""
         ends = self._home.now() + self._core.config.default_api_timeout_ms / 1000
-        while self.full and await self.answered(self._unreported[0], ends):
+        while self.full and await self.answered(self._unreported[0][1], ends):
             self.tell()
 
     async def answered(self, ticket: Ticket, ends: float) -> bool:
@@ -120,9 +120,9 @@ class CommitReports:
     async def finish(self, ends: float) -> None:
         """Wait for all of them until ``ends`` of the loop's clock, and report all; before close."""
         while self._unreported:
-            if await self.answered(self._unreported[0], ends):
+            if await self.answered(self._unreported[0][1], ends):
                 self.tell()
                 continue
-            offsets = self._unreported.popleft().offsets
+            wanted, _ = self._unreported.popleft()
             late = RequestTimedOutError("the commit was not answered before the consumer was closed")
-            self._tell(offsets, dict.fromkeys(offsets, late))
+            self._tell(wanted, dict.fromkeys(wanted, late))

@@ -793,7 +793,7 @@ class Engine:
             **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
         }
         if self._settings.reports_automatic:
-            self.commits.add(ticket)
+            self.commits.add(wanted, ticket)
         return ticket
 
     def commit_later(self, wanted: Positions) -> None:
@@ -801,7 +801,7 @@ class Engine:
         ticket = self.ticket(wanted, None, self.core.application.rouse)
         # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
         self.core.commits.hand_in(ticket)
-        self.commits.add(ticket)
+        self.commits.add(wanted, ticket)
 
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
         """Commit and wait for the answer, on the loop; at any time, during a poll too."""

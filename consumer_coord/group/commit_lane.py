@@ -124,11 +124,6 @@ class Ticket:
         """Whether every partition is answered."""
         return len(self.answers) == len(self.entries)
 
-    @property
-    def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The positions to commit."""
-        return {partition: entry.position for partition, entry in self.entries.items()}
-
     def answer(self, partition: TopicPartition, error: CoordinatorError | None) -> bool:
         """Note the answer for one partition, the first one only; return whether this completes the ticket."""
         if partition in self.answers:
