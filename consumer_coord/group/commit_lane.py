@@ -307,15 +307,17 @@ class CommitLane:
 
     def _look(self) -> None:
         """Set the timer, and start the lane or wake it, if tickets wait."""
+        if self._closed:
+            self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
+            return
+        # Also for a ticket with an early deadline that the lane has taken already.
         self._set_timer()
         # First the flag and then the look: a ticket that comes in between wakes the lane again.
         self._awake = False
         self._awake = bool(self._inbox)
         if not self._inbox:
             return
-        if self._closed:
-            self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
-        elif self._lane is None or self._lane.done():
+        if self._lane is None or self._lane.done():
             self._lane = self._spawn(self._run(), "commit")
         elif not self._idle.done():
             self._idle.set_result(None)
@@ -328,7 +330,6 @@ class CommitLane:
             except CoordinatorError as error:
                 self._fail(self._sending, error)
             except BaseException as error:
-                self._awake = False
                 self._fail(self._sending, failure := CommitFailedError(f"the commit was interrupted: {error!r}"))
                 self._fail_waiting(failure)
                 raise
@@ -544,6 +545,8 @@ class CommitLane:
                     self._wakes[ticket.wake] = None
 
     def _fail_waiting(self, error: CoordinatorError) -> None:
+        # First the flag and then the look, as in _look.
+        self._awake = False
         while self._inbox:
             self._fail([self._inbox.popleft()], error)
         self._notify()

@@ -66,11 +66,11 @@ class Commits:
     def finished(self) -> None:
         """Commit what Spark has finished, without waiting for the answer."""
         self.collect()
-        on_their_way = {partition: commit for sent in self._in_flight for partition, commit in sent.commits.items()}
+        in_flight = {partition: commit for sent in self._in_flight for partition, commit in sent.commits.items()}
         commits = {
             partition: commit
             for partition, commit in self.due(self._planner.uncommitted()).items()
-            if on_their_way.get(partition) != commit
+            if in_flight.get(partition) != commit
         }
         if commits:
             self._in_flight.append(_Sent(commits, self._member().submit(lambda: self._send(commits))))
