@@ -75,11 +75,6 @@ class Commits:
         if commits:
             self._in_flight.append(_Sent(commits, self._member().submit(lambda: self._send(commits))))
 
-    @property
-    def committing(self) -> bool:
-        """Whether a commit is in flight."""
-        return bool(self._in_flight)
-
     def drain(self) -> None:
         """Wait for the commits in flight, and note how they went."""
         ends_s = time.monotonic() + REQUEST_TIMEOUT_MS / 1000

@@ -193,8 +193,8 @@ class QueryMembership:
             generation=coordinator.generation,
             now_ms=time.monotonic() * 1000,
         )
-        if planned is None and self._commits.committing:
-            # Nothing else to do; and with Trigger.AvailableNow this was the last call.
+        if planned is None and self._target_ends is not None:
+            # With Trigger.AvailableNow this was the last call.
             self._commits.drain()
         self._last_call_s = time.monotonic()
         self.status.update(self._planner.held, ends, coordinator.generation, coordinator.member_id)
