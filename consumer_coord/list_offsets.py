@@ -12,11 +12,16 @@ import attrs
 from consumer_coord.errors import RetriableError, UnknownTopicError
 from consumer_coord.group.answers import fatal
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import Broker
+from consumer_coord.net.metadata import by_leader
 from consumer_coord.retry import Deadline, retrying
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 #: In place of a timestamp in milliseconds.
 LATEST = -1
@@ -87,48 +92,23 @@ async def _ask_leaders(
     read_committed: bool,
 ) -> None:
     missing = {partition: stamp for partition, stamp in wanted.items() if partition not in found}
-    if any(_leader(cluster, partition) is None for partition in missing):
-        await cluster.refresh(deadline)
-    by_leader: dict[Broker, dict[str, list[ListOffsetsPartition]]] = {}
-    unknown: list[TopicPartition] = []
-    for partition, stamp in sorted(missing.items()):
-        leader = _leader(cluster, partition)
-        if leader is None:
-            unknown.append(partition)
-            continue
-        by_leader.setdefault(leader, {}).setdefault(partition.topic, []).append(
-            ListOffsetsPartition(partition_index=partition.partition, timestamp=stamp)
-        )
+    leaders, unknown = by_leader(cluster.metadata, missing)
+    if unknown:
+        leaders, unknown = by_leader(await cluster.refresh(deadline), missing)
     requests = [
         cluster.request(
             leader,
-            ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=1 if read_committed else 0,
-                topics=[ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in topics.items()],
-            ),
+            _request({partition: missing[partition] for partition in partitions}, read_committed),
             timeout_ms=cluster.config.request_timeout_ms,
             patience_ms=max(1.0, deadline.remaining_ms),
         )
-        for leader, topics in by_leader.items()
+        for leader, partitions in leaders.items()
     ]
     answers = await asyncio.gather(*requests, return_exceptions=True)
-    failure: BaseException | None = None
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            failure = failure or answer
-            continue
-        for topic in answer.topics:
-            for row in topic.partitions:
-                partition = TopicPartition(topic.name, row.partition_index)
-                if row.error_code == codes.NONE:
-                    found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
-                elif codes.is_retriable(row.error_code):
-                    failure = RetriableError(f"{partition}: {codes.error_name(row.error_code)}", code=row.error_code)
-                else:
-                    raise fatal(row.error_code, group_id="", request=f"ListOffsets of {partition}")
+    failures = [answer if isinstance(answer, BaseException) else _take(answer, found) for answer in answers]
     if unknown:
-        failure = UnknownTopicError(f"the cluster has no leader for {listed(unknown)}: does the topic exist?", code=3)
+        failures = [UnknownTopicError(f"the cluster has no leader for {listed(unknown)}: does the topic exist?", code=3)]
+    failure = next((one for one in failures if one is not None), None)
     if failure is not None:
         if isinstance(failure, RetriableError):
             cluster.refresh_soon()
@@ -136,8 +116,27 @@ async def _ask_leaders(
         raise failure
 
 
-def _leader(cluster: ClusterClient, partition: TopicPartition) -> Broker | None:
-    topic = cluster.metadata.topics.get(partition.topic)
-    if topic is None or partition.partition >= topic.partition_count:
-        return None
-    return cluster.metadata.brokers.get(topic.leaders[partition.partition])
+def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, number), timestamp in wanted.items():
+        topics.setdefault(topic, []).append(ListOffsetsPartition(partition_index=number, timestamp=timestamp))
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=1 if read_committed else 0,
+        topics=[ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in topics.items()],
+    )
+
+
+def _take(answer: ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> RetriableError | None:
+    """Add the offsets of one leader to ``found``; return the last retriable error, and raise any other."""
+    failure = None
+    for topic in answer.topics:
+        for row in topic.partitions:
+            partition = TopicPartition(topic.name, row.partition_index)
+            if row.error_code == codes.NONE:
+                found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
+            elif codes.is_retriable(row.error_code):
+                failure = RetriableError(f"{partition}: {codes.error_name(row.error_code)}", code=row.error_code)
+            else:
+                raise fatal(row.error_code, group_id="", request=f"ListOffsets of {partition}")
+    return failure

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from consumer_coord.config import KNOWN
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.setting_names import did_you_mean
+from consumer_coord.settings import KNOWN
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)

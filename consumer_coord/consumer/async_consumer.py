@@ -26,13 +26,13 @@ from assignors.base import Assignor
 from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
-from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
+from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.librdkafka.exceptions import (
     kafka_exceptions,
     raise_converted,
@@ -138,7 +138,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         #: None before the first use, and in a simulation.
         self._member: LoopMember | None = None
         self._subscription = NOTHING
-        self._home: AsyncHome | None = None
+        self._home: Home | None = None
         self._turns = TaskTurns(
             settings.coordinator.max_poll_interval_ms, lambda: 0.0 if self._home is None else self._home.callback_runs_s
         )
@@ -172,7 +172,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
             cluster = self._clusters().acquire(self._settings.client)
             core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
-            self._home = AsyncHome(core)
+            self._home = Home(core)
             self._made = Engine(
                 core,
                 self._plane,
@@ -212,7 +212,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
         await self._tell_events()
         if self._turns.waited_for and await self._turns.pass_on():
             # Whatever the others did: look before anything is handed out.
-            self._core.application.attention = True
+            self._core.application.look_again()
 
     @property
     def executor(self) -> concurrent.futures.Executor:

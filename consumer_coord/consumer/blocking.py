@@ -27,7 +27,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from assignors.base import Assignor
-from consumer_coord.config import CONSUMER, Config, as_assignor, load_assignors, parse
+from consumer_coord.assignor_loading import as_assignor, load_assignors
+from consumer_coord.config import Config, parse
 from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
@@ -40,6 +41,7 @@ from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.settings import CONSUMER
 from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition
 
@@ -154,6 +156,11 @@ class BlockingCoordinator:
         """Run a function on the background loop after ``delay_s``."""
         loop = self._runtime.loop
         self.on_loop(lambda: loop.call_later(delay_s, function))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The background loop."""
+        return self._runtime.loop
 
     def check_process(self) -> None:
         """Raise :class:`~consumer_coord.errors.ForkedError` in a forked child."""
@@ -320,10 +327,12 @@ class BlockingCoordinator:
         self._runtime.check_process()
         limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
         self._closed = True
-        self._finalizer.detach()
-        self._runtime.call(lambda: self._close(timeout_ms, leave), timeout_ms=limit)
+        self._runtime.call(lambda: self.end(timeout_ms, leave=leave), timeout_ms=limit)
 
-    async def _close(self, timeout_ms: float | None, leave: bool) -> None:
+    async def end(self, timeout_ms: float | None, *, leave: bool = True) -> None:
+        """Close, on the loop."""
+        self._closed = True
+        self._finalizer.detach()
         if self._closing is None:
             end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
             self._closing = asyncio.get_running_loop().create_task(end, name="close")

@@ -75,9 +75,8 @@ class AutoCommit:
 class CommitReports:
     """The asynchronous commits in flight: the outcome of each is reported exactly once, in the order of the calls."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home, tell: Tell) -> None:
+    def __init__(self, core: ConsumerCoordinator, tell: Tell) -> None:
         self._core = core
-        self._home = home
         self._tell = tell
         self._unreported: deque[tuple[Positions, Ticket]] = deque()
 
@@ -106,16 +105,13 @@ class CommitReports:
 
     async def make_room(self) -> None:
         """While there are too many, wait for the oldest, at most ``default.api.timeout.ms``."""
-        ends = self._home.now() + self._core.config.default_api_timeout_ms / 1000
+        ends = self._core.application.clock() + self._core.config.default_api_timeout_ms / 1000
         while self.full and await self.answered(self._unreported[0][1], ends):
             self.tell()
 
     async def answered(self, ticket: Ticket, ends: float) -> bool:
         """Wait for a ticket's answer until ``ends`` of the loop's clock; return whether it came."""
-        if not ticket.done and (left_s := ends - self._home.now()) > 0:
-            pending = self._home.start(lambda: self._core.commits.answered(ticket, Deadline(ends)))
-            await self._home.wait(pending, left_s)
-        return ticket.done
+        return await self._core.commits.answered(ticket, Deadline(ends))
 
     async def finish(self, ends: float) -> None:
         """Wait for all of them until ``ends`` of the loop's clock, and report all; before close."""

@@ -58,25 +58,13 @@ class DataPlane(Protocol):
         """Whether the first records of these partitions would wait for fetches of idle ones, which wait for records."""
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these too, from these positions; none of them is assigned now, and none is paused afterwards."""
+        """Read these too, from these positions; none of them is assigned now."""
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions, which are assigned now; no message of them comes afterwards."""
 
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch nothing from these, which are assigned, until :meth:`resume`."""
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these again."""
-
-    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """Go on at another position; what was fetched from the former one does not come any more.
-
-        Also for a partition whose offset was out of range, of which nothing else comes after that event.
-        """
-
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Behind the last message taken, for those of ``partitions`` that had one since they were assigned or sought."""
+        """Return the position behind the last message taken, for those that had one since their assignment."""
 
     async def assignment(self) -> frozenset[TopicPartition]:
         """What is assigned."""

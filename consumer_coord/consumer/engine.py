@@ -51,7 +51,6 @@ from consumer_coord.errors import (
     CoordinatorError,
     FatalError,
     NotAssignedError,
-    RequestTimedOutError,
     RetriableError,
     WakeupError,
 )
@@ -59,7 +58,6 @@ from consumer_coord.group.commit_lane import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
-from consumer_coord.threads.locks import Bell
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)
@@ -74,7 +72,7 @@ _ANSWER_SLICE_S, _LONGEST_ANSWER_S = 0.005, 1.0
 _REBALANCING_SLICE_S = 0.05
 
 #: How much longer than its coroutine a call waits, in seconds.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 
 FOREVER_S = 365 * 86_400.0
 
@@ -151,7 +149,7 @@ class Engine:
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan = Plan()
         self.worker = Worker(plane, settings.is_out_of_range)
-        self.commits = CommitReports(core, home, report)
+        self.commits = CommitReports(core, report)
         self.auto = AutoCommit(core, home)
         self._home = home
         self._settings = settings
@@ -304,25 +302,26 @@ class Engine:
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
-        try:
-            await self._home.wait_idle()
-            await self.worker.idle()
-            core.application.polled(looks=True)
-            if self._woken:
-                self._woken = False
-                raise WakeupError("wakeup() was called")
-            if self.auto.due:
-                self.auto.rearm()
-                self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
-            self.commits.tell()
-            await self._settle()
-            await self._events()
-            failure = self.take_failure()
-            if failure is not None:
-                raise failure
-        except BaseException:
-            core.application.attention = True
-            raise
+        await self._home.wait_idle()
+        await self.worker.idle()
+        # If anything from here on raises or is interrupted, these news are not seen.
+        news = core.application.news
+        core.application.polls += 1
+        waits = core.application.look()
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+        if self.auto.due:
+            self.auto.rearm()
+            self._commit_automatically(self._to_commit(), core.config.default_api_timeout_ms)
+        self.commits.tell()
+        await self._settle()
+        await self._events()
+        failure = self.take_failure()
+        if failure is not None:
+            raise failure
+        if not waits:
+            core.application.seen = news
 
     async def _settle(self, *, leaving: bool = False) -> bool:
         """Look, apply the plan and call back, until nothing follows.  Return False while a commit is waited for."""
@@ -817,16 +816,6 @@ class Engine:
             await answered
         return ticket.answers
 
-    def commit_blocking(self, wanted: Positions) -> CommitResult:
-        """Commit and wait for the answer, on any other thread; at any time, during another thread's poll too."""
-        bell = Bell()
-        ticket = self.ticket(wanted, None, bell.set)
-        self.core.commits.hand_in(ticket)
-        # The lane answers in time; the rest is for a loop that is held up.
-        if not ticket.done and not bell.wait(self.core.config.default_api_timeout_ms / 1000 + _GRACE_S):
-            return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
-        return ticket.answers
-
     # -- where to read --------------------------------------------------------------------------------------------------
 
     def choose(self, positions: Positions) -> None:
@@ -991,18 +980,21 @@ class Engine:
         await self.unassign(self.added)
         core.prepare_to_leave()
         try:
-            core.application.attention = False
-            while not await self._settle(leaving=True):
+            while True:
+                news = core.application.news
+                released = await self._settle(leaving=True)
+                core.application.seen = news
+                if released:
+                    break
                 left_s = ends - self._home.now()
                 # When the time is up, pending commits are not waited for: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
                     await self._home.ring(min(left_s, _SLICE_S))
-                    core.application.attention = False
         finally:
             self._hurry = False
             # The next poll looks at what came up during that time.
-            core.application.attention = True
+            core.application.look_again()
         return self.take_failure()
 
     async def finish(self, timeout_s: float) -> CoordinatorError | None:

@@ -25,10 +25,10 @@ from confluent_kafka import Message, cimpl
 from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.consumer.blocking_home import BlockingHome
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
-from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, run_through
+from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics
+from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -44,17 +44,19 @@ from consumer_coord.consumer.librdkafka.exceptions import (
     to_kafka_exception,
 )
 from consumer_coord.consumer.librdkafka.group_lines import group_lines
-from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka, rows
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
 from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
 from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.start_positions import ResetPolicy
-from consumer_coord.consumer.worker import MOST_READY
+from consumer_coord.consumer.worker import MOST_READY, Positions
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
+from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -68,7 +70,7 @@ _MOST_MESSAGES = 1_000_000
 _ConfluentConsumer: Any = cimpl.Consumer
 
 #: What a consumer has that was made; see :class:`_NotMade`.
-_MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_home", "_lease_clock", "_deliveries")
+_MADE_OF = ("_coordinator", "_core", "_engine", "_worker", "_librdkafka", "_settings", "_lease_clock", "_deliveries")
 
 
 class _NotMade:
@@ -126,6 +128,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     ) -> None:
         settings, handed_over = constructor_arguments(config, keywords)
         self._on_commit: Callable[[Any, Rows], object] | None = settings.pop("on_commit", None)
+        self._outcomes: deque[tuple[Positions, CommitResult]] = deque()
         self._stats_cb: Callable[[str], object] | None = settings.get("stats_cb")
         auto_store = flag(settings, "enable.auto.offset.store", default=True)
         with kafka_exceptions():
@@ -139,35 +142,37 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._raises = self._settings.poll_raises_errors
         self._core = self._coordinator.core
         self._core.show_steps(group_lines(settings, handed_over.get("logger")))
-        self._home = BlockingHome(self._coordinator)
         self._deliveries = Deliveries[int](_has_ended, lambda thread: False)
         self._handled = sys.exc_info()[1]
-        self._engine = Engine(
-            self._core,
-            Inline(self._librdkafka),
-            self._home,
-            EngineSettings(
-                reset=ResetPolicy(
-                    self._settings.auto_offset_reset,
-                    self._settings.isolation_level == "read_committed",
-                    looks_up=True,
-                ),
-                auto_store=auto_store,
-                is_out_of_range=is_lapsed,
-                reports_automatic=self._on_commit is not None,
+        engine_settings = EngineSettings(
+            reset=ResetPolicy(
+                self._settings.auto_offset_reset, self._settings.isolation_level == "read_committed", looks_up=True
             ),
-            call=self._call,
-            report=self._tell_commit,
-            events=self._between_slices,
-            unfinished=self._deliveries.unfinished,
+            auto_store=auto_store,
+            is_out_of_range=is_lapsed,
+            reports_automatic=self._on_commit is not None,
         )
+
+        async def make() -> Engine:
+            return Engine(
+                self._core,
+                OnCaller(self._librdkafka),
+                Home(self._core, other_threads=True),
+                engine_settings,
+                call=self._call,
+                report=self._note_outcome,
+                events=self._between_slices,
+                unfinished=self._deliveries.unfinished,
+            )
+
+        self._engine = self._coordinator.call(make)
         self._refusals = Refusals(self._librdkafka.settings)
         self._worker = self._engine.worker
         self._lease_clock = self._core.lease.clock
         self._statistics = Statistics(
             self._core,
             self._engine,
-            self._coordinator.metrics,
+            self._core.metrics,
             read_committed=self._settings.isolation_level == "read_committed",
         )
         self._subscription = NOTHING
@@ -214,15 +219,16 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     # -- calling the application --------------------------------------------------------------------------------------
 
     async def _between_slices(self) -> None:
-        """Call what librdkafka has to tell, and let other threads have a turn."""
+        """Call the callbacks of the settings, and let other threads have a turn."""
         for callback, what in self._librdkafka.events():
             if callback is not None:
-                self._call_out(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
+                await self._call_back(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
             if isinstance(what, confluent_kafka.KafkaError):
                 self._refusals.note(what)
         self._refusals.settle(self._core, joins=not self._engine.manual)
+        await self._report_commits()
         if self._waiting:
-            self._pass_turn()
+            await BlockingCall.on_caller(self._pass_turn)
         if notes := self._core.application.failures.notes:
             # A poll that waits ends with them.
             raise notes.popleft()
@@ -231,9 +237,14 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         self._assigning = partitions if callback is self._engine.callbacks.on_assign else None
         self._took_part = False
         try:
-            self._call_out(callback, self, rows(partitions))
+            await self._report_commits()
+            await self._call_back(callback, self, rows(partitions))
         finally:
             self._assigning = None
+
+    async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call the application on its own thread."""
+        await BlockingCall.on_caller(lambda: self._call_out(callback, *arguments))
 
     async def _do_what_callbacks_asked(self) -> None:
         while self._then:
@@ -254,22 +265,22 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 self._wait_for_turn(me)
             self._user = me
             mine = True
-            core = self._core
-            core.application.polls += 1
+            core, application = self._core, self._core.application
+            application.polls += 1
             leased_until = core.lease.until
             ahead = self._worker.ready
-            if not ahead and self._engine.fast_path:
+            if not ahead and not self._calls and self._engine.fast_path:
                 # By far most often: messages wait in librdkafka, and nothing else is up.
-                self._worker.busy = True
-                if not self._librdkafka.dry or timeout is None or timeout <= 0:
+                if not self._librdkafka.dry or timeout == 0:
+                    self._worker.busy = True
                     self._worker.arrived(self._fetch(MOST_READY))
-                else:
-                    timeout = self._wait_again(timeout)
-                    if timeout is None:
+                if timeout != 0 and not self._worker.ready:
+                    timeout = self._wait(1, MOST_READY, timeout)
+                    if timeout == 0 and self._nothing_else(leased_until) and not self._worker.ready:
                         self._user = 0
                         return None
                 ahead = self._worker.ready
-            if core.application.attention or not ahead or self._lease_clock() >= leased_until:
+            if not ahead or application.news is not application.seen or self._calls or self._lease_clock() >= leased_until:
                 if not self._gather(1, MOST_READY, timeout):
                     if not self._errors:
                         self._user = 0
@@ -306,21 +317,18 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             core, worker = self._core, self._worker
             core.application.polls += 1
             leased_until = core.lease.until
-            if not worker.ready and self._engine.fast_path:
+            if not worker.ready and not self._calls and self._engine.fast_path:
                 worker.busy = True
                 messages = self._fetch(num_messages)
-                if (
-                    len(messages) == num_messages
-                    and not core.application.attention
-                    and self._lease_clock() < leased_until
-                    and worker.all_records(messages)
-                ):
+                if len(messages) == num_messages and self._nothing_else(leased_until) and worker.all_records(messages):
                     upcoming, delivered = worker.tracked(messages), tuple(messages)
                     self._user = 0
                     self._deliveries.last[me] = delivered
                     worker.next, worker.busy = upcoming, False
                     return messages
                 worker.arrived(messages)
+                if timeout != 0:
+                    timeout = self._wait(num_messages, num_messages, timeout)
             if not self._gather(num_messages, num_messages, timeout):
                 errors = self._errors
                 messages, rest = list(errors), deque[Any]()
@@ -344,27 +352,39 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             check_timeout(timeout)
             raise
 
+    def _nothing_else(self, leased_until: float) -> bool:
+        """Whether messages are all that the application has to look at; ``leased_until`` was read before they were taken."""
+        application = self._core.application
+        return application.news is application.seen and not self._calls and self._lease_clock() < leased_until
+
     def _fetch(self, most: int) -> list[Message]:
-        """What waits in librdkafka; an interrupt on the way leaves the reader unsure, and it looks what is missing."""
-        began = self._home.now()
+        """Return the messages that librdkafka has; ``busy`` of the worker is set, and stays so if this is interrupted."""
+        began = time.monotonic()
         messages: list[Message] = self._librdkafka.take(most)
         if messages:
             self._core.application.poll_times.record_fetch(began, len(messages) - 1)
             if self._librdkafka.told:
-                self._core.application.attention = True
+                self._core.application.look_again()
         return messages
 
-    def _wait_again(self, timeout: float) -> float | None:
-        """The whole of a poll that finds nothing, as the one before it: None then, else how much of its time is left."""
-        began = self._home.now()
-        wait_s = min(timeout, self._engine.slice_s())
-        messages = self._librdkafka.fetch(MOST_READY, wait_s)
-        self._worker.arrived(messages)
-        application = self._core.application
-        if messages or wait_s < timeout or application.attention or application.failures.notes or self._librdkafka.told:
-            return max(0.0, began + timeout - self._home.now())
-        application.poll_times.record_fetch(began, 0)
-        return None
+    def _wait(self, least: int, most: int, timeout: float | None) -> float:
+        """Wait for ``least`` messages while nothing else is up; return how much of the time is left, in seconds."""
+        application, worker = self._core.application, self._worker
+        began = time.monotonic()
+        ends = began + seconds(timeout, FOREVER_S)
+        while True:
+            left_s = max(0.0, ends - time.monotonic())
+            worker.busy = True
+            worker.arrived(self._librdkafka.fetch(most - len(worker.ready), min(left_s, self._engine.slice_s())))
+            left_s = max(0.0, ends - time.monotonic())
+            if self._librdkafka.told or self._waiting or application.failures.notes:
+                application.look_again()
+            if left_s == 0 and not worker.ready:
+                application.poll_times.record_fetch(began, 0)
+            if left_s == 0 or len(worker.ready) >= least or not self._engine.fast_path:
+                return left_s
+            # Waiting is polling: the application is here.
+            application.polls += 1
 
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Whether messages wait in the reader to be handed out; if not, errors may."""
@@ -374,11 +394,10 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             return False
         try:
             with kafka_exceptions():
-                if self._core.application.attention:
-                    self._coordinator.check_process()
-                ready = run_through(self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
+                self._coordinator.check_process()
+                ready = self._on_loop(lambda: self._engine.gather(least, most, seconds(timeout, FOREVER_S)))
                 if self._then:
-                    run_through(self._do_what_callbacks_asked())
+                    self._on_loop(self._do_what_callbacks_asked)
                     ready = ready and not self._closed and bool(self._worker.ready)
                 return ready
         except CallbackError as error:
@@ -394,14 +413,14 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             self._final = failures.current if failures.final else None
             self._errors.extend(error_messages(error))
             self._failure = error
-            self._core.application.attention = True
+            self._core.application.look_again()
             return False
 
     def _wait_in_vain(self, timeout: float | None) -> None:
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
         while (left_s := ends - time.monotonic()) > 0 and not self._closed:
             time.sleep(min(left_s, _SLICE_S))
-            run_through(self._between_slices())
+            self._on_loop(self._between_slices)
 
     def _take_notes(self) -> bool:
         """Whether there are errors to hand out."""
@@ -409,13 +428,13 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         while notes:
             self._errors.extend(error_messages(notes.popleft()))
         if self._errors:
-            self._core.application.attention = True
+            self._core.application.look_again()
         return bool(self._errors)
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
         """What a callback may have: messages of what is read already; the group is its caller's business."""
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
-        while not run_through(self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
+        while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
             if time.monotonic() >= ends:
                 return []
         return self._engine.take(most)
@@ -442,10 +461,10 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
                 await self._engine.unassign(frozenset(self._engine.table))
             if any(topic.startswith("^") for topic in wanted):
                 pattern = librdkafka_pattern(wanted)
-                self._coordinator.subscribe_pattern(pattern)
+                self._core.subscribe_pattern(pattern)
                 self._subscription = to_pattern(pattern)
             else:
-                self._coordinator.subscribe(wanted)
+                self._core.subscribe(wanted)
                 self._subscription = to_topics(wanted)
             self._engine.subscribed(Callbacks(on_assign, on_revoke, on_lost), self._subscription.topics)
 
@@ -458,7 +477,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not self._engine.manual:
                 limit_s = self._settings.coordinator.default_api_timeout_ms / 1000
                 failure = await self._engine.give_up_all(time.monotonic() + limit_s)
-                self._coordinator.unsubscribe()
+                await self._core.unsubscribe()
                 self._subscription = NOTHING
                 if failure is not None:
                     raise failure
@@ -580,12 +599,12 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         """The cluster's metadata, as confluent-kafka's ClusterMetadata."""
         self._check_open("Handle has been closed")
 
-        async def ask() -> Any:
+        def ask() -> Any:
             if topic is None:
                 return self._handle.list_topics(timeout=timeout)
             return self._handle.list_topics(topic, timeout)
 
-        return self._run(ask)
+        return self._in_turn(ask)
 
     def consumer_group_metadata(self) -> Any:
         """For ``Producer.send_offsets_to_transaction``: fenced by our generation and member (KIP-447).
@@ -597,7 +616,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         async def encode() -> Any:
             if self._engine.manual:
                 return self._handle.consumer_group_metadata()
-            state = self._coordinator.hold_joins()
+            state = await self._core.hold_joins()
             return group_metadata.encode(self._core.config.group_id, state, self._core.config.group_instance_id)
 
         return self._run(encode)
@@ -664,17 +683,18 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
         try:
             if not self._engine.closing:
                 failure = await self._engine.finish(limit_s)
+                await self._report_commits()
         finally:
-            # An interrupt may come anywhere: another close goes on from here.
+            # An interrupt may come anywhere: another close continues from here.
             self._engine.closing = True
-            self._core.application.attention = True
+            self._core.application.look_again()
             try:
-                self._coordinator.close(max(0.0, ends - time.monotonic()) * 1000)
+                await self._coordinator.end(max(0.0, ends - time.monotonic()) * 1000)
             except Exception:
                 self._closed = True
                 raise
             finally:
-                self._handle.close()
+                await BlockingCall.on_caller(self._handle.close)
             self._closed = True
         if failure is not None:
             raise failure

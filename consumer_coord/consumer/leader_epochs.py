@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from consumer_coord.errors import CoordinatorError
 from consumer_coord.net.cluster import ClusterClient
-from consumer_coord.net.metadata import Broker
+from consumer_coord.net.metadata import Broker, Metadata, by_leader
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -37,27 +37,11 @@ async def epoch_ends(
     What cannot be found out within ``timeout_ms`` is left out: the leader is not known or does not answer, has just changed,
     is older than Kafka 2.1, or may not tell.  One attempt, no retry: a consumer is waiting to read.
     """
-    by_leader: dict[Broker, dict[str, list[OffsetForLeaderPartition]]] = {}
-    for partition, epoch in sorted(wanted.items()):
-        topic = cluster.metadata.topics.get(partition.topic)
-        if topic is None or partition.partition >= topic.partition_count:
-            continue
-        leader = cluster.metadata.brokers.get(topic.leaders[partition.partition])
-        if leader is not None:
-            by_leader.setdefault(leader, {}).setdefault(partition.topic, []).append(
-                OffsetForLeaderPartition(
-                    partition=partition.partition,
-                    current_leader_epoch=topic.leader_epochs[partition.partition],
-                    leader_epoch=epoch,
-                )
-            )
+    leaders, _ = by_leader(cluster.metadata, wanted)
     found: dict[TopicPartition, EpochEnd] = {}
 
-    async def ask(leader: Broker, topics: Mapping[str, list[OffsetForLeaderPartition]]) -> None:
-        request = OffsetForLeaderEpochRequest(
-            replica_id=_CONSUMER,
-            topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()],
-        )
+    async def ask(leader: Broker, partitions: Sequence[TopicPartition]) -> None:
+        request = _request(cluster.metadata, {partition: wanted[partition] for partition in partitions})
         try:
             answer = await cluster.request(
                 leader, request, timeout_ms=cluster.config.request_timeout_ms, patience_ms=max(1.0, timeout_ms)
@@ -70,7 +54,7 @@ async def epoch_ends(
                 if row.error_code == codes.NONE:
                     found[TopicPartition(result.topic, row.partition)] = EpochEnd(row.leader_epoch, row.end_offset)
 
-    tasks = [asyncio.ensure_future(ask(leader, topics)) for leader, topics in by_leader.items()]
+    tasks = [asyncio.ensure_future(ask(leader, partitions)) for leader, partitions in leaders.items()]
     if tasks:
         try:
             await asyncio.wait(tasks, timeout=timeout_ms / 1000)
@@ -79,3 +63,15 @@ async def epoch_ends(
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return {partition: end for partition, end in found.items() if partition in wanted}
+
+
+def _request(metadata: Metadata, wanted: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
+    topics: dict[str, list[OffsetForLeaderPartition]] = {}
+    for (topic, number), epoch in wanted.items():
+        row = OffsetForLeaderPartition(
+            partition=number, current_leader_epoch=metadata.topics[topic].leader_epochs[number], leader_epoch=epoch
+        )
+        topics.setdefault(topic, []).append(row)
+    return OffsetForLeaderEpochRequest(
+        replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=topic, partitions=rows) for topic, rows in topics.items()]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
@@ -9,7 +10,7 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from consumer_coord.config import Config
-from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
@@ -24,9 +25,12 @@ from consumer_coord.consumer.librdkafka.rows import (
     to_rows,
 )
 from consumer_coord.consumer.turns import Turns
-from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.errors import RequestTimedOutError
+from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
+from consumer_coord.threads.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -39,6 +43,8 @@ class OffsetCalls(Turns):
     _engine: Engine
     _librdkafka: Librdkafka
     _on_commit: Callable[[Any, Rows], object] | None
+    #: Outcomes of asynchronous commits that were not reported yet.
+    _outcomes: deque[tuple[Positions, CommitResult]]
 
     @property
     def _handle(self) -> Any:
@@ -75,19 +81,39 @@ class OffsetCalls(Turns):
                     self._run(self._engine.commits.make_room)
                 self._engine.commit_later(wanted)
                 return None
-            result = self._engine.commit_blocking(wanted)
+            result = self._committed(wanted)
             raise_if_any_failed(result)
             return to_rows(wanted, result)
 
     async def _finished(self) -> Positions:
         return self._engine.finished()
 
-    def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
-        error = next((failure for failure in result.values() if failure is not None), None)
-        if self._on_commit is not None:
-            self._call_out(self._on_commit, None if error is None else to_kafka_error(error), to_rows(wanted, result))
-        elif error is not None:
-            logger.warning("an asynchronous commit failed: %s", error)
+    def _committed(self, wanted: Positions) -> CommitResult:
+        """Commit and wait for the answer; without a turn, so also while another thread polls."""
+        bell = Bell()
+        ticket = self._engine.ticket(wanted, None, bell.set)
+        self._core.commits.hand_in(ticket)
+        # The lane answers in time; the rest is for a loop that is held up.
+        if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
+            return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
+        return ticket.answers
+
+    def _note_outcome(self, wanted: Positions, result: CommitResult) -> None:
+        self._outcomes.append((wanted, result))
+
+    async def _report_commits(self) -> None:
+        """Report the outcomes of asynchronous commits to ``on_commit``."""
+        while self._outcomes:
+            wanted, result = self._outcomes.popleft()
+            error = next((failure for failure in result.values() if failure is not None), None)
+            if self._on_commit is not None:
+                told = None if error is None else to_kafka_error(error)
+                await self._call_back(self._on_commit, told, to_rows(wanted, result))
+            elif error is not None:
+                logger.warning("an asynchronous commit failed: %s", error)
+
+    async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
+        raise NotImplementedError
 
     def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
@@ -156,22 +182,22 @@ class OffsetCalls(Turns):
         """(first offset, end offset) of a partition."""
         limit = {} if timeout is None else {"timeout": timeout}
 
-        async def ask() -> tuple[int, int] | None:
+        def ask() -> tuple[int, int] | None:
             (row,) = checked_rows([partition])
             found: tuple[int, int] | None = self._handle.get_watermark_offsets(to_native(row), cached=cached, **limit)
             return found
 
-        return self._run(ask)
+        return self._in_turn(ask)
 
     def offsets_for_times(self, partitions: GivenRows, timeout: float | None = None) -> Rows:
         """For each row, whose offset is milliseconds since 1970, the first offset that is not older."""
 
-        async def ask() -> Rows:
+        def ask() -> Rows:
             asked = [to_native(row) for row in checked_rows(partitions)]
             found: Rows = self._handle.offsets_for_times(asked, *([] if timeout is None else [timeout]))
             return found
 
-        return self._run(ask)
+        return self._in_turn(ask)
 
     def beginning_offsets(self, partitions: Iterable[Row]) -> dict[Row, int]:
         """Return the offset of the first record of each partition."""
@@ -193,12 +219,15 @@ class OffsetCalls(Turns):
         self._check_open()
         keys = {partition_of(row): row for row in checked_rows(list(partitions))}
         with drop_in_exceptions():
-            found = self._listed(keys, timestamp)
+            found = self._coordinator.call(lambda: self._listed(keys, timestamp))
         return {key: found[partition].offset for partition, key in keys.items()}
 
-    def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        found = self._coordinator.list_offsets(
-            dict.fromkeys(partitions, timestamp), read_committed=self._settings.isolation_level == "read_committed"
+    async def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = await list_offsets(
+            self._coordinator.cluster,
+            dict.fromkeys(partitions, timestamp),
+            Deadline.after(self._settings.coordinator.default_api_timeout_ms),
+            read_committed=self._settings.isolation_level == "read_committed",
         )
         return {partition: OffsetAndMetadata(row.offset, row.leader_epoch) for partition, row in found.items()}
 
@@ -208,7 +237,8 @@ class OffsetCalls(Turns):
         async def seek() -> None:
             self._engine.must_hold(named, what)
             # Numbers, and not librdkafka's logical offsets, so that they are positions at once and are committed.
-            for partition, position in sorted(self._listed(named or self._engine.assigned, timestamp).items()):
+            found = await self._listed(named or self._engine.assigned, timestamp)
+            for partition, position in sorted(found.items()):
                 await self._engine.seek(partition, position)
 
         self._run(seek)

@@ -242,7 +242,7 @@ class Runtime:
 
     def _forked(self) -> None:
         for application in self.applications:
-            application.attention = True
+            application.look_again()
 
     def check_process(self) -> None:
         """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""

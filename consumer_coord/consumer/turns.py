@@ -14,11 +14,11 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.consumer.handover import run_through
 from consumer_coord.consumer.home import callback_never_ends
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_exception
 from consumer_coord.errors import ClosedError, ConcurrentUseError
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.threads.calling import BlockingCall
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ class Turns:
     #: The thread whose turn it is, 0 for none; and how many wait for theirs.
     _user = 0
     _waiting = 0
+    #: The calls that run on the loop, or that their threads left and whose coroutines may not have ended.
+    _calls: tuple[BlockingCall, ...] = ()
     #: The thread that a callback runs on, and since when (``time.monotonic``).
     _calling = 0
     _calling_since = 0.0
@@ -60,7 +62,7 @@ class Turns:
             while self._user:
                 self._check_callback_ends()
                 # A thread that polls without a pause passes its turn on when it looks.
-                self._core.application.attention = True
+                self._core.application.look_again()
                 time.sleep(_TURN_S)
         finally:
             self._waiting -= 1
@@ -71,13 +73,35 @@ class Turns:
         if self._calling and time.monotonic() - self._calling_since >= limit_ms / 1000:
             raise to_kafka_exception(ConcurrentUseError(callback_never_ends(limit_ms)))
 
+    def _on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine of the engine; this thread has the turn."""
+        nested = self._in_callback
+        left = () if nested else self._calls
+        call = BlockingCall(self._coordinator.loop)
+
+        async def run() -> T:
+            for one in left:
+                await one.ended()
+            return await work()
+
+        self._calls = (*self._calls, call)
+        try:
+            return call.run(run)
+        finally:
+            if call.over and not nested:
+                self._calls = ()
+
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine of the engine in this thread's turn; inside a callback it is the turn of the callback's caller."""
+        return self._in_turn(lambda: self._on_loop(work))
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        """Call a function in this thread's turn; inside a callback it is the turn of the callback's caller."""
         self._check_open()
         me, mine = get_ident(), False
         with drop_in_exceptions():
             if self._user == me and self._calling == me:
-                return run_through(work())
+                return work()
             try:
                 self._coordinator.check_process()
                 if self._user:
@@ -85,7 +109,7 @@ class Turns:
                 self._user = me
                 mine = True
                 self._check_open()
-                return run_through(work())
+                return work()
             finally:
                 if mine and self._user == me:
                     self._user = 0
@@ -108,13 +132,17 @@ class Turns:
 
     def _pass_turn(self) -> None:
         """Let a thread that waits have its turn, and take the turn again."""
-        me = self._user
-        self._user = 0
-        ends = time.monotonic() + _PASS_S
-        while self._waiting and not self._user and time.monotonic() < ends:
-            time.sleep(_TURN_S / 2)
-        if self._user:
-            self._wait_for_turn(me)
-        self._user = me
+        me, mine = self._user, self._calls
+        self._calls = ()
+        try:
+            self._user = 0
+            ends = time.monotonic() + _PASS_S
+            while self._waiting and not self._user and time.monotonic() < ends:
+                time.sleep(_TURN_S / 2)
+            if self._user:
+                self._wait_for_turn(me)
+            self._user = me
+        finally:
+            self._calls = (*self._calls, *mine)
         # Whatever the other one did: look before anything is handed out.
-        self._core.application.attention = True
+        self._core.application.look_again()

@@ -1,8 +1,9 @@
-"""What a member knows of its application: its polls, its calls of callbacks, and how it is told that something came up.
+"""The member's view of its application: its polls, its callbacks, and how the member makes it look.
 
-The application polls on its own thread (or as a task of the loop) and must not pay for the group at each poll.  So it only
-counts its polls in :attr:`Application.polls` and reads one flag, :attr:`Application.attention`; with the flag up it calls
-:meth:`Application.polled`, which raises what failed in the background.
+The application polls on its own thread, or as a task of the loop, and must not pay for the group at each poll. So it only
+counts its polls in :attr:`Application.polls`, and compares :attr:`Application.news` with :attr:`Application.seen`. If they
+differ, it looks at everything, and stores the news of before that look as seen. So an interrupted look is repeated, and news
+that come during a look are looked at next.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class Application:
     ) -> None:
         """``patience_ms``: after this time without progress of a join, the application is told what is in the way.
 
-        ``on_poll`` gets the count of polls at each poll with :attr:`attention` up, on the application's thread; it returns
-        True while the member waits for a later poll.
+        ``on_poll`` gets the count of polls at each poll that looks; it returns True while the member waits for a later poll.
         """
         #: The application counts its polls here, from its own thread.
         self.polls = 0
-        #: True when the application has something to look at: a change, a failure.
-        self.attention = False
+        #: Names the last change or failure that the application has to look at; :meth:`look_again` alone replaces it.
+        self.news: object = None
+        #: The news of before the last complete look.
+        self.seen: object = None
         #: True while the id of a topic that the application reads is unknown: it looks again at new metadata.
         self.awaits_topic_id = False
         #: Set with it, for an application that waits for nothing else.
@@ -65,33 +67,43 @@ class Application:
         """Where the application's thread records when it polled."""
         return self._metrics.polls
 
-    def polled(self, *, looks: bool = False) -> None:
-        """The application polled (``looks``: and looks at the assignment next); raises what failed in the background."""
-        self.polls += 1
-        if self.attention:
-            self._attend(looks)
+    @property
+    def attention(self) -> bool:
+        """Whether the application has something to look at."""
+        return self.news is not self.seen
 
-    def _attend(self, looks: bool) -> None:
-        # First the flag and then the look: what the loop notes in between is seen by the next poll.
-        self.attention = False
+    def polled(self) -> None:
+        """Count a poll of an application that looks at nothing but failures; raise what failed in the background."""
+        self.polls += 1
+        news = self.news
+        if news is not self.seen and not self.look() and self._assignment.reconciled:
+            self.seen = news
+
+    def look(self) -> bool:
+        """Report the poll to the member; raise what failed in the background.
+
+        Return True while the member waits for a later poll: then these news are not seen yet.
+        """
         waits = self._on_poll(self.polls)
         failure = self.failures.take()
-        if failure is None and not waits:
-            if not looks:
-                self.attention = not self._assignment.reconciled
-            return
-        self.attention = True
-        self.call(self._signal.fire)
+        if waits or failure is not None:
+            self.call(self._signal.fire)
         if failure is not None:
             raise copy_of(failure)
+        return waits
 
     def called_back(self, kind: str, began: float) -> None:
         """A callback was called at ``began``, of :attr:`clock`, and ends now; on the application's thread."""
         self._metrics.record(f"partition-{kind}-latency", (self.clock() - began) * 1000)
 
+    def look_again(self) -> None:
+        """Make the next poll look at everything; from any thread."""
+        # A new object each time: two threads may do this at once.
+        self.news = object()
+
     def rouse(self) -> None:
-        """The application's next poll, or the one that waits now, looks at everything."""
-        self.attention = True
+        """Make the next poll, or the one that waits now, look at everything."""
+        self.look_again()
         self.ring()
 
     def call_attention(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor, RebalanceProtocol
-from consumer_coord.config import common_protocol
+from consumer_coord.assignor_loading import common_protocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
@@ -402,47 +402,12 @@ class ClassicProtocol:
 
     async def _join_group(self, topics: tuple[str, ...], reason: str) -> JoinGroupResponse:
         """Send JoinGroup until the group took us in (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
-        context, standing, config = self._context, self.standing, self._context.config
-        while True:
+        answer = None
+        while answer is None:
             before = self.generation_state
-            if before.has_member_id or config.group_instance_id is not None:
-                await context.peers.gathering.pass_gate(self.session)
-                standing.check_not_superseded(before)
-            broker = await self._ensure_coordinator_ready()
-            await self._join_pace.turn()
-            standing.check_not_superseded(before)
-            started = now()
-            self.lease.joins()
-            named, owned = self._named, self._owned()
-            if before.has_member_id:
-                context.peers.joins(self.session, owns_less=before.generation_id >= 0 and bool(named - self._named))
-            answer: JoinGroupResponse = await self.session.ask_and_wait(
-                broker, requests.join_group(config, before, self._assignors, topics, owned, reason)
-            )
-            standing.check_not_superseded(before)
-            step = step_for(JOIN_GROUP, answer.error_code)
-            if step is Step.ADOPT_MEMBER_ID:
-                standing.membership = standing.membership.member_id_given(answer.member_id)
-                self.lease.lost()
-                context.metrics.record("member-id-required")
-                context.signal.fire()
-                if before.has_member_id or not answer.member_id:
-                    raise RetriableError("JoinGroup: MEMBER_ID_REQUIRED, again", code=answer.error_code)
-                continue
-            if step is Step.GO_ON:
-                break
-            standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
-        if not answer.leader and owned and self.lease.passed:
-            # A group of the consumer protocol takes an unknown member in as a new one, and does not say so: what is held may be
-            # another member's since.
-            why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
-            standing.lose(why, keep_member_id=True)
-            raise RetriableError(why)
-        if before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1):
-            # In a generation in between others may have owned the partitions; their owner is new in any case.
-            context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
-            if context.assignment.lose():
-                context.metrics.record("partition-lost")
+            started, owned, answer = await self._send_join(before, topics, reason)
+        self._check_uninterrupted(before, answer, owned)
+        context, standing, config = self._context, self.standing, self._context.config
         check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
         context.metrics.record("join", (now() - started) * 1000)
         standing.membership = standing.membership.joined_as(
@@ -459,6 +424,57 @@ class ClassicProtocol:
         context.peers.joined(answer.generation_id, started)
         self.session.heartbeat.session_starts()
         return answer
+
+    async def _send_join(
+        self, before: Generation, topics: tuple[str, ...], reason: str
+    ) -> tuple[float, Mapping[str, Sequence[int]], JoinGroupResponse | None]:
+        """Send one JoinGroup.
+
+        Return when it was sent, the partitions that it named as owned, and the answer; None when the coordinator gave a member
+        id, with which the next one is sent.
+        """
+        context, standing, config = self._context, self.standing, self._context.config
+        if before.has_member_id or config.group_instance_id is not None:
+            await context.peers.gathering.pass_gate(self.session)
+            standing.check_not_superseded(before)
+        broker = await self._ensure_coordinator_ready()
+        await self._join_pace.turn()
+        standing.check_not_superseded(before)
+        started = now()
+        self.lease.joins()
+        named, owned = self._named, self._owned()
+        if before.has_member_id:
+            context.peers.joins(self.session, owns_less=before.generation_id >= 0 and bool(named - self._named))
+        answer: JoinGroupResponse = await self.session.ask_and_wait(
+            broker, requests.join_group(config, before, self._assignors, topics, owned, reason)
+        )
+        standing.check_not_superseded(before)
+        step = step_for(JOIN_GROUP, answer.error_code)
+        if step is Step.ADOPT_MEMBER_ID:
+            standing.membership = standing.membership.member_id_given(answer.member_id)
+            self.lease.lost()
+            context.metrics.record("member-id-required")
+            context.signal.fire()
+            if before.has_member_id or not answer.member_id:
+                raise RetriableError("JoinGroup: MEMBER_ID_REQUIRED, again", code=answer.error_code)
+            return started, owned, None
+        standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
+        return started, owned, answer
+
+    def _check_uninterrupted(self, before: Generation, answer: JoinGroupResponse, owned: Mapping[str, Sequence[int]]) -> None:
+        """Give up what may have been another member's between the generation of ``before`` and that of the answer."""
+        context = self._context
+        if not answer.leader and owned and self.lease.passed:
+            # A group of the consumer protocol takes an unknown member in as a new one, and does not say so: what is held may be
+            # another member's since.
+            why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
+            self.standing.lose(why, keep_member_id=True)
+            raise RetriableError(why)
+        if before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1):
+            # In a generation in between others may have owned the partitions; their owner is new in any case.
+            context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
+            if context.assignment.lose():
+                context.metrics.record("partition-lost")
 
     async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
         """The leader's part (``onJoinLeader``, ``performAssignment``): every member's assignment, encoded.
@@ -525,7 +541,7 @@ class ClassicProtocol:
         context.assignment.publish(generation, flatten(assignment))
         context.log.info("assigned %s", listed(context.assignment.target.partitions))
         context.application.failures.clear_obstacle()
-        context.application.attention = True
+        context.application.look_again()
         change = context.assignment.change()
         if change.revoked or change.added or change.lost:
             # An application with nothing to do finds that out at the end of its slice, and does not delay the others.

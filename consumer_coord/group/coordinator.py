@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from assignors.base import Assignor
-from consumer_coord.config import CONSUMER, CoordinatorConfig
+from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError
 from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState, Target
@@ -35,6 +35,7 @@ from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.settings import CONSUMER
 from consumer_coord.signals import Signal
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
@@ -169,14 +170,14 @@ class ConsumerCoordinator:
 
         def note() -> None:
             self.protocol.prepare_to_leave(polls)
-            self.application.attention = True
+            self.application.look_again()
 
         self.application.call(note)
 
     async def hold_joins(self) -> Generation:
         """A transaction is about to send its offsets: keep the generation until the next poll, at most half the rebalance
         timeout, and return the generation that fences what the application holds (KIP-447)."""
-        self.application.attention = True
+        self.application.look_again()
         return await self.protocol.hold_joins(self.application.polls)
 
     def enforce_rebalance(self, reason: str = "") -> None:

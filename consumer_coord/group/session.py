@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
 from consumer_coord.group import requests
@@ -52,6 +54,18 @@ def _most_intervals(config: CoordinatorConfig) -> int:
     if config.group_instance_id is not None:
         return 1
     return max(1, config.session_timeout_ms // 3 // config.heartbeat_interval_ms)
+
+
+@attrs.frozen
+class _Answered:
+    """The answer to a heartbeat.  ``sent``: when it was sent, of the lease's clock."""
+
+    code: int
+    step: Step
+    broker: Broker
+    sent: float
+    #: The coordinator has got the JoinGroup or SyncGroup that waits before this heartbeat.
+    after_wait: bool
 
 
 class ClassicSession:
@@ -171,23 +185,13 @@ class ClassicSession:
     # -- heartbeats ------------------------------------------------------------------------------------------------------------
 
     async def send_heartbeat(self) -> None:
-        """One heartbeat, and what its answer asks for; raises a retriable error when there was no answer."""
-        context, standing, config = self._context, self._standing, self._context.config
-        used = standing.membership.generation
+        """Send one heartbeat and do what its answer asks for; raise a retriable error when there was no answer."""
+        standing, used = self._standing, self._standing.membership.generation
         try:
-            broker = await context.link.find(Deadline.after(config.session_timeout_ms))
-            if self._lease.enabled and self._lease.passed:
-                await self._check_loaded(broker)
-            sent = self._lease.clock()
-            # What waits since then the coordinator has got before this heartbeat.
-            after_wait = self._waiting.sent_before(max(_ARRIVED_MS, config.heartbeat_interval_ms))
-            answer = await context.link.ask(
-                broker,
-                requests.heartbeat(config, used),
-                timeout_ms=answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms),
-            )
+            answered = await self._ask_heartbeat(used)
         except MalformedMessageError as error:
-            context.link.forget(broker, str(error))
+            if self._context.link.coordinator is not None:
+                self._context.link.forget(self._context.link.coordinator, str(error))
             raise RetriableError(str(error)) from error
         except RetriableError:
             raise
@@ -196,25 +200,40 @@ class ClassicSession:
             if standing.membership.generation is used:
                 await standing.fail(error)
             return
-        if standing.membership.generation is not used:
-            return
-        code = answer.error_code
-        step = step_for(HEARTBEAT, code)
+        if standing.membership.generation is used:
+            await self._take_heartbeat(used, answered)
+
+    async def _ask_heartbeat(self, used: Generation) -> _Answered:
+        context, config = self._context, self._context.config
+        broker = await context.link.find(Deadline.after(config.session_timeout_ms))
+        if self._lease.enabled and self._lease.passed:
+            await self._check_loaded(broker)
+        sent = self._lease.clock()
+        after_wait = self._waiting.sent_before(max(_ARRIVED_MS, config.heartbeat_interval_ms))
+        answer = await context.link.ask(
+            broker,
+            requests.heartbeat(config, used),
+            timeout_ms=answer_in_time_ms(config.request_timeout_ms, config.session_timeout_ms),
+        )
+        return _Answered(answer.error_code, step_for(HEARTBEAT, answer.error_code), broker, sent, after_wait)
+
+    async def _take_heartbeat(self, used: Generation, answered: _Answered) -> None:
+        standing, step, broker = self._standing, answered.step, answered.broker
         if step in (Step.GO_ON, Step.REJOIN):
-            self._lease.heartbeat_answered(sent, rebalancing=step is Step.REJOIN)
-        if after_wait:
+            self._lease.heartbeat_answered(answered.sent, rebalancing=step is Step.REJOIN)
+        if answered.after_wait:
             self._check_wait(step, used, broker)
         if step is Step.REJOIN:
-            context.peers.rebalance(used.generation_id)
-        elif standing.joining and (not after_wait or step is Step.LOSE_GENERATION):
+            self._context.peers.rebalance(used.generation_id)
+        elif standing.joining and (not answered.after_wait or step is Step.LOSE_GENERATION):
             # The join travels on another connection and overtook this heartbeat: the generation it was sent for may have
-            # ended in good order, and what has to be known JoinGroup's own answer will tell.
+            # ended in good order, and the answer to JoinGroup reports what has to be known.
             return
         elif step is Step.FAIL:
-            await standing.fail(fatal(code, group_id=config.group_id, request="Heartbeat"))
+            await standing.fail(fatal(answered.code, group_id=self._context.config.group_id, request="Heartbeat"))
         else:
             try:
-                standing.take(step, code, "Heartbeat", broker)
+                standing.take(step, answered.code, "Heartbeat", broker)
             except RetriableError:
                 if step in (Step.REDISCOVER, Step.BACK_OFF):
                     raise

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.errors import MalformedMessageError
+from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import decode_response_rows
 from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataResponseTopic
@@ -214,3 +215,21 @@ def _topic(answer: MetadataResponseTopic, old: Topic | None, known: dict[tuple[i
 
 def _older(epoch: int, known: int) -> bool:
     return -1 < epoch < known
+
+
+def by_leader(
+    metadata: Metadata, partitions: Iterable[TopicPartition]
+) -> tuple[dict[Broker, list[TopicPartition]], list[TopicPartition]]:
+    """Return the partitions that each broker leads, in order, and those without a known leader."""
+    leaders: dict[Broker, list[TopicPartition]] = {}
+    unknown: list[TopicPartition] = []
+    for partition in sorted(partitions):
+        topic = metadata.topics.get(partition.topic)
+        leader = None
+        if topic is not None and partition.partition < topic.partition_count:
+            leader = metadata.brokers.get(topic.leaders[partition.partition])
+        if leader is None:
+            unknown.append(partition)
+        else:
+            leaders.setdefault(leader, []).append(partition)
+    return leaders, unknown

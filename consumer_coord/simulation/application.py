@@ -93,6 +93,8 @@ class MemberProcess:
         self.closes_after: tuple[int, float] | None = None
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
+        #: Another task than the one that reads closes the consumer.
+        self._closes_beside = False
         self._left = False
         #: The task that polls and processes, if the one that closes is another.
         self._work: asyncio.Task[list[Any]] | None = None
@@ -174,6 +176,7 @@ class MemberProcess:
                 self.closing = True
                 # A call that is under way waits for its turn until the close has ended.
                 self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
+                self._closes_beside = True
                 self._farewell = asyncio.get_running_loop().create_task(self._guarded(self._close(self._consumer)))
 
         if self.alive and self.coordinator is not None and not self.closing:
@@ -652,7 +655,7 @@ class MemberProcess:
             # Of a group with static members the leader may be gone without a farewell: its members wait for a session.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
             if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
-                beside = self._farewell is not None or self._raised
+                beside = self._closes_beside or self._raised
                 self._stage.checkers.farewell(stint, self._stage.cluster.log_start(partition), beside=beside)
 
     # -- what an unruly application does, see Planned ---------------------------------------------------------------
@@ -841,10 +844,12 @@ class MemberProcess:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
+            # A close that is cancelled continues. It runs in a task of its own.
             if self.cut is not None and not stage.calm:
+                self._closes_beside = True
                 await self._calls.cut(consumer.close(limit_s), self.cut)
             elif not stage.calm and self._plan.sometimes():
-                # A close that is cancelled goes on.
+                self._closes_beside = True
                 await self._calls.cancelled(consumer.close(limit_s), self._plan)
             await self._calls.timed(consumer.close(limit_s), limit_s, "close")
         except CoordinatorError as failure:

@@ -338,6 +338,6 @@ class Calls:
             return "is not to be read, and the data plane reads it"
         # The event that says so may be on its way.
         ended = partition in engine.worker.out_of_range
-        if reading.stopped and not reading.paused and not ended and not plane.tells_of(partition):
+        if reading.stopped and not ended and not plane.tells_of(partition):
             return "is out of range, and its offset is not looked up"
         return None

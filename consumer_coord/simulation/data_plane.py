@@ -117,15 +117,12 @@ class Reading:
     partition: TopicPartition
     #: The next offset to fetch; a logical one until the leader was asked.
     next: int
-    #: librdkafka tells by it which fetches and messages are older than an assignment, a seek or a pause.
+    #: librdkafka tells by it which fetches and messages are older than an assignment.
     version: int
     known_at: float
-    #: Behind the last message taken, None since the assignment or the last seek.
+    #: Behind the last message taken, None before the first.
     position: int | None = None
-    #: Where to go on after a pause: behind the last message taken, or where it was to begin.
-    resume_at: int = 0
-    paused: bool = False
-    #: Its offset is not in the log, and there is no policy: nothing more until it is assigned or sought.
+    #: Its offset is not in the log, and there is no policy: nothing more until it is assigned again.
     stopped: bool = False
     #: The end of the partition was told at this offset.
     eof_at: int = -1
@@ -205,17 +202,6 @@ class SimulatedPlane:
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         gone = sorted(partitions)
         await self._run(lambda: self._unassign(gone))
-
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = sorted(partitions)
-        await self._run(lambda: self._pause(wanted))
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = sorted(partitions)
-        await self._run(lambda: self._resume(wanted))
-
-    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        await self._run(lambda: self._seek(partition, position.offset))
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = sorted(partitions)
@@ -297,7 +283,7 @@ class SimulatedPlane:
             version, reading, message = self._queue.popleft()
             assert reading.version == version or _is_out_of_range(message)
             if message.error() is None:
-                reading.position = reading.resume_at = message.offset() + 1
+                reading.position = message.offset() + 1
             taken.append(message)
         if call.sink is not None:
             call.sink(taken)
@@ -320,7 +306,7 @@ class SimulatedPlane:
             if partition.topic not in self._known:
                 # Heard of with the handle's first metadata request, or at the next look for unknown topics.
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
-            reading = Reading(partition, at.offset, self._version(), known_at, resume_at=at.offset)
+            reading = Reading(partition, at.offset, self._version(), known_at)
             # What tells of a former assignment's offset out of range may end the reading of the new one, too.
             reading.stopped = self.tells_of(partition) and self._random.random() < 0.5
             self._readings[partition] = reading
@@ -331,43 +317,11 @@ class SimulatedPlane:
             if partition not in self._readings:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{partition} is not in the current assignment"))
         for partition in partitions:
-            self._drop(self._readings.pop(partition), events=False)
-
-    def _drop(self, reading: Reading, *, events: bool = True) -> None:
-        """What was fetched of it, or is being fetched, comes no more; with ``events`` of offsets out of range neither."""
-        old = reading.version
-        reading.version = self._version()
-        if self._queue:
-            self._queue = deque(
-                entry for entry in self._queue if entry[0] != old or (not events and _is_out_of_range(entry[2]))
-            )
-
-    def _pause(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            reading = self._readings.get(partition)
-            if reading is not None and not reading.paused:
-                reading.paused = True
-                self._drop(reading)
-                if not reading.stopped:
-                    reading.next = reading.resume_at
-
-    def _resume(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            reading = self._readings.get(partition)
-            if reading is not None:
-                reading.paused = False
-        self._look_soon()
-
-    def _seek(self, partition: TopicPartition, offset: int) -> None:
-        reading = self._readings.get(partition)
-        if reading is None:
-            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, f"Failed to seek to offset {offset}"))
-        self._drop(reading)
-        reading.stopped = False
-        reading.next = reading.resume_at = offset
-        reading.position = None
-        reading.eof_at = -1
-        self._look_soon()
+            reading = self._readings.pop(partition)
+            # Fetched records of it do not come; events of an offset out of range do.
+            old, reading.version = reading.version, self._version()
+            if self._queue:
+                self._queue = deque(entry for entry in self._queue if entry[0] != old or _is_out_of_range(entry[2]))
 
     def _positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         found: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -419,7 +373,7 @@ class SimulatedPlane:
         for reading in self._readings.values():
             if reading.known_at > moment:
                 later.append(reading.known_at)
-            elif not reading.paused and not reading.stopped:
+            elif not reading.stopped:
                 wanted.append((reading, reading.version))
         if later:
             self._look_soon(min(later) - moment + 0.001)
@@ -474,7 +428,7 @@ class SimulatedPlane:
         for answer in answers:
             reading = answer.reading
             if reading.version != answer.version:
-                # Older than a seek, a pause, or the end of the assignment.
+                # Older than the end of the assignment.
                 more = True
                 continue
             reading.stopped = answer.stopped

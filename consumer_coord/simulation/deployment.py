@@ -20,9 +20,10 @@ from typing import Any
 
 import attrs
 
+from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.group import GroupState
-from consumer_coord.config import CoordinatorConfig, load_assignors
+from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing, Partitions
 from consumer_coord.environment import Environment
 from consumer_coord.errors import ConfigurationError, CoordinatorError

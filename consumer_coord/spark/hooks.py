@@ -51,7 +51,7 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
     """Assignor objects for the option ``assignor``; raises :class:`~consumer_coord.errors.ConfigurationError`."""
     # Imported here: the workers of executors have no use for assignors, and start sooner without.
     from assignors.base import RebalanceProtocol
-    from consumer_coord import config
+    from consumer_coord import assignor_loading
 
     wanted = tuple(name.strip() for name in names.split(",") if name.strip())
     if not wanted:
@@ -59,12 +59,14 @@ def load_assignors(names: str, *, allow_eager: bool) -> tuple[Assignor, ...]:
     found = []
     for name in wanted:
         try:
-            assignor = config.as_assignor(_unpickle(name)) if name.startswith(BY_VALUE) else config.load_assignors([name])[0]
+            assignor = assignor_loading.as_assignor(
+                _unpickle(name) if name.startswith(BY_VALUE) else assignor_loading.load(name)
+            )
         except ConfigurationError as error:
             shown = "a class handed over by value" if name.startswith(BY_VALUE) else repr(name)
             raise ConfigurationError(f"option assignor, {shown}: {error}") from error
         found.append(assignor)
-    if config.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
+    if assignor_loading.common_protocol(found) is RebalanceProtocol.EAGER and not allow_eager:
         raise ConfigurationError(
             f"assignor={', '.join(assignor.name for assignor in found)} is eager: each rebalance would hold the whole group up"
             " until this query's batch is finished; take cooperative-sticky, or accept that with allowEager=true"

@@ -312,7 +312,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
 def modern(settings: Mapping[str, Any]) -> bool:
     """Whether a query's settings choose the consumer protocol (KIP-848)."""
     # Imported here: a worker, which reads its options too, needs nothing of the control plane.
-    from consumer_coord.config import CLASSIC, CONSUMER
+    from consumer_coord.settings import CLASSIC, CONSUMER
 
     return str(settings.get("group.protocol", CLASSIC)).lower() == CONSUMER
 

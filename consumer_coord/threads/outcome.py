@@ -69,6 +69,11 @@ class Outcome(concurrent.futures.Future[T]):
             self._end = _End(super().result())
         self._tell()
 
+    @property
+    def work(self) -> asyncio.Future[T] | None:
+        """The work on the loop; None before it began."""
+        return self._work
+
     def _give_up(self) -> None:
         if self._work is not None:
             self._work.cancel()

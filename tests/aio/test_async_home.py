@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from consumer_coord.consumer.async_home import AsyncHome
+from consumer_coord.consumer.home import Home
 from tests.client.support.virtual import in_virtual_time
 
 
 @in_virtual_time
 async def test_a_wait_that_is_over_already_lets_the_loop_go_on() -> None:
     application = SimpleNamespace(attention=True, ring=None)
-    home = AsyncHome(SimpleNamespace(application=application))  # type: ignore[arg-type]
+    home = Home(SimpleNamespace(application=application))  # type: ignore[arg-type]
     ran: list[str] = []
     asyncio.get_running_loop().call_soon(ran.append, "the coordinator's task")
     await home.ring(10)

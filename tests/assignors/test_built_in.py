@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assignors import BUILT_IN
+from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.consumer_group.assignors.python import load_server_assignors
-from consumer_coord.config import load_assignors
 from tests.test_structure import imports_of, modules_below
 
 

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from consumer_coord import AsyncGroupConsumer, BlockingCoordinator, GroupConsumer, TopicPartition
+from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.config import load_assignors
 from consumer_coord.errors import ConfigurationError, FatalError, IllegalStateError, NothingToCommitError
 from tests.client.support.embedded import BROKER, consumer, poll_until, row
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from assignors.base import Assignor, Cluster, Member, Plan
-from consumer_coord.config import load_assignors
+from consumer_coord.assignor_loading import load_assignors
 from consumer_coord.errors import ConfigurationError
 from tests.client.support.fake import FakeBrokers
 from tests.client.support.member import ScriptedAssignor, everything_to_first, member

@@ -18,9 +18,6 @@ from tests.client.support.embedded import BROKER, consumer
 from tests.client.support.handle import EndlessHandle
 from tests.client.support.signal_points import interrupted
 
-#: The signal handler may raise after the engine has made a coroutine and before it awaits it; Python warns of that.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-
 PARTITIONS = 3
 
 
@@ -152,7 +149,7 @@ def test_commit_seek_and_pause(reading: Reading) -> None:
         reading.all_are_read(points.raised_at)
         return points.raised_at
 
-    _at_every_point(use, step=3, least=40)
+    _at_every_point(use, least=100)
     assert reading.again == 0
 
 
@@ -178,7 +175,7 @@ def test_a_hand_over(reading: Reading) -> None:
         reading.all_are_read(where)
         return where
 
-    _at_every_point(hand_over, step=5, least=30)
+    _at_every_point(hand_over, least=60)
 
 
 def test_close(kafka: EmbeddedKafka) -> None:
@@ -194,4 +191,4 @@ def test_close(kafka: EmbeddedKafka) -> None:
         assert kafka.group_state("billing") in ("Empty", "Dead", None), points.raised_at
         return points.raised_at
 
-    _at_every_point(close, step=11, least=10)
+    _at_every_point(close, step=2, least=20)

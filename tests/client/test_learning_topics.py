@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
-from consumer_coord.consumer.librdkafka.plane import Inline, Librdkafka
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, OffLoop
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition as Partition
+
+T = TypeVar("T")
 
 
 class Handle:
@@ -147,6 +149,15 @@ def _start(worker: Worker, *topics: str, offset: int = 0, epoch: int = -1) -> li
     return list(calls)
 
 
+class AtOnce(OffLoop):
+    """Makes every call at once, on the loop's thread."""
+
+    def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.set_result(function())
+        return done
+
+
 def _switch_off(worker: Worker, topic: str) -> None:
     partition = Partition(topic, 0)
     off = attrs.evolve(worker.applied.reads[partition], on=False)
@@ -154,14 +165,14 @@ def _switch_off(worker: Worker, topic: str) -> None:
 
 
 def _handle_of(worker: Worker) -> Any:
-    assert isinstance(worker.plane, Inline)
+    assert isinstance(worker.plane, AtOnce)
     return worker.plane._kafka.handle
 
 
 @pytest.fixture
 def idle(plane: Librdkafka) -> Worker:
     """Reads a and b from 7 on, and has found nothing."""
-    worker = Worker(Inline(plane), lambda error: False)
+    worker = Worker(AtOnce(plane), lambda error: False)
     _start(worker, "a", "b", offset=7)
     asyncio.run(worker.fetch(1, 0.001))
     return worker
@@ -213,7 +224,7 @@ def test_a_topic_whose_epoch_librdkafka_checks_is_not_asked_for(idle: Worker) ->
 def test_the_end_of_an_idle_partition_is_not_told_again_for_a_new_topic() -> None:
     plane = Librdkafka({"group.id": "g", "enable.partition.eof": "true"})
     real, plane.handle = plane.handle, Handle()
-    worker = Worker(Inline(plane), lambda error: False)
+    worker = Worker(AtOnce(plane), lambda error: False)
     _start(worker, "a")
     asyncio.run(worker.fetch(1, 0.001))
     assert _start(worker, "c") == [("ask", [("c", 0)]), ("assign", [("c", 0)])]

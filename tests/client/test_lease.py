@@ -77,7 +77,7 @@ async def test_a_coordinator_that_is_away_for_longer_than_a_session_suspends_and
         assert one.held == held
         assert [what for what, _ in one.told] == ["assigned"]
         assert not one.errors
-        one.coordinator.application.attention = False
+        one.coordinator.application.seen = one.coordinator.application.news
         one.coordinator.application.bell.clear()
         brokers.always(HeartbeatRequest, None)
         await one.stop()

@@ -19,8 +19,9 @@ class Planes:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.looks: list[float] = []
         self.cluster = SimpleNamespace(refusal=None, reached=False)
-        self.application = SimpleNamespace(attention=False)
+        self.application = SimpleNamespace(look_again=lambda: self.looks.append(self.now))
         self.refusals = Refusals({}, lambda: self.now)
 
     def settle(self, *, joins: bool = True) -> None:
@@ -36,7 +37,7 @@ def planes() -> Planes:
 def test_librdkafka_is_first_and_the_control_plane_is_refused_as_well(planes: Planes) -> None:
     planes.refusals.note(REFUSED)
     planes.settle()
-    assert planes.application.attention, "the next poll looks again"
+    assert planes.looks, "the next poll looks again"
     planes.cluster.refusal = AuthenticationError("control plane: the certificate has expired")
     planes.settle()
     planes.now = 100.0

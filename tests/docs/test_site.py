@@ -11,16 +11,36 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.cli import ELSEWHERE
-from consumer_coord.config import _CLIENT_INTEGERS, _COORDINATOR_INTEGERS, OWN
+from consumer_coord.config import parse
 from consumer_coord.group.metrics import NAMES
+from consumer_coord.setting_names import LIBRDKAFKA
+from consumer_coord.settings import SETTINGS, Integer, Plane
 from consumer_coord.wire import error_codes
 from tests.docs.blocks import DOCS, ROOT
 from tests.support.browser import Browser
 from tools import draw_rebalance, reference
 
 
-def test_every_setting_of_the_control_plane_is_told() -> None:
-    assert {*OWN, *_COORDINATOR_INTEGERS, *_CLIENT_INTEGERS} <= set(reference.SETTINGS)
+def test_a_setting_is_passed_to_librdkafka_exactly_if_its_plane_is_both() -> None:
+    """Except the two that librdkafka gets another value of."""
+    examples = {
+        "bootstrap.servers": "h:1",
+        "group.id": "g",
+        "group.protocol": "classic",
+        "isolation.level": "read_uncommitted",
+        "auto.offset.reset": "earliest",
+        "partition.assignment.strategy": "range",
+        "group.remote.assignor": "uniform",
+    }
+    for name, row in SETTINGS.items():
+        value = examples.get(name, str(max(row.kind.low, 7_000)) if isinstance(row.kind, Integer) else "true")
+        given = {"bootstrap.servers": "h:1", "group.id": "g", "retry.backoff.max.ms": 10_000, name: value}
+        if name == "group.remote.assignor":
+            given["group.protocol"] = "consumer"
+        if name == "heartbeat.interval.ms":
+            given["session.timeout.ms"] = 50_000
+        passed = parse(given).librdkafka
+        assert (passed.get(name) == value and name in LIBRDKAFKA) == (row.plane is Plane.BOTH), name
 
 
 def test_the_settings_have_the_defaults_and_planes_of_the_code() -> None:

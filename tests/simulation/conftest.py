@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.librdkafka.plane import Inline, Threaded
-from tests.simulation.data_planes import Play, play_on, play_simulated
+from tests.simulation.data_planes import Play, play_on_caller, play_simulated, play_threaded
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +17,11 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-@pytest.fixture(params=["simulated", "inline", "threaded"])
+@pytest.fixture(params=["simulated", "on caller", "threaded"])
 def play(request: pytest.FixtureRequest) -> Play:
     """Plays a story on one of the three."""
     if request.param == "simulated":
         return play_simulated
     topic = "".join(sign if sign.isalnum() else "-" for sign in request.node.name)
-    return play_on(request.getfixturevalue("kafka"), topic, Inline if request.param == "inline" else Threaded)
+    play = play_on_caller if request.param == "on caller" else play_threaded
+    return play(request.getfixturevalue("kafka"), topic)

@@ -16,13 +16,15 @@ from confluent_kafka.admin import AdminClient
 from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.data_plane import DataPlane
-from consumer_coord.consumer.librdkafka.plane import Librdkafka
+from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, Threaded
+from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
+from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
 PARTITIONS = 3
@@ -154,14 +156,26 @@ def play_simulated(story: Story) -> None:
     virtual.run(main(), max_time_s=600)
 
 
-def play_on(kafka: EmbeddedKafka, topic: str, make: Callable[[Librdkafka], DataPlane]) -> Play:
-    """On the embedded Kafka."""
+def play_threaded(kafka: EmbeddedKafka, topic: str) -> Play:
+    """On the embedded Kafka; the handle has a thread of its own."""
 
     def on_embedded(story: Story) -> None:
         async def main() -> None:
-            await story(RealLogs(kafka, topic, make))
+            await story(RealLogs(kafka, topic, Threaded))
 
         asyncio.run(main())
+
+    return on_embedded
+
+
+def play_on_caller(kafka: EmbeddedKafka, topic: str) -> Play:
+    """On the embedded Kafka; the story runs on the background loop, the handle's calls on this thread."""
+
+    def on_embedded(story: Story) -> None:
+        async def main() -> None:
+            await story(RealLogs(kafka, topic, OnCaller))
+
+        BlockingCall(Runtime.shared().loop).run(main)
 
     return on_embedded
 

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.consumer.data_plane import EARLIEST
-from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from tests.simulation.data_planes import Logs, Play, at, code, nothing_comes, offsets, take
 
@@ -73,41 +72,6 @@ def test_after_unassign_nothing_comes_and_it_begins_anew(play: Play) -> None:
     play(story)
 
 
-def test_pause_keeps_the_position_and_resume_goes_on_there(play: Play) -> None:
-    async def story(logs: Logs) -> None:
-        logs.produce(0, 20)
-        plane = logs.plane()
-        one = TopicPartition(logs.topic, 0)
-        await plane.assign(at(logs, 0, offset=2))
-        await plane.pause([one])
-        await nothing_comes(plane)
-        await plane.resume([one])
-        assert offsets(await take(plane, 2)) == [2, 3]
-        await plane.pause([one])
-        await plane.pause([one])
-        await nothing_comes(plane)
-        assert (await plane.positions([one]))[one].offset == 4
-        await plane.resume([one])
-        assert offsets(await take(plane, 3)) == [4, 5, 6]
-        await plane.resume([one])
-        assert offsets(await take(plane, 1)) == [7]
-        # Sought while it is paused: it goes on there.
-        await plane.pause([one])
-        await plane.seek(one, OffsetAndMetadata(16))
-        await nothing_comes(plane)
-        assert await plane.positions([one]) == {}
-        await plane.resume([one])
-        assert offsets(await take(plane, 4)) == [16, 17, 18, 19]
-        # Assigned anew it is not paused.
-        await plane.pause([one])
-        await plane.unassign([one])
-        await plane.assign(at(logs, 0, offset=18))
-        assert offsets(await take(plane, 2)) == [18, 19]
-        await plane.close()
-
-    play(story)
-
-
 def test_what_cannot_be_raises_and_changes_nothing(play: Play) -> None:
     async def story(logs: Logs) -> None:
         logs.produce(0, 5)
@@ -122,11 +86,6 @@ def test_what_cannot_be_raises_and_changes_nothing(play: Play) -> None:
             await plane.unassign([one, other])
         assert code(foreign) == KafkaError._INVALID_ARG
         assert await plane.assignment() == {one}
-        with pytest.raises(KafkaException) as unknown:
-            await plane.seek(other, OffsetAndMetadata(1))
-        assert code(unknown) in (KafkaError._UNKNOWN_PARTITION, KafkaError._STATE)
-        await plane.pause([other])
-        await plane.resume([other])
         assert await plane.positions([other]) == {}
         assert offsets(await take(plane, 5)) == [0, 1, 2, 3, 4]
         await plane.close()
@@ -162,8 +121,6 @@ def test_a_topic_that_was_not_heard_of_comes_within_seconds(play: Play) -> None:
         await take(plane, 5)
         later = TopicPartition(logs.create_topic(), 0)
         await plane.assign({later: EARLIEST})
-        await plane.pause([later])
-        await plane.resume([later])
         assert offsets(await take(plane, 5)) == [0, 1, 2, 3, 4]
         await plane.close()
 
@@ -179,9 +136,10 @@ def test_calls_are_carried_out_in_their_order_although_nobody_waits(play: Play) 
             asyncio.ensure_future(call)
             for call in (
                 plane.assign(at(logs, 0)),
-                plane.pause([one]),
-                plane.seek(one, OffsetAndMetadata(7)),
-                plane.resume([one]),
+                plane.unassign([one]),
+                plane.assign(at(logs, 0, offset=3)),
+                plane.unassign([one]),
+                plane.assign(at(logs, 0, offset=7)),
             )
         ]
         await asyncio.sleep(0)

@@ -36,51 +36,8 @@ def test_the_position_moves_when_a_message_is_taken(play: Play) -> None:
     play(story)
 
 
-def test_after_a_seek_there_is_no_position_and_nothing_old_comes(play: Play) -> None:
-    async def story(logs: Logs) -> None:
-        logs.produce(0, 20)
-        logs.produce(1, 20)
-        plane = logs.plane()
-        one, two = TopicPartition(logs.topic, 0), TopicPartition(logs.topic, 1)
-        await plane.assign(at(logs, 0, 1))
-        while len(await plane.positions([one, two])) < 2:
-            await take(plane, 3)
-        await plane.seek(one, OffsetAndMetadata(15))
-        assert (await plane.positions([one, two])).keys() == {two}
-        here: list[int] = []
-        while len(here) < 5:
-            here += offsets([message for message in await take(plane, 1) if message.partition() == 0])
-        assert here == [15, 16, 17, 18, 19]
-        assert (await plane.positions([one]))[one].offset == 20
-        # Twice before anything came: the last one counts.
-        await plane.seek(one, OffsetAndMetadata(1))
-        await plane.seek(one, EARLIEST)
-        await plane.unassign([two])
-        assert offsets(await take(plane, 3)) == [0, 1, 2]
-        await plane.close()
-
-    play(story)
-
-
-def test_a_seek_right_after_the_assignment_counts(play: Play) -> None:
-    async def story(logs: Logs) -> None:
-        logs.produce(0, 20)
-        plane = logs.plane()
-        one = TopicPartition(logs.topic, 0)
-        for _ in range(5):
-            await plane.assign(at(logs, 0, offset=3))
-            await plane.seek(one, OffsetAndMetadata(12))
-            assert await plane.positions([one]) == {}
-            assert offsets(await take(plane, 2)) == [12, 13]
-            await plane.unassign([one])
-        await plane.close()
-
-    play(story)
-
-
-@pytest.mark.parametrize("how", ["sought", "assigned anew"])
 @pytest.mark.parametrize("start", [EARLIEST, OffsetAndMetadata(10, leader_epoch=0)], ids=["beginning", "epoch"])
-def test_the_last_word_on_a_position_counts(play: Play, start: OffsetAndMetadata, how: str) -> None:
+def test_the_last_word_on_a_position_counts(play: Play, start: OffsetAndMetadata) -> None:
     """Also while a question about the former one waits for its answer, behind a Fetch of other partitions."""
 
     async def story(logs: Logs) -> None:
@@ -91,13 +48,9 @@ def test_the_last_word_on_a_position_counts(play: Play, start: OffsetAndMetadata
         await plane.assign(at(logs, 1))
         await nothing_comes(plane, 0.3)
         await plane.assign({one: start})
-        if how == "assigned anew":
+        for position in (there, start, there):
             await plane.unassign([one])
-            await plane.assign({one: there})
-        else:
-            await plane.seek(one, there)
-            await plane.seek(one, start)
-            await plane.seek(one, there)
+            await plane.assign({one: position})
         assert offsets(await take(plane, 10)) == list(range(40, 50))
         await nothing_comes(plane, 1.5)
         await plane.close()
@@ -136,21 +89,6 @@ def test_out_of_range_without_a_policy_is_an_event_and_then_silence(play: Play, 
         assert partition_of_message(event) == one
         assert await plane.positions([one]) == {}
         await nothing_comes(plane)
-        # A pause does not bring it back.
-        await plane.pause([one])
-        await plane.resume([one])
-        await nothing_comes(plane)
-        await plane.seek(one, OffsetAndMetadata(8))
-        assert offsets(await take(plane, 2)) == [8, 9]
-        assert (await plane.positions([one]))[one].offset == 10
-        await plane.seek(one, OffsetAndMetadata(1_000))
-        assert (await take(plane, 1))[0].error().code() == KafkaError._AUTO_OFFSET_RESET
-        # Sought while it is paused.
-        await plane.pause([one])
-        await plane.seek(one, OffsetAndMetadata(7))
-        await nothing_comes(plane)
-        await plane.resume([one])
-        assert offsets(await take(plane, 3)) == [7, 8, 9]
         await plane.unassign([one])
         await plane.assign(at(logs, 0, offset=6))
         assert offsets(await take(plane, 4)) == [6, 7, 8, 9]
@@ -200,14 +138,13 @@ def test_a_topic_that_is_deleted_and_made_again_has_other_offsets(play: Play) ->
         await nothing_comes(plane, 1.5)
         assert len(await plane.assignment()) == 2
         # Not fetched until both have their records: partition 0 would end before the offset 5 for a moment.
-        both = [TopicPartition(logs.topic, 0), TopicPartition(logs.topic, 1)]
-        await plane.pause(both)
-        # librdkafka pauses in a thread of its own, and a fetch may be under way.
+        both = await plane.positions([TopicPartition(logs.topic, 0), TopicPartition(logs.topic, 1)])
+        await plane.unassign(both)
         await nothing_comes(plane, 1.5)
         logs.recreate_topic()
         logs.produce(0, 7)
         logs.produce(1, 3)
-        await plane.resume(both)
+        await plane.assign(both)
         messages = await take(plane, 3)
         (event,) = [message for message in messages if message.error() is not None]
         assert event.error().code() == KafkaError._AUTO_OFFSET_RESET

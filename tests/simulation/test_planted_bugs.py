@@ -11,9 +11,9 @@ import pytest
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.partitions import Plan
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.group import answers, leader
@@ -159,12 +159,12 @@ def _forget_commits_at_close(patch: Patch) -> None:
 
 def _wait_longer_than_asked(patch: Patch) -> None:
     """Waiting for the group goes on for two seconds, however little time is left."""
-    ring = AsyncHome.ring
+    ring = Home.ring
 
-    async def patient(self: AsyncHome, timeout_s: float) -> None:
+    async def patient(self: Home, timeout_s: float) -> None:
         await ring(self, max(timeout_s, 2.0))
 
-    patch.setattr(AsyncHome, "ring", patient)
+    patch.setattr(Home, "ring", patient)
 
 
 def _do_not_count_waiting_as_polling(patch: Patch) -> None:
@@ -208,8 +208,8 @@ def _be_stuck_since_the_last_join(patch: Patch) -> None:
 def _spin_until_the_commit_is_answered(patch: Patch) -> None:
     """What this simulation once found: a poll span while the commit before a revoke was under way."""
     patch.setattr(loop, "MAX_STEPS_PER_MOMENT", 60_000)
-    polled = Application.polled
-    patch.setattr(Application, "polled", lambda self, **_: polled(self))
+    look = Application.look
+    patch.setattr(Application, "look", lambda self: look(self) or not self._assignment.reconciled)
 
 
 def _beat_again_at_once(patch: Patch) -> None:

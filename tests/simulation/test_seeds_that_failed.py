@@ -19,9 +19,9 @@ from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
 from consumer_coord.consumer import partitions
-from consumer_coord.consumer.async_home import AsyncHome
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import AssignorError
 from consumer_coord.group import commit_lane, consumer_protocol, leader
@@ -238,11 +238,11 @@ def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
-    async def ring(self: AsyncHome, timeout_s: float) -> None:
+    async def ring(self: Home, timeout_s: float) -> None:
         if not self._core.application.attention:
             await self._bell.wait(timeout_s)
 
-    patch.setattr(AsyncHome, "ring", ring)
+    patch.setattr(Home, "ring", ring)
     patch.setattr(PollMarks, "polled", lambda self, polls: False)
 
 

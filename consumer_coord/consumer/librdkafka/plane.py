@@ -1,8 +1,8 @@
 """librdkafka as the data plane: one ``confluent_kafka.Consumer`` with manual assignment.
 
 One thread at a time may touch the handle: it serialises all calls, unfairly, so that a call from another thread starves
-while the first sits in ``consume()``.  :class:`Inline` is for the thread of a blocking application, :class:`Threaded` keeps the
-handle on a thread of its own for an event loop.
+while the first sits in ``consume()``. So the engine's loop never makes a call that blocks: :class:`OnCaller` makes it on the
+thread of a blocking application, :class:`Threaded` on a thread that the handle has for itself.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
-from consumer_coord.config import KNOWN, as_boolean
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
 from consumer_coord.consumer.librdkafka.security import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
+from consumer_coord.settings import KNOWN, as_boolean
+from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -46,9 +47,6 @@ _LEARN_S = 0.25
 _ASKED_S, _NOT_ASKED_S = 5.0, 2.0
 #: librdkafka's default.
 _FETCH_WAIT_MS = 500
-#: A seek that nothing comes of: fetching has not begun yet, a moment after the assignment, which may also come in between; or
-#: it has ended, because the offset was out of range.
-_NOT_SOUGHT = (KafkaError._STATE, KafkaError._OUTDATED)
 #: More unknown topics than these are asked for in one request, for all topics of the cluster.
 _ONE_BY_ONE = 4
 #: More than any topic has.
@@ -224,7 +222,7 @@ class Librdkafka:
     def _numbers(self, positions: Mapping[TopicPartition, OffsetAndMetadata], limit_s: float) -> list[Any]:
         """Rows of ``positions``, sorted; the beginning and the end as numbers, if a broker tells them within ``limit_s``.
 
-        librdkafka would look them up itself.  But when the partition is sought, or given up and assigned again, before that
+        librdkafka would look them up itself.  But when the partition is unassigned and assigned again before that
         answer is there, it takes the answer for outdated, asks again, and goes on at the beginning or the end after all.
         """
         numbers = dict(positions)
@@ -244,30 +242,7 @@ class Librdkafka:
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more."""
-        ending = rows(partitions)
-        # librdkafka remembers that a partition was paused beyond its assignment.
-        self.handle.resume(ending)
-        self.handle.incremental_unassign(ending)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch nothing from these."""
-        self.handle.pause(rows(partitions))
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these again."""
-        self.handle.resume(rows(partitions))
-
-    def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        """Go on elsewhere."""
-        (row,) = self._numbers({partition: position}, _LEARN_S + self._fetch_wait_s())
-        try:
-            self.handle.seek(row)
-        except KafkaException as error:
-            if error.args[0].code() not in _NOT_SOUGHT or partition not in self.assignment():
-                raise
-            # Assigned anew it stays paused, if it was.
-            self.handle.incremental_unassign([row])
-            self.handle.incremental_assign([row])
+        self.handle.incremental_unassign(rows(partitions))
 
     def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind the last message taken."""
@@ -283,84 +258,34 @@ class Librdkafka:
         return frozenset(partition_of(row) for row in self.handle.assignment())
 
 
-class Inline:
-    """The handle on the thread that calls; nothing suspends."""
+class OffLoop:
+    """The handle for an engine on a loop: calls that block run on another thread, and only the rest runs here.
+
+    Calls are carried out one at a time in their order, also when the task that awaits one is cancelled.
+    """
 
     def __init__(self, librdkafka: Librdkafka) -> None:
         self._kafka = librdkafka
-
-    async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
-        """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
-        sink(self._kafka.fetch(most, wait_s))
-
-    async def wait_idle(self) -> None:
-        """A call is over when it returns."""
-
-    async def learn(self, topics: Collection[str], limit_s: float) -> bool:
-        return self._kafka.learn(topics, limit_s)
-
-    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        return self._kafka.held_up(positions)
-
-    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._kafka.assign(positions)
-
-    async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        self._kafka.unassign(partitions)
-
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        self._kafka.pause(partitions)
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        self._kafka.resume(partitions)
-
-    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        self._kafka.seek(partition, position)
-
-    async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        return self._kafka.positions(partitions)
-
-    async def assignment(self) -> frozenset[TopicPartition]:
-        return self._kafka.assignment()
-
-    async def close(self) -> None:
-        self._kafka.handle.close()
-
-
-class Threaded:
-    """The handle off the loop, on a thread of its own unless there is an ``executor``; only what does not block runs here.
-
-    Calls are carried out one at a time in their order, also when the one who awaits is cancelled.
-    """
-
-    def __init__(self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1) -> None:
-        self._kafka = librdkafka
-        self._own = executor is None
-        self.executor = executor or concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="consumer-coord-fetch")
-        #: Several threads, so that calls could overtake each other.
-        self._many = not self._own or threads > 1
-        self._call: concurrent.futures.Future[Any] | None = None
         self._last: asyncio.Future[Any] | None = None
-        self._closed = False
+
+    def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Start a call on the other thread."""
+        raise NotImplementedError
 
     def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Start a call on the thread."""
-        call = self.executor.submit(_after, self._call, function) if self._many else self.executor.submit(function)
-        self._call = call
-        future: asyncio.Future[T] = asyncio.wrap_future(call)
-        # Mark an exception as retrieved: the caller that awaited it may have been cancelled.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        """Start a call on the other thread; its end is awaited by :meth:`wait_idle`."""
+        future = self._begin(function)
         self._last = future
         return future
 
     async def run(self, function: Callable[[], T]) -> T:
-        """The same, and wait for it."""
+        """Run a call on the other thread and wait for it."""
         return await asyncio.shield(self.begin(function))
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
         if self._last is None or self._last.done():
-            # Without a wait, and while the thread is idle, this does not block: a call on the thread would cost 0.1 ms.
+            # Without a wait, and while the thread is idle, this does not block: a call on its thread would cost 0.1 ms.
             messages = self._kafka.take(most)
             if messages or wait_s <= 0:
                 sink(messages)
@@ -401,23 +326,43 @@ class Threaded:
         gone = tuple(partitions)
         await self.run(lambda: self._kafka.unassign(gone))
 
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = tuple(partitions)
-        await self.run(lambda: self._kafka.pause(wanted))
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = tuple(partitions)
-        await self.run(lambda: self._kafka.resume(wanted))
-
-    async def seek(self, partition: TopicPartition, position: OffsetAndMetadata) -> None:
-        await self.run(lambda: self._kafka.seek(partition, position))
-
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = tuple(partitions)
         return await self.run(lambda: self._kafka.positions(wanted))
 
     async def assignment(self) -> frozenset[TopicPartition]:
         return await self.run(self._kafka.assignment)
+
+    async def close(self) -> None:
+        await self.run(self._kafka.handle.close)
+
+
+class OnCaller(OffLoop):
+    """The handle of a blocking consumer: calls run on the thread that called the consumer and waits for the engine."""
+
+    def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        return BlockingCall.on_caller(function)
+
+
+class Threaded(OffLoop):
+    """The handle on a thread of its own, unless there is an ``executor``."""
+
+    def __init__(self, librdkafka: Librdkafka, executor: concurrent.futures.Executor | None = None, threads: int = 1) -> None:
+        super().__init__(librdkafka)
+        self._own = executor is None
+        self.executor = executor or concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="consumer-coord-fetch")
+        #: Several threads, so that calls could overtake each other.
+        self._many = not self._own or threads > 1
+        self._call: concurrent.futures.Future[Any] | None = None
+        self._closed = False
+
+    def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        call = self.executor.submit(_after, self._call, function) if self._many else self.executor.submit(function)
+        self._call = call
+        future: asyncio.Future[T] = asyncio.wrap_future(call)
+        # Mark an exception as retrieved: the caller that awaited it may have been cancelled.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
 
     async def close(self) -> None:
         if not self._closed:

@@ -107,7 +107,7 @@ class Refusals:
             return
         cluster = core.cluster
         if cluster.refusal is None and not cluster.reached and self._clock() < self._until:
-            core.application.attention = True
+            core.application.look_again()
             return
         self._held = None
         if cluster.refusal is None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from consumer_coord.config import as_boolean, as_integer
 from consumer_coord.consumer.oauth import unsecured
 from consumer_coord.consumer.oauth.assertion import ALGORITHMS, AssertionFile, SignedAssertion, signing_library
 from consumer_coord.consumer.oauth.cached import CachedTokens, shared
 from consumer_coord.consumer.oauth.endpoint import AzureInstance, ClientCredentials, Grant, JwtBearer, TokenEndpoint
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
+from consumer_coord.settings import as_boolean, as_integer
 
 logger = get_logger(__name__)
 

@@ -198,7 +198,7 @@ class ConsumerMember:
     def prepare_to_leave(self, polls: int) -> None:
         """It gives up everything: nothing of that is acknowledged, and a static member's place keeps its partitions."""
         self._marks.leaving_at = polls
-        self._with.application.attention = True
+        self._with.application.look_again()
         if self._state.in_group and self._state is not State.PREPARE_LEAVING:
             self._go(Event.LEAVE)
 
@@ -206,7 +206,7 @@ class ConsumerMember:
         """Keep the epoch: no heartbeat is sent until the next poll, at most for half a session."""
         half = Deadline.after(self._with.config.rebalance_timeout_ms / 2)
         self._marks.hold(polls, now() + half.within(self._session.timeout_ms / 2) / 1000)
-        self._with.application.attention = True
+        self._with.application.look_again()
         await self._with.signal.until(lambda: not self._asking or self.lease.clock() >= self.lease.until, half)
         return self._epochs.lost if self._with.assignment.any_lost else self._epochs.present
 
@@ -384,7 +384,7 @@ class ConsumerMember:
                 if not self._state.rebalancing or anew:
                     self._assigned_at = now()
                 self._go(Event.ASSIGNED)
-            context.application.attention = True
+            context.application.look_again()
             change = context.assignment.change()
             if change.revoked or change.added or change.lost:
                 # An application that has nothing to do finds that out at the end of its slice.

@@ -1,0 +1,93 @@
+"""Assignors by name: built-in ones, those of installed packages, and ``module:Class``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from assignors import BUILT_IN
+from assignors.base import Assignor, RebalanceProtocol
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.setting_names import did_you_mean
+
+ENTRY_POINT_GROUP = "consumer_coord.assignors"
+
+
+def load_assignors(strategy: Iterable[str]) -> tuple[Assignor, ...]:
+    """Assignor objects for names: built-in, of an installed package (entry point), or ``module:Class``."""
+    return tuple(load(name) for name in strategy)
+
+
+def load(name: str) -> Assignor:
+    """Return the assignor that a name stands for."""
+    if name in BUILT_IN:
+        return as_assignor(BUILT_IN[name])
+    offered = _entry_points()
+    load: Callable[[], Any]
+    if name in offered:
+        load = offered[name].load
+    elif ":" in name:
+        module, _, attribute = name.partition(":")
+        load = lambda: getattr(importlib.import_module(module), attribute)  # noqa: E731
+    else:
+        known = sorted({*BUILT_IN, *offered})
+        hint = did_you_mean(name, known) or "."
+        raise ConfigurationError(
+            f"partition.assignment.strategy: no assignor is called {name!r}{hint} Known are {', '.join(known)};"
+            " your own is named as module:Class or through the entry-point group consumer_coord.assignors."
+        )
+    try:
+        found = load()
+    except Exception as error:
+        told = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r} cannot be loaded: {told}") from error
+    try:
+        return as_assignor(found)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"partition.assignment.strategy: {name!r}: {error}") from error
+
+
+def _entry_points() -> Mapping[str, Any]:
+    # Imported here: it looks into every installed package, and built-in assignors need none of them.
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def as_assignor(candidate: Any) -> Assignor:
+    """An assignor from an object or a class; anything else is a :class:`ConfigurationError` that says what is missing."""
+    try:
+        assignor = candidate() if isinstance(candidate, type) else candidate
+    except Exception as error:
+        raise ConfigurationError(
+            f"{candidate!r} cannot be made without arguments ({error!r}): implement its abstract methods, and give it defaults,"
+            " or pass an object as assignors=[...]"
+        ) from error
+    if not isinstance(assignor, Assignor):
+        raise ConfigurationError(f"{candidate!r} is no assignor: derive it from assignors.Assignor")
+    if not isinstance(getattr(assignor, "name", None), str) or not assignor.name:
+        raise ConfigurationError(f"{candidate!r} has no name: set the class attribute `name` to what travels in JoinGroup")
+    if not assignor.protocols or not set(assignor.protocols) <= set(RebalanceProtocol):
+        raise ConfigurationError(f"assignor {assignor.name!r} must list its protocols, of RebalanceProtocol")
+    try:
+        assignor.check_needs()
+    except ValueError as error:
+        raise ConfigurationError(f"assignor {assignor.name!r}: {error}") from error
+    return assignor
+
+
+def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
+    """The highest rebalance protocol that all of a list support (``ConsumerCoordinator`` of Java's client)."""
+    if not assignors:
+        raise ConfigurationError("assignors: give at least one")
+    names = [assignor.name for assignor in assignors]
+    if len(names) != len(set(names)):
+        raise ConfigurationError(f"assignors: two of them have one name: {', '.join(names)}")
+    common = set(assignors[0].protocols).intersection(*(assignor.protocols for assignor in assignors[1:]))
+    if not common:
+        raise ConfigurationError(
+            "assignors: " + ", ".join(names) + " have no rebalance protocol in common;"
+            " an assignor for a mixed list supports EAGER too"
+        )
+    return max(common)

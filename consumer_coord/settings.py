@@ -1,0 +1,477 @@
+"""The settings that the control plane reads, as one table, and the kinds of their values.
+
+A row says everything about a setting: its name, how its value is checked, the attribute that keeps it, which plane gets it,
+and what the reference says about it. :func:`consumer_coord.config.parse`, the spelling help and the pages of docs/reference/
+derive from the rows. Its default is that of the attribute, in the class that has it: ``CoordinatorConfig``, ``ClientConfig``
+or ``Config``. All other settings are librdkafka's and go there as they are.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.setting_names import LIBRDKAFKA
+
+#: The group protocols.
+CLASSIC = "classic"
+CONSUMER = "consumer"
+
+DAY_MS = 86_400_000
+MAX_INT = 2**31 - 1
+
+
+class Plane(enum.Enum):
+    """Which half of a consumer reads a setting."""
+
+    CONTROL = "control"
+    BOTH = "both"
+
+
+CONTROL, BOTH = Plane
+
+
+# -- kinds of values: each checks a value, and returns it as the control plane keeps it -----------------------------------
+
+
+def as_integer(name: str, value: Any, low: int, high: int) -> int:
+    """Return a whole number from ``low`` to ``high``, given as a number or a text."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name}={value!r} is not a whole number") from None
+    if isinstance(value, bool) or number != float(value) or not low <= number <= high:
+        raise ConfigurationError(f"{name}={value!r} is out of range: it must be a whole number from {low} to {high}")
+    return number
+
+
+@attrs.frozen
+class Integer:
+    """A whole number from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    def __call__(self, name: str, value: Any) -> int:
+        """Check and return it."""
+        return as_integer(name, value, self.low, self.high)
+
+
+@attrs.frozen
+class OneOf:
+    """One of a few words, in lower case."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> str:
+        """Check and return it."""
+        if not isinstance(value, str) or value.lower() not in self.words:
+            raise ConfigurationError(f"{name}={value!r} must be {' or '.join(self.words)}")
+        return value.lower()
+
+
+def as_boolean(name: str, value: Any) -> bool:
+    """Return a truth value, given in one of the forms that librdkafka takes."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in ("true", "false", "1", "0", "t", "f"):
+        return value.lower() in ("true", "1", "t")
+    raise ConfigurationError(f"{name}={value!r} must be true or false")
+
+
+def text(name: str, value: Any) -> str | None:
+    """Return a text; None for an empty one, as in librdkafka."""
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{name}={value!r} must be a text")
+    return value or None
+
+
+def as_text(name: str, value: Any) -> str:
+    """Return anything as a text."""
+    return str(value)
+
+
+def group_id(name: str, value: Any) -> str:
+    """Return the name of a group, also one that is given as a number or a UUID."""
+    if isinstance(value, (int, uuid.UUID)) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name}={value!r}: set it to the name of the consumer group, a non-empty text")
+    return value
+
+
+#: What librdkafka allows before an address, as in a broker's ``listeners``.
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def addresses(name: str, value: Any) -> tuple[tuple[str, int], ...]:
+    """Read ``host:port,host:port``."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{name}={value!r}: give one text with one or more addresses, 'host:port,host:port'")
+    found = []
+    for part in (piece.strip() for piece in value.split(",")):
+        if not part:
+            continue
+        protocol, _, bare = part.rpartition("://")
+        if protocol and protocol.upper() not in _PROTOCOLS:
+            raise ConfigurationError(
+                f"{name}: {part!r} is a URL, and Kafka's brokers have addresses: give host:port, such as"
+                f" {re.split('[/@]', bare)[0] or 'localhost'!r}"
+            )
+        match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+)(?::(\d+))?", bare)
+        port = int(match.group(2) or 9092) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise ConfigurationError(f"{name}: {part!r} is no host:port")
+        found.append((match.group(1).strip("[]"), port))
+    if not found:
+        raise ConfigurationError(f"{name}={value!r} names no address; host:port,host:port")
+    return tuple(dict.fromkeys(found))
+
+
+_RESETS = {
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "smallest": "earliest",
+    "latest": "latest",
+    "end": "latest",
+    "largest": "latest",
+    "error": "error",
+    "none": "error",
+}
+_BY_DURATION = re.compile(r"by_duration:P(?=.)(?:\d+D)?(?:T(?=\d)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d+)?S)?)?")
+
+
+def reset(name: str, value: Any) -> str:
+    """Return ``earliest``, ``latest``, ``error``, or ``by_duration:`` and an ISO 8601 duration (KIP-1106)."""
+    word = str(value)
+    if word in _RESETS:
+        return _RESETS[word]
+    if _BY_DURATION.fullmatch(word):
+        return word
+    raise ConfigurationError(f"{name}={word!r} must be earliest, latest, none, or by_duration:PnDTnHnMnS (ISO 8601)")
+
+
+def assignor_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return the names of assignors, given as a list or as one text with commas."""
+    names = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    if not all(isinstance(one, str) for one in names):
+        raise ConfigurationError(f"{name}={value!r}: give names, such as 'range'; assignors= takes classes and objects")
+    cleaned = tuple(one.strip() for one in names if one.strip())
+    if not cleaned or len(cleaned) != len(set(cleaned)):
+        raise ConfigurationError(f"{name}={value!r}: name each assignor once, the favourite first")
+    return cleaned
+
+
+# -- the table ------------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Setting:
+    """One row: a setting that the control plane reads."""
+
+    name: str
+    #: Checks a value, and returns it as it is kept; called with the name and the value.
+    kind: Callable[[str, Any], Any]
+    #: The attribute of ``CoordinatorConfig``, ``ClientConfig`` or ``Config`` that keeps it, and has its default.
+    field: str
+    plane: Plane
+    #: The reference: its effect, and when to change it or what that costs.
+    effect: str
+    advice: str
+
+
+SETTINGS: Mapping[str, Setting] = {
+    row.name: row
+    for row in (
+        Setting(
+            "bootstrap.servers",
+            addresses,
+            "bootstrap_servers",
+            BOTH,
+            "Brokers to begin with: `host:port,host:port`. Required.",
+            "Name two or three: one may be down.",
+        ),
+        Setting(
+            "client.id",
+            as_text,
+            "client_id",
+            BOTH,
+            "Names this client in the brokers' logs, quotas and member ids.",
+            "Set it to the application's name.",
+        ),
+        Setting(
+            "client.rack",
+            text,
+            "client_rack",
+            BOTH,
+            "The rack of this client, for rack-aware assignors and for fetching from the nearest replica.",
+            "Set it where traffic between zones costs money; the brokers need `replica.selector.class` for the second part.",
+        ),
+        Setting(
+            "group.id",
+            group_id,
+            "group_id",
+            BOTH,
+            "The name of the consumer group. Required.",
+            "",
+        ),
+        Setting(
+            "group.instance.id",
+            text,
+            "group_instance_id",
+            CONTROL,
+            "Makes the member static: a restart within its session moves nothing, and closing does not leave (KIP-345).",
+            "Each running member needs one of its own. A member that dies is missed only after `session.timeout.ms`.",
+        ),
+        Setting(
+            "group.protocol",
+            OneOf((CLASSIC, CONSUMER)),
+            "group_protocol",
+            CONTROL,
+            "`classic`: a member of the group assigns. `consumer` (KIP-848): the broker does.",
+            "`consumer` needs Kafka 4.0; there the broker assigns, and an assignor in Python is not used.",
+        ),
+        Setting(
+            "group.remote.assignor",
+            text,
+            "group_remote_assignor",
+            CONTROL,
+            "The broker's assignor, with `group.protocol=consumer`: one of the brokers' `group.consumer.assignors`.",
+            (
+                "`range` where topics are joined partition by partition; else leave it to the brokers, whose first one is "
+                "`uniform`."
+            ),
+        ),
+        Setting(
+            "group.lease.enable",
+            as_boolean,
+            "group_lease_enable",
+            CONTROL,
+            "Hand out records only while the coordinator must still count this member.",
+            "Off, a member reads on without a coordinator, and two members may read one partition.",
+        ),
+        Setting(
+            "poll.raises.errors",
+            as_boolean,
+            "poll_raises_errors",
+            CONTROL,
+            "`GroupConsumer.poll` and `consume` raise what goes wrong in the background; else: a message with `error()`.",
+            "Programs written for confluent-kafka check `error()`; on, a forgotten check cannot hide an error.",
+        ),
+        Setting(
+            "partition.assignment.strategy",
+            assignor_names,
+            "strategy",
+            CONTROL,
+            "Assignors, the favourite first: names, entry points, or `module:Class`.",
+            "`cooperative-sticky` alone gives the better rebalances, once every member of the group has it.",
+        ),
+        Setting(
+            "session.timeout.ms",
+            Integer(1, 3_600_000),
+            "session_timeout_ms",
+            CONTROL,
+            "Silence after which the coordinator drops the member.",
+            "Lower: a dead member's partitions move sooner, and a pause of the process costs a rebalance. Brokers bound it.",
+        ),
+        Setting(
+            "heartbeat.interval.ms",
+            Integer(1, 3_600_000),
+            "heartbeat_interval_ms",
+            CONTROL,
+            "How often the coordinator is asked, and so how soon a rebalance is noticed. A third of a shorter session.",
+            "Lower: faster rebalances, more requests: one per member and interval.",
+        ),
+        Setting(
+            "max.poll.interval.ms",
+            Integer(1, DAY_MS),
+            "max_poll_interval_ms",
+            CONTROL,
+            "Time between two polls after which the member leaves the group (a static one falls silent).",
+            "Raise it above your slowest batch. An application that hangs keeps its partitions that long.",
+        ),
+        Setting(
+            "rebalance.timeout.ms",
+            Integer(1, DAY_MS),
+            "rebalance_timeout_ms",
+            CONTROL,
+            "How long the group waits for this member in a rebalance; `max.poll.interval.ms` unless given.",
+            "Lower it where batches are long and the group is cooperative: a member that hangs holds the others up less.",
+        ),
+        Setting(
+            "release.linger.ms",
+            Integer(0, 60_000),
+            "release_linger_ms",
+            CONTROL,
+            (
+                "After letting go of partitions, how long at most to wait for other members of this process before the second "
+                "round."
+            ),
+            "0 joins at once; a process with many consumers then makes more generations.",
+        ),
+        Setting(
+            "assignor.timeout.ms",
+            Integer(1, DAY_MS),
+            "assignor_timeout_ms",
+            CONTROL,
+            "How long an assignor may take before the leader gives up and leaves.",
+            "Raise it for a slow assignor, but keep it below `rebalance.timeout.ms`.",
+        ),
+        Setting(
+            "enable.auto.commit",
+            as_boolean,
+            "enable_auto_commit",
+            CONTROL,
+            "Commit what was finished at a poll, every so often, and before partitions are revoked.",
+            "Off when you commit yourself, or in a transaction.",
+        ),
+        Setting(
+            "auto.commit.interval.ms",
+            Integer(0, DAY_MS),
+            "auto_commit_interval_ms",
+            CONTROL,
+            "How often automatic commits are sent.",
+            "Lower: fewer records twice after a crash, more requests.",
+        ),
+        Setting(
+            "auto.offset.reset",
+            reset,
+            "auto_offset_reset",
+            CONTROL,
+            "Where to begin without a commit: `earliest`, `latest`, `none` (an error), or `by_duration:PT1H`.",
+            "`latest` skips what was written before the first poll: for most new groups `earliest` is meant.",
+        ),
+        Setting(
+            "isolation.level",
+            OneOf(("read_committed", "read_uncommitted")),
+            "isolation_level",
+            BOTH,
+            "`read_committed` hides records of open and aborted transactions, `read_uncommitted` shows them.",
+            "An open transaction holds up readers of committed records behind it.",
+        ),
+        Setting(
+            "exclude.internal.topics",
+            as_boolean,
+            "exclude_internal_topics",
+            CONTROL,
+            "Leaves `__consumer_offsets` and the like out of patterns.",
+            "",
+        ),
+        Setting(
+            "allow.auto.create.topics",
+            as_boolean,
+            "allow_auto_create_topics",
+            BOTH,
+            "Whether subscribing to a topic that does not exist may create it.",
+            "Off: a misspelled name becomes no topic.",
+        ),
+        Setting(
+            "default.api.timeout.ms",
+            Integer(1, MAX_INT),
+            "default_api_timeout_ms",
+            CONTROL,
+            "The time limit of blocking calls that take none.",
+            "",
+        ),
+        Setting(
+            "socket.timeout.ms",
+            Integer(10, 300_000),
+            "request_timeout_ms",
+            BOTH,
+            "How long a request may take (JoinGroup and SyncGroup wait longer). Java calls it `request.timeout.ms`.",
+            "Lower: a dead broker is noticed sooner; below a slow broker's pauses requests fail for nothing.",
+        ),
+        Setting(
+            "socket.connection.setup.timeout.ms",
+            Integer(1_000, MAX_INT),
+            "connection_setup_timeout_ms",
+            BOTH,
+            "How long opening a connection may take, TLS and SASL included.",
+            "",
+        ),
+        Setting(
+            "reconnect.backoff.ms",
+            Integer(0, 3_600_000),
+            "reconnect_backoff_ms",
+            BOTH,
+            "Pause before the second try to connect to a broker; it doubles with each try.",
+            "",
+        ),
+        Setting(
+            "reconnect.backoff.max.ms",
+            Integer(0, 3_600_000),
+            "reconnect_backoff_max_ms",
+            BOTH,
+            "The longest such pause.",
+            "",
+        ),
+        Setting(
+            "retry.backoff.ms",
+            Integer(1, 300_000),
+            "retry_backoff_ms",
+            BOTH,
+            "Pause before a failed request is tried again; it doubles with each try, with jitter.",
+            "",
+        ),
+        Setting(
+            "retry.backoff.max.ms",
+            Integer(1, 300_000),
+            "retry_backoff_max_ms",
+            CONTROL,
+            "The longest such pause.",
+            "",
+        ),
+        Setting(
+            "metadata.max.age.ms",
+            Integer(1, DAY_MS),
+            "metadata_max_age_ms",
+            BOTH,
+            "How old the cluster's metadata may become.",
+            "Lower: new topics of a pattern and new partitions are found sooner, with more requests.",
+        ),
+        Setting(
+            "metadata.recovery.rebootstrap.trigger.ms",
+            Integer(0, MAX_INT),
+            "rebootstrap_trigger_ms",
+            BOTH,
+            ("When the known brokers have answered no request for metadata for this time, `bootstrap.servers` are asked, too."),
+            "",
+        ),
+        Setting(
+            "connections.max.idle.ms",
+            Integer(0, MAX_INT),
+            "connections_max_idle_ms",
+            BOTH,
+            "An idle connection is closed after this time; 0 never.",
+            "",
+        ),
+    )
+}
+
+#: Java's names and librdkafka's for the same thing, where they differ.
+ALIASES = {
+    "metadata.broker.list": "bootstrap.servers",
+    "request.timeout.ms": "socket.timeout.ms",
+    "enable.auto.create.topics": "allow.auto.create.topics",
+}
+
+#: Every setting that one of the planes knows.
+KNOWN = SETTINGS.keys() | ALIASES.keys() | LIBRDKAFKA
+
+#: Settings of the classic protocol -> what takes their place in the consumer protocol.
+CLASSIC_ONLY = {
+    "session.timeout.ms": "the brokers' group.consumer.session.timeout.ms holds for all members (for one group,"
+    " consumer.session.timeout.ms)",
+    "heartbeat.interval.ms": "the brokers' group.consumer.heartbeat.interval.ms holds for all members (for one group,"
+    " consumer.heartbeat.interval.ms)",
+    "partition.assignment.strategy": "the broker assigns; group.remote.assignor chooses one of the brokers'"
+    " group.consumer.assignors; an assignor in Python needs group.protocol=classic",
+}
