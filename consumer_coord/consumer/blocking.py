@@ -142,11 +142,6 @@ class BlockingCoordinator:
         self._runtime.check_process()
         return self._runtime.submit(work)
 
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Outcome[T]:
-        """Call a function on the background loop that begins something; see :meth:`Runtime.begin`."""
-        self._runtime.check_process()
-        return self._runtime.begin(start)
-
     def on_loop(self, function: Callable[[], object]) -> None:
         """Run a function on the background loop, soon."""
         self._runtime.check_process()

@@ -777,13 +777,15 @@ class Engine:
         wanted = {partition: at for partition, at in finished.items() if not _is_committed(table[partition], partition, at)}
         if not wanted:
             return None
+        # Not the engine: a consumer that is dropped can be collected while the commit is in flight.
+        application = self.core.application
 
         def ended() -> None:
             failed = {one: error for one, error in ticket.answers.items() if error is not None}
             if failed:
                 # The records are processed again if the partitions move now.
                 logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
-            self.core.application.rouse()
+            application.rouse()
 
         ticket = self.ticket(wanted, timeout_ms, ended)
         self.core.commits.hand_in(ticket)

@@ -208,8 +208,8 @@ class CommitLane:
                 ticket.wake()
             return
         self._inbox.append(ticket)
-        if self._will_look_by(ticket):
-            return
+        if self._awake and ticket.ends >= self._due:
+            return  # the lane looks into the inbox, and the timer fires in time
         self._awake = True
         try:
             self._loop.call_soon_threadsafe(self._look)
@@ -252,9 +252,8 @@ class CommitLane:
         ids = topic_ids or {}
         entries = {one: Entry(position, owned.get(one), ids.get(one)) for one, position in offsets.items()}
         made_at = now()
-        ticket = Ticket(entries, made_at, made_at + timeout_ms / 1000)
 
-        def end() -> None:
+        def wake() -> None:
             if future.done():
                 return
             if ticket.failure is not None:
@@ -267,16 +266,10 @@ class CommitLane:
                 self._fail([ticket], RequestTimedOutError("the caller cancelled the commit"))
                 self._notify()
 
-        ticket.wake = end
+        ticket = Ticket(entries, made_at, made_at + timeout_ms / 1000, wake)
         future.add_done_callback(withdraw)
-        self._inbox.append(ticket)
-        if not self._will_look_by(ticket):
-            self._look()
+        self.hand_in(ticket)
         return future
-
-    def _will_look_by(self, ticket: Ticket) -> bool:
-        """Whether the lane looks into the inbox, and the timer fires, at the ticket's deadline at the latest."""
-        return self._awake and ticket.ends >= self._due
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
