@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from consumer_coord.consumer.blocking import BlockingCoordinator
     from consumer_coord.consumer.deserializing import DeserializingConsumer
     from consumer_coord.consumer.group_consumer import GroupConsumer
-    from consumer_coord.group.committed_offsets import OffsetAndMetadata
     from consumer_coord.group.coordinator import ConsumerCoordinator
+    from consumer_coord.offsets import OffsetAndMetadata
     from consumer_coord.topic_partition import TopicPartition
 
 #: Imported when first asked for: Spark's executors and the command line have no use for all of it, and it takes half a second.
@@ -26,7 +26,7 @@ _HOMES = {
     "ConsumerCoordinator": "consumer_coord.group.coordinator",
     "DeserializingConsumer": "consumer_coord.consumer.deserializing",
     "GroupConsumer": "consumer_coord.consumer.group_consumer",
-    "OffsetAndMetadata": "consumer_coord.group.committed_offsets",
+    "OffsetAndMetadata": "consumer_coord.offsets",
     "TopicPartition": "consumer_coord.topic_partition",
 }
 

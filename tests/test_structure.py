@@ -22,6 +22,7 @@ PURE = (
     "consumer_coord.threads.locks",
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
+    "consumer_coord.offsets",
     "consumer_coord.group.assignment",
     "consumer_coord.group.subscription",
     "consumer_coord.config",

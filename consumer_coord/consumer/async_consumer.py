@@ -61,10 +61,10 @@ from consumer_coord.consumer.runtime import Clusters, shared_clusters
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, IllegalStateError
-from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 
 logger = get_logger(__name__)
@@ -445,7 +445,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     raise nothing_to_commit()
             if asynchronous:
                 await engine.commits.make_room()
-                engine.commits.start(wanted)
+                engine.commit_later(wanted)
                 return None
             return await self._commit(engine, wanted, timeout)
 

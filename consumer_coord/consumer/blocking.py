@@ -32,13 +32,13 @@ from consumer_coord.config import Config, parse
 from consumer_coord.consumer.runtime import EXIT_TIMEOUT_S, Leave, Runtime
 from consumer_coord.errors import ClosedError, ConfigurationError
 from consumer_coord.group.assignment import Change, Target
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.group.generation import Generation
 from consumer_coord.list_offsets import ListedOffset, list_offsets
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.settings import CONSUMER
@@ -141,11 +141,6 @@ class BlockingCoordinator:
         """Start a coroutine on the background loop without waiting for it."""
         self._runtime.check_process()
         return self._runtime.submit(work)
-
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Outcome[T]:
-        """Call a function on the background loop that begins something; see :meth:`Runtime.begin`."""
-        self._runtime.check_process()
-        return self._runtime.begin(start)
 
     def on_loop(self, function: Callable[[], object]) -> None:
         """Run a function on the background loop, soon."""

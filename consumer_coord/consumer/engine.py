@@ -25,7 +25,7 @@ from typing import Any
 
 import attrs
 
-from consumer_coord.consumer.commits import AsynchronousCommits, AutoCommit, Tell, outcome
+from consumer_coord.consumer.commits import AutoCommit, CommitReports, Tell
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
 from consumer_coord.consumer.home import Home, Pending
@@ -51,12 +51,12 @@ from consumer_coord.errors import (
     CoordinatorError,
     FatalError,
     NotAssignedError,
-    RequestTimedOutError,
     RetriableError,
     WakeupError,
 )
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.group.commit_lane import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.topic_partition import TopicPartition, listed
 
@@ -78,9 +78,6 @@ FOREVER_S = 365 * 86_400.0
 
 #: librdkafka's ``_CONFLICT``: a partition is assigned twice.
 _CONFLICT = -173
-
-#: Ownerships and topic ids of partitions.
-Owned = tuple[Mapping[TopicPartition, int | None], Mapping[TopicPartition, uuid.UUID]]
 
 _NO_TOPIC_ID = uuid.UUID(int=0)
 _NAMES = {Phase.TAKEN: "on_assign", Phase.REVOKED: "on_revoke", Phase.LOST: "on_lost"}
@@ -107,7 +104,7 @@ class _LookUp:
 class _FinalCommit:
     """The last commit of a partition before its revocation, waited for until ``ends`` of the home's clock at the latest."""
 
-    pending: Pending[CommitResult]
+    ticket: Ticket
     ends: float
 
 
@@ -152,7 +149,7 @@ class Engine:
         self.table: Mapping[TopicPartition, Partition] = {}
         self.plan = Plan()
         self.worker = Worker(plane, settings.is_out_of_range)
-        self.commits = AsynchronousCommits(core, home, report, self.owned_as)
+        self.commits = CommitReports(core, report)
         self.auto = AutoCommit(core, home)
         self._home = home
         self._settings = settings
@@ -511,7 +508,7 @@ class Engine:
         stopping = self._in_phase(Phase.STOPPING)
         if not stopping:
             return
-        waits: dict[TopicPartition, Pending[CommitResult]] = {}
+        waits: dict[TopicPartition, Ticket] = {}
         ends = 0.0
         if self.auto.enabled:
             finished = {one: at for one, at in self._to_commit().items() if one in stopping}
@@ -522,10 +519,8 @@ class Engine:
             # The last one of the interval may be on its way with the same positions, and may take longer than that.
             for one in stopping:
                 commit = self.table[one].commit
-                if isinstance(commit, _Sent) and not commit.pending.done():
-                    waits[one] = commit.pending
-            for pending in set(waits.values()):
-                pending.add_done_callback(lambda _: self.core.application.rouse())
+                if commit is not None and not commit.done:
+                    waits[one] = commit
             if waits:
                 self._home.later(limit_ms / 1000, self.core.application.rouse)
         self._put(PartitionEvent.STOPPED, stopping)
@@ -538,7 +533,7 @@ class Engine:
         """Whether no last commit of these is waited for any longer."""
         moment = self._home.now()
         waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
-        return self._hurry or not any(moment < wait.ends and not wait.pending.done() for wait in waits)
+        return self._hurry or not any(moment < wait.ends and not wait.ticket.done for wait in waits)
 
     def _look_at_topics(self) -> None:
         """Restart partitions of a topic that was deleted and created again: they begin with its first record (KIP-516)."""
@@ -757,58 +752,71 @@ class Engine:
             if partition in self.table:
                 self._put(PartitionEvent.STORE, [partition], stored=at)
 
-    def owned_as(self, wanted: Iterable[TopicPartition]) -> Owned:
-        """Return the ownerships and the topic ids that the application's positions belong to; from any thread."""
+    def ticket(self, wanted: Positions, timeout_ms: float | None, wake: Callable[[], object]) -> Ticket:
+        """Make a commit under the ownerships and of the topics that the application's positions belong to; from any thread.
+
+        ``timeout_ms``: None for ``default.api.timeout.ms``.
+        """
+        limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        made_at = self.core.application.clock()
         table = self.table
-        ids: dict[TopicPartition, uuid.UUID] = {}
-        ownerships: dict[TopicPartition, int | None] = {}
-        for partition in wanted:
-            one = table.get(partition)
-            ownerships[partition] = None if one is None else one.ownership
-            if one is None:
-                continue
-            former = one.former_topic_id
-            topic_id = former if former is not None and not self.worker.positions([partition]) else one.topic_id
-            if topic_id is not None:
-                ids[partition] = topic_id
-        return ownerships, ids
+        entries = {partition: self._entry(table.get(partition), partition, at) for partition, at in wanted.items()}
+        return Ticket(entries, made_at, made_at + limit_ms / 1000, wake)
 
-    def send(self, wanted: Positions, timeout_ms: float, owned: Owned | None = None) -> Pending[CommitResult]:
-        """Start a commit; ``owned``: the ownerships and topic ids of the positions, by default those of now."""
-        ownerships, ids = self.owned_as(wanted) if owned is None else owned
-        self.commits.take_up()
-        pending = self.core.start_commit(wanted, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=ids)
-        self.commits.look_up_unknown(pending)
-        return pending
+    def _entry(self, one: Partition | None, partition: TopicPartition, at: OffsetAndMetadata) -> Entry:
+        if one is None:
+            return Entry(at)
+        former = one.former_topic_id
+        # Before a record of the present topic was delivered, the position is one of the former topic.
+        of_former = former is not None and not self.worker.positions([partition])
+        return Entry(at, one.ownership, former if of_former else one.topic_id)
 
-    def _commit_automatically(
-        self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit"
-    ) -> Pending[CommitResult] | None:
+    def _commit_automatically(self, finished: Positions, timeout_ms: float, *, what: str = "automatic commit") -> Ticket | None:
         """Start a commit of what is not committed yet, and return it; ``what`` appears in the log if it fails."""
-        wanted = {
-            partition: at for partition, at in finished.items() if not _is_committed(self.table[partition], partition, at)
-        }
+        table = self.table
+        wanted = {partition: at for partition, at in finished.items() if not _is_committed(table[partition], partition, at)}
         if not wanted:
             return None
-        pending = self.send(wanted, timeout_ms)
-        sent = _Sent(pending, wanted)
+        # Not the engine: a consumer that is dropped can be collected while the commit is in flight.
+        application = self.core.application
+
+        def ended() -> None:
+            failed = {one: error for one, error in ticket.answers.items() if error is not None}
+            if failed:
+                # The records are processed again if the partitions move now.
+                logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
+            application.rouse()
+
+        ticket = self.ticket(wanted, timeout_ms, ended)
+        self.core.commits.hand_in(ticket)
         self.table = {
             **self.table,
-            **{one: attrs.evolve(self.table[one], committed=at, commit=sent) for one, at in wanted.items()},
+            **{one: attrs.evolve(self.table[one], committed=at, commit=ticket) for one, at in wanted.items()},
         }
-        pending.add_done_callback(lambda _: sent.warn(what))
         if self._settings.reports_automatic:
-            self.commits.follow(wanted, pending)
-        return pending
+            self.commits.add(wanted, ticket)
+        return ticket
+
+    def commit_later(self, wanted: Positions) -> None:
+        """Commit without waiting; the outcome is reported by a later poll.  From any thread."""
+        ticket = self.ticket(wanted, None, self.core.application.rouse)
+        # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
+        self.core.commits.hand_in(ticket)
+        self.commits.add(wanted, ticket)
 
     async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
-        """Commit and wait for the answer; at any time, during a poll too."""
-        limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        pending = self.send(wanted, limit_ms)
-        # The coordinator ends it in time; the rest is for a loop that is held up.
-        if not await self._home.wait(pending, limit_ms / 1000 + GRACE_S):
-            return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
-        return outcome(wanted, pending)
+        """Commit and wait for the answer, on the loop; at any time, during a poll too."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not answered.done():
+                answered.set_result(None)
+
+        ticket = self.ticket(wanted, timeout_ms, wake)
+        self.core.commits.hand_in(ticket)
+        if not ticket.done:
+            await answered
+        return ticket.answers
 
     # -- where to read --------------------------------------------------------------------------------------------------
 
@@ -949,7 +957,7 @@ class Engine:
 
         Wait for the commit of what is finished, if that is automatic, at most the session timeout.
         """
-        commit: Pending[CommitResult] | None = None
+        commit: Ticket | None = None
         limit_ms = self.core.config.session_timeout_ms
         if self.auto.enabled and partitions:
             finished = {one: at for one, at in self._to_commit().items() if one in partitions}
@@ -958,7 +966,7 @@ class Engine:
         self._publish()
         await self._apply()
         if commit is not None:
-            await self._home.wait(commit, limit_ms / 1000)
+            await self.commits.answered(commit, commit.ends)
         if not self.added:
             self.manual = False
 
@@ -1004,35 +1012,13 @@ class Engine:
             if self.auto.enabled:
                 commit = self._commit_automatically(self._to_commit(), max(1.0, timeout_s * 1000))
                 if commit is not None:
-                    await self._home.wait(commit, timeout_s)
+                    await self.commits.answered(commit, ends)
         else:
             failure = await self.give_up_all(ends)
         await self.commits.finish(ends)
         return failure
 
 
-@attrs.frozen(eq=False)
-class _Sent:
-    """An automatic commit that was sent."""
-
-    pending: Pending[CommitResult]
-    wanted: Positions
-
-    def error(self, partition: TopicPartition) -> CoordinatorError | None:
-        """Return why the commit of a partition failed; None if it did not, or is not answered yet."""
-        if not self.pending.done():
-            return None
-        return outcome(self.wanted, self.pending).get(partition)
-
-    def warn(self, what: str) -> None:
-        """Log what could not be committed: it is processed again if the partitions move now."""
-        failed = {one: error for one in self.wanted if (error := self.error(one)) is not None}
-        if failed:
-            logger.warning("%s of %s failed: %s", what, listed(failed), next(iter(failed.values())))
-
-
 def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:
     """Whether an offset is committed, or on its way."""
-    if one.committed != at:
-        return False
-    return not isinstance(one.commit, _Sent) or one.commit.error(partition) is None
+    return one.committed == at and (one.commit is None or one.commit.answers.get(partition) is None)

@@ -53,8 +53,8 @@ from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
 from consumer_coord.consumer.start_positions import ResetPolicy
 from consumer_coord.consumer.worker import MOST_READY, Positions
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
-from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
 from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition

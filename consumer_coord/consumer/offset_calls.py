@@ -10,7 +10,6 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from consumer_coord.config import Config
-from consumer_coord.consumer.commits import outcome
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
@@ -27,10 +26,11 @@ from consumer_coord.consumer.librdkafka.rows import (
 )
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import RequestTimedOutError
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.threads.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -68,7 +68,7 @@ class OffsetCalls(Turns):
             self._coordinator.check_process()
             wanted: Positions | None = to_commit(message, offsets)
             if wanted and asynchronous and not self._engine.commits.full:
-                self._engine.commits.start(wanted)
+                self._engine.commit_later(wanted)
                 return None
             if wanted is None:
                 wanted = self._run(self._finished)
@@ -79,7 +79,7 @@ class OffsetCalls(Turns):
             if asynchronous:
                 if self._engine.commits.full:
                     self._run(self._engine.commits.make_room)
-                self._engine.commits.start(wanted)
+                self._engine.commit_later(wanted)
                 return None
             result = self._committed(wanted)
             raise_if_any_failed(result)
@@ -90,13 +90,13 @@ class OffsetCalls(Turns):
 
     def _committed(self, wanted: Positions) -> CommitResult:
         """Commit and wait for the answer; without a turn, so also while another thread polls."""
-        limit_ms = self._settings.coordinator.default_api_timeout_ms
-        owned = self._engine.owned_as(wanted)
-        pending = self._coordinator.begin(lambda: self._engine.send(wanted, limit_ms, owned))
-        # The coordinator ends it in time; the rest is for a loop that is held up.
-        if not pending.wait(limit_ms / 1000 + GRACE_S):
+        bell = Bell()
+        ticket = self._engine.ticket(wanted, None, bell.set)
+        self._core.commits.hand_in(ticket)
+        # The lane answers in time; the rest is for a loop that is held up.
+        if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):
             return dict.fromkeys(wanted, RequestTimedOutError("the commit was not answered in time"))
-        return outcome(wanted, pending)
+        return ticket.answers
 
     def _note_outcome(self, wanted: Positions, result: CommitResult) -> None:
         self._outcomes.append((wanted, result))

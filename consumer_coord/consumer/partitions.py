@@ -20,7 +20,8 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group.commit_lane import Ticket
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 
@@ -144,7 +145,7 @@ class Partition:
     #: The group's committed offset that the reading began at, or the last offset that was sent.
     committed: OffsetAndMetadata | None = None
     #: The last automatic commit that names the partition.
-    commit: object | None = None
+    commit: Ticket | None = None
     paused: bool = False
     #: Owned, but the application took another part of its assignment.
     declined: bool = False

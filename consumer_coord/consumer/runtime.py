@@ -278,27 +278,6 @@ class Runtime:
         self._check_running()
         return start_on(self.loop, work())
 
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Outcome[T]:
-        """Call a function on the loop, from any thread; what it returns tells how what it began has ended.
-
-        Two turns of the loop cheaper than :meth:`submit`: there is no task that waits in between.
-        """
-        self._check_running()
-        outcome: Outcome[T] = Outcome(self.loop, cancellable=False)
-
-        def begin() -> None:
-            try:
-                begun = start()
-            except BaseException as error:
-                outcome.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                outcome.follow(begun)
-
-        self.loop.call_soon_threadsafe(begin)
-        return outcome
-
     def _check_running(self) -> None:
         if self.loop.is_closed():
             raise ClosedError("the background loop has ended with the interpreter")

@@ -11,11 +11,11 @@ from consumer_coord.consumer.data_plane import EARLIEST
 from consumer_coord.consumer.leader_epochs import epoch_ends
 from consumer_coord.consumer.partitions import Origin
 from consumer_coord.errors import CoordinatorError, NoOffsetError
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.list_offsets import EARLIEST as EARLIEST_TIMESTAMP
 from consumer_coord.list_offsets import LATEST as LATEST_TIMESTAMP
 from consumer_coord.list_offsets import list_offsets, reset_timestamp
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition, listed

@@ -20,7 +20,7 @@ import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, DataPlane, before, partition_of_message
 from consumer_coord.consumer.partitions import Plan, Verdict, judge
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 #: librdkafka returns one message in 1.2-1.7 us, and one of many in 0.4-0.7 us: so many are taken at once.

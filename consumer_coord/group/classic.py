@@ -25,6 +25,7 @@ from consumer_coord.group import requests
 from consumer_coord.group.answers import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
 from consumer_coord.group.assigning import Assigning, tell_assignor
 from consumer_coord.group.broker_assigns import BrokerAssigns, session_ms
+from consumer_coord.group.commit_lane import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.membership import Intent, JoinHold, MemberState
@@ -60,7 +61,7 @@ class ClassicProtocol:
         self.standing = Standing(context, self.lease, self._waiting)
         #: Heartbeats.
         self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
-        self.offsets = CommittedOffsets(
+        self.commits = CommitLane(
             config,
             context.link,
             self.standing,
@@ -69,6 +70,7 @@ class ClassicProtocol:
             context.metrics,
             spawn=context.tasks.spawn,
         )
+        self.offsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
         self._assigning = Assigning(
             config,
             context.cluster,
@@ -158,7 +160,7 @@ class ClassicProtocol:
         standing = self.standing
         await self._stop_driver()
         self._context.signal.fire()
-        await self.offsets.drained(deadline)
+        await self.commits.drained(deadline)
         standing.membership = standing.membership.unsubscribed()
         # It may have subscribed again meanwhile: then it joins anew, as another member.
         await standing.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
@@ -230,7 +232,8 @@ class ClassicProtocol:
         standing.membership = standing.membership.close()
         await self._stop_driver()
         self._context.signal.fire()
-        await self.offsets.close(deadline)
+        await self.commits.close(deadline)
+        self.offsets.close()
         if leave:
             await standing.leave("the consumer is being closed", deadline)
         standing.membership = standing.membership.close_completed()
@@ -359,7 +362,7 @@ class ClassicProtocol:
         gone = standing.released if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE else None
         # The group waits for this member, and no commit is worth its session.
         limit_ms = min(config.rebalance_timeout_ms, config.session_timeout_ms)
-        await self.offsets.drained(Deadline.after(limit_ms), gone)
+        await self.commits.drained(Deadline.after(limit_ms), gone)
         standing.check_not_superseded(before)
         if not standing.subscribed:
             raise Superseded

@@ -20,7 +20,6 @@ from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState, Target
 from consumer_coord.group.background import BackgroundTasks
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
@@ -32,6 +31,7 @@ from consumer_coord.group.session import answer_in_time_ms
 from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.settings import CONSUMER
@@ -95,7 +95,8 @@ class ConsumerCoordinator:
         )
         #: Until when records of held partitions may be handed out; thread-safe.
         self.lease = self.protocol.lease
-        #: Commits and committed offsets.
+        #: The member's commits, and the group's committed offsets.
+        self.commits = self.protocol.commits
         self.offsets = self.protocol.offsets
         self._recreations = cluster.metadata.recreations
         self._closing: asyncio.Task[None] | None = None
@@ -251,7 +252,7 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
-        """Commit positions with our generation; for each partition None, or why not.  See ``committed_offsets.py``."""
+        """Commit positions with our generation; for each partition None, or why not.  See ``commit_lane.py``."""
         return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids)
 
     def start_commit(
@@ -262,12 +263,12 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> asyncio.Future[CommitResult]:
-        """The same, whose place among the commits is taken when this returns; on the loop.
+        """Commit as :meth:`commit` does, without waiting; on the loop, in the order of the calls.
 
         Every failure is the future's, also that the coordinator is closed, or that too many commits wait.
         """
         limit = self._timeout(timeout_ms)
-        return self.offsets.start_commit(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
+        return self.commits.start(offsets, timeout_ms=limit, ownerships=ownerships, topic_ids=topic_ids)
 
     async def committed(
         self,

@@ -91,6 +91,10 @@ class CoordinatorLink:
             self._log.step("COORDCLEAR", "broker %s is no longer coordinator: %s", broker.address, why)
         self._lookup.gone(broker, why)
 
+    def refresh_metadata(self) -> None:
+        """Look at the topics again, soon: the coordinator does not know the id of one."""
+        self._cluster.refresh_later(0)
+
     def looked_up(self) -> None:
         """The brokers were asked for the coordinator, on this member's behalf."""
         self._metrics.record("coordinator-lookup")

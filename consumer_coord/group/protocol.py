@@ -12,11 +12,12 @@ A member *has* a protocol: the classic one (JoinGroup, SyncGroup, Heartbeat; ``c
 * **Waiting**: ``context.signal.until(condition, deadline)``; code that changes what a condition reads calls
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the facade cancels them after :meth:`GroupProtocol.close`.
-* **Commits**: the protocol makes its :class:`~consumer_coord.group.committed_offsets.CommittedOffsets` with itself behind it;
-  ``generation_state`` fences them.  In the consumer protocol its ``generation_id`` is the member epoch (OffsetCommit v9).
+* **Commits**: the protocol makes its :class:`~consumer_coord.group.commit_lane.CommitLane` and its
+  :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; ``generation_state`` fences them.  In the consumer protocol
+  its ``generation_id`` is the member epoch (OffsetCommit v9).
 * **The lease** (until when records may be handed out) is the protocol's to renew: it knows which answers prove the session.
 
-Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.committed_offsets` nor the consumers know
+Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.commit_lane` nor the consumers know
 which protocol it is.  Methods run on the loop, except what is marked as thread-safe.
 """
 
@@ -32,6 +33,7 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.background import BackgroundTasks
+from consumer_coord.group.commit_lane import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
@@ -134,8 +136,12 @@ class GroupProtocol(Protocol):
         """Until when the coordinator must still count this member."""
 
     @property
+    def commits(self) -> CommitLane:
+        """The member's commits."""
+
+    @property
     def offsets(self) -> CommittedOffsets:
-        """Commits and committed offsets."""
+        """The group's committed offsets."""
 
     # -- what the application says -----------------------------------------------------------------------------------------
 

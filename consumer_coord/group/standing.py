@@ -28,7 +28,7 @@ class Superseded(Exception):
 
 class Standing:
     """The membership of one member, and what commits must know of it
-    (:class:`~consumer_coord.group.committed_offsets.CommitMembership`)."""
+    (:class:`~consumer_coord.group.commit_lane.CommitMembership`)."""
 
     def __init__(self, context: MemberContext, lease: Lease, waiting: WaitingRequest) -> None:
         self._membership = Membership()

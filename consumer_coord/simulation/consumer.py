@@ -12,10 +12,10 @@ from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions, Rows, to_rows
 from consumer_coord.environment import RunBlocking
-from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.group.subscription import NOTHING
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import CommitResult
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.topic_partition import TopicPartition
 
@@ -102,7 +102,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
             positions = engine.finished() if wanted is None else wanted
             if positions:
                 await engine.commits.make_room()
-                engine.commits.start(positions)
+                engine.commit_later(positions)
             return positions
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:

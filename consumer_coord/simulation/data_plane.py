@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 

@@ -1,4 +1,4 @@
-"""A daemon thread of the planner process that looks up end offsets and topic ids, and commits: planning does not wait for it.
+"""A daemon thread of the planner process that looks up end offsets and topic ids: planning does not wait for it.
 
 An idle query is asked for its latest offset about 90 times a second: those calls read what this thread found last.
 """
@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.errors import ClosedError, CoordinatorError
-from consumer_coord.group.committed_offsets import CommitResult
 from consumer_coord.list_offsets import ListedOffset
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.identity import TopicIds
-from consumer_coord.spark.planner import PlannedCommit
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
-#: One look-up or commit may take so long before planning goes on without it.
+#: Time limit of one look-up or commit, in milliseconds; after it planning continues without the answer.
 REQUEST_TIMEOUT_MS = 10_000
 
 #: After a failure, so long until the next attempt.
@@ -58,34 +56,20 @@ class EndsView:
         )
 
 
-@attrs.frozen
-class Outcome:
-    """How one commit went; ``error`` is None when it was accepted."""
-
-    partition: TopicPartition
-    commit: PlannedCommit
-    error: CoordinatorError | None
-
-
 class Background:
-    """Two jobs, asked for by the planner's main thread: :meth:`want_view` and :meth:`commit`."""
+    """Looks up the view that the planner's main thread wants (:meth:`want_view`)."""
 
     def __init__(
         self,
         look_up: Callable[[frozenset[TopicPartition]], Mapping[TopicPartition, ListedOffset]],
         look_up_ids: Callable[[frozenset[str]], TopicIds],
-        send: Callable[[Mapping[TopicPartition, PlannedCommit]], CommitResult],
     ) -> None:
         self._look_up = look_up
         self._look_up_ids = look_up_ids
-        self._send = send
         self._changed = threading.Condition()
         self._wanted: frozenset[TopicPartition] | None = None
         self._view = EndsView()
         self._problem: CoordinatorError | None = None
-        self._queued: dict[TopicPartition, PlannedCommit] = {}
-        self._sending: dict[TopicPartition, PlannedCommit] = {}
-        self._outcomes: list[Outcome] = []
         self._closed = False
         self._crash: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kafka-group-background", daemon=True)
@@ -122,44 +106,10 @@ class Background:
         with self._changed:
             self._view = EndsView()
 
-    def commit(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
-        """Commit these, soon; what is on its way already is not sent twice."""
-        with self._changed:
-            self._check()
-            fresh = {
-                partition: commit
-                for partition, commit in commits.items()
-                if self._sending.get(partition) != commit and self._queued.get(partition) != commit
-            }
-            if fresh:
-                self._queued.update(fresh)
-                self._changed.notify_all()
-
-    @property
-    def committing(self) -> bool:
-        """True while a commit is on its way."""
-        return bool(self._queued or self._sending)
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until no commit is on its way; False when the time was over first."""
-        with self._changed:
-            done = self._changed.wait_for(
-                lambda: not (self._queued or self._sending) or self._closed or self._crash is not None, timeout_s
-            )
-            self._check()
-            return done
-
-    def outcomes(self) -> list[Outcome]:
-        """How commits went since the last call."""
-        with self._changed:
-            outcomes, self._outcomes = self._outcomes, []
-            return outcomes
-
     def close(self) -> None:
         """Begin nothing more; the thread is a daemon and is not waited for."""
         with self._changed:
             self._closed = True
-            self._queued.clear()
             self._changed.notify_all()
 
     def _check(self) -> None:
@@ -179,29 +129,13 @@ class Background:
 
     def _step(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._queued or self._wanted is not None)
+            self._changed.wait_for(lambda: self._closed or self._wanted is not None)
             if self._closed:
                 return False
-            self._sending, self._queued = self._queued, {}
             wanted, self._wanted = self._wanted, None
-        if self._sending:
-            self._commit_now(self._sending)
         if wanted is not None:
             self._view_now(wanted)
         return True
-
-    def _commit_now(self, commits: Mapping[TopicPartition, PlannedCommit]) -> None:
-        results: CommitResult
-        try:
-            results = self._send(commits)
-        except ClosedError:
-            return
-        except CoordinatorError as error:
-            results = dict.fromkeys(commits, error)
-        with self._changed:
-            self._outcomes += [Outcome(partition, commit, results[partition]) for partition, commit in commits.items()]
-            self._sending = {}
-            self._changed.notify_all()
 
     def _view_now(self, wanted: frozenset[TopicPartition]) -> None:
         began = time.monotonic()
@@ -217,7 +151,7 @@ class Background:
         except CoordinatorError as error:
             with self._changed:
                 self._problem = error
-                self._changed.wait_for(lambda: self._closed or bool(self._queued), RETRY_S)
+                self._changed.wait_for(lambda: self._closed, RETRY_S)
             return
         with self._changed:
             self._view = view

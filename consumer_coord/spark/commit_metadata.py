@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.spark.planner import PlannedCommit
 
 _METADATA = re.compile(r"kafka_group id=([0-9a-f-]{36})")

@@ -1,27 +1,43 @@
-"""Commits of one query: what Spark has finished, sent in the background, again after a failure, and never for another topic."""
+"""Commits of one query: what Spark has finished.
+
+A planning call hands commits into the coordinator's commit lane, which sends them again until their time is over, and does not
+wait.  A later planning call looks at the outcomes.  No offset is committed to another topic of the same name.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+import attrs
+
 from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.errors import CommitFailedError, CoordinatorError, FatalError, RetriableError
-from consumer_coord.group.committed_offsets import CommitResult
+from consumer_coord.errors import ClosedError, CommitFailedError, CoordinatorError, FatalError
+from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background
+from consumer_coord.spark.background import REQUEST_TIMEOUT_MS
 from consumer_coord.spark.commit_metadata import with_topic_id
-from consumer_coord.spark.identity import TopicIdentity, current_ids
+from consumer_coord.spark.identity import TopicIdentity, topic_ids
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import PlannedCommit, Planner
 from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.spark.status import Status
+from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
 
-#: A commit that failed is sent again after so long.
+#: A commit that failed is handed in again by a planning call after this time at the earliest, in seconds: an idle query has 90
+#: such calls a second.
 RETRY_COMMIT_S = 1.0
+
+
+@attrs.frozen
+class _Sent:
+    commits: Mapping[TopicPartition, PlannedCommit]
+    outcome: Outcome[CommitResult]
 
 
 class Commits:
@@ -40,30 +56,48 @@ class Commits:
         self._status = status
         self._identity = identity
         self._member = member
-        #: A commit that failed is not sent again before this time.
+        #: Handed in, and not looked at since.
+        self._in_flight: deque[_Sent] = deque()
+        #: Keeps the order of the calls.
+        self._order = asyncio.Lock()
+        #: A commit that failed is not handed in again before this time.
         self._retry_s: dict[TopicPartition, float] = {}
 
-    def finished(self, background: Background) -> None:
-        """Commit what Spark has finished, in the background."""
-        self.collect(background)
-        commits = self.due(self._planner.uncommitted())
+    def finished(self) -> None:
+        """Commit what Spark has finished, without waiting for the answer."""
+        self.collect()
+        in_flight = {partition: commit for sent in self._in_flight for partition, commit in sent.commits.items()}
+        commits = {
+            partition: commit
+            for partition, commit in self.due(self._planner.uncommitted()).items()
+            if in_flight.get(partition) != commit
+        }
         if commits:
-            background.commit(commits)
+            self._in_flight.append(_Sent(commits, self._member().submit(lambda: self._send(commits))))
 
-    def drain(self, background: Background) -> None:
-        """Wait for those that are on their way."""
-        background.drain(REQUEST_TIMEOUT_MS / 1000)
-        self.collect(background)
+    def drain(self) -> None:
+        """Wait for the commits in flight, and note how they went."""
+        ends_s = time.monotonic() + REQUEST_TIMEOUT_MS / 1000
+        for sent in self._in_flight:
+            sent.outcome.wait(max(0.0, ends_s - time.monotonic()))
+        self.collect()
 
-    def collect(self, background: Background) -> None:
+    def collect(self) -> None:
         """Note how commits went."""
-        for outcome in background.outcomes():
-            if outcome.error is None:
-                self._planner.committed(outcome.partition, outcome.commit)
-                self._status.commits += 1
-                self.recovered()
-            else:
-                self.failed(outcome.partition, outcome.commit, outcome.error)
+        while self._in_flight and self._in_flight[0].outcome.done():
+            sent = self._in_flight.popleft()
+            try:
+                results = self._results(sent.commits, sent.outcome.result)
+            except ClosedError:
+                continue  # the query leaves, and commits nothing more
+            for partition, commit in sent.commits.items():
+                error = results[partition]
+                if error is None:
+                    self._planner.committed(partition, commit)
+                    self._status.commits += 1
+                    self.recovered()
+                else:
+                    self.failed(partition, commit, error)
 
     def due(self, commits: Mapping[TopicPartition, PlannedCommit]) -> Mapping[TopicPartition, PlannedCommit]:
         """Those that did not fail just now."""
@@ -102,33 +136,40 @@ class Commits:
             self._retry_s.pop(partition, None)
 
     def send_now(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
-        """Send and wait, on the main thread; what may be tried again is in the result."""
-        try:
-            return self.send(commits)
-        except (RetriableError, CommitFailedError) as refused:
-            return dict.fromkeys(commits, refused)
+        """Commit and wait for the answer."""
+        return self._results(commits, lambda: self._member().call(lambda: self._send(commits), REQUEST_TIMEOUT_MS))
 
-    def send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
-        """On the background thread, or the main one."""
-        coordinator = self._member()
-        # Offsets of a topic that is gone must not be committed to the one of the same name that came after it.  Brokers of
-        # 4.1 and later look at the id themselves; older ones know names only.
-        topics = frozenset(partition.topic for partition in commits)
-        ids = current_ids(coordinator, topics, REQUEST_TIMEOUT_MS)
+    @staticmethod
+    def _results(commits: Mapping[TopicPartition, PlannedCommit], answer: Callable[[], CommitResult]) -> CommitResult:
+        """Return the answer for each partition; an error of the whole commit is one of each partition."""
+        try:
+            return answer()
+        except ClosedError:
+            raise
+        except CoordinatorError as error:
+            return dict.fromkeys(commits, error)
+
+    async def _send(self, commits: Mapping[TopicPartition, PlannedCommit]) -> CommitResult:
+        """Commit on the coordinator's loop, in the order of the calls."""
+        core = self._member().core
+        async with self._order:
+            # Offsets of a deleted topic must not be committed to the topic that has its name now.  Brokers of 4.1 and later
+            # look at the id themselves; older brokers know only names.
+            ids = await topic_ids(core.cluster, {partition.topic for partition in commits}, REQUEST_TIMEOUT_MS)
+            kept = {
+                partition: commit
+                for partition, commit in commits.items()
+                if partition.topic in ids and not is_other(commit.topic_id, ids[partition.topic])
+            }
+            answer = core.start_commit(
+                {partition: with_topic_id(commit) for partition, commit in kept.items()},
+                timeout_ms=REQUEST_TIMEOUT_MS,
+                ownerships={partition: commit.ownership for partition, commit in kept.items()},
+                topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
+            )
         gone = {
-            partition
+            partition: CommitFailedError(f"the topic with the id {commit.topic_id} was deleted")
             for partition, commit in commits.items()
-            if partition.topic not in ids or is_other(commit.topic_id, ids[partition.topic])
+            if partition not in kept
         }
-        results: dict[TopicPartition, CoordinatorError | None] = {
-            partition: CommitFailedError(f"the topic with the id {commits[partition].topic_id} was deleted")
-            for partition in gone
-        }
-        kept = {partition: commit for partition, commit in commits.items() if partition not in gone}
-        results |= coordinator.commit(
-            {partition: with_topic_id(commit) for partition, commit in kept.items()},
-            timeout_ms=REQUEST_TIMEOUT_MS,
-            ownerships={partition: commit.ownership for partition, commit in kept.items()},
-            topic_ids={partition: commit.topic_id for partition, commit in kept.items()},
-        )
-        return results
+        return {**gone, **await answer}

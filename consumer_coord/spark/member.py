@@ -95,7 +95,7 @@ class QueryMembership:
             if self._left:
                 raise FatalError("this query has left its group")
             self._coordinator = coordinator = BlockingCoordinator(with_callbacks(options.settings), assignors=assignors)
-            self._background = Background(self._look_up, self._look_up_ids, self._commits.send)
+            self._background = Background(self._look_up, self._look_up_ids)
             self._handover = Handover(coordinator.core, Share(self))
             self._handover.callbacks = Callbacks(self._assigned, self._revoked, self._lost)
             if options.pattern is not None:
@@ -177,10 +177,10 @@ class QueryMembership:
             self._checkpoint_checked = True
         if self._target_ends is None:
             self._joining.await_share(coordinator, SHARE_WAIT_S)
-            self._settle(coordinator, background)
-            self._commits.finished(background)
+            self._settle(coordinator)
+            self._commits.finished()
         else:
-            self._await_owners(coordinator, background, self._target_ends)
+            self._await_owners(coordinator, self._target_ends)
         view = self._current_view(background, now_s, spinning)
         self._check_topics(coordinator, view)
         ends = self._ends(background, view)
@@ -193,9 +193,9 @@ class QueryMembership:
             generation=coordinator.generation,
             now_ms=time.monotonic() * 1000,
         )
-        if planned is None and background.committing:
-            # Nothing else to do; and with Trigger.AvailableNow this was the last call.
-            self._commits.drain(background)
+        if planned is None and self._target_ends is not None:
+            # With Trigger.AvailableNow this was the last call.
+            self._commits.drain()
         self._last_call_s = time.monotonic()
         self.status.update(self._planner.held, ends, coordinator.generation, coordinator.member_id)
         return planned
@@ -221,7 +221,7 @@ class QueryMembership:
 
     # -- the own share ----------------------------------------------------------------------------------------------
 
-    def _settle(self, coordinator: BlockingCoordinator, background: Background) -> None:
+    def _settle(self, coordinator: BlockingCoordinator) -> None:
         """Carry out what the group wants: lost, revoked, added."""
         handover = self._handover
         assert handover is not None
@@ -328,11 +328,8 @@ class QueryMembership:
 
     def commit_before_revoke(self) -> None:
         """Commit what is finished, and wait for the answer."""
-        background = self._background
-        assert background is not None
-        self._commits.finished(background)
-        background.drain(REQUEST_TIMEOUT_MS / 1000)
-        self._commits.collect(background)
+        self._commits.finished()
+        self._commits.drain()
 
     def resolve_starts(self, added: frozenset[TopicPartition]) -> bool:
         """Find out where these begin; False, and told, when that is not known yet."""
@@ -547,9 +544,7 @@ class QueryMembership:
 
     # -- Trigger.AvailableNow -----------------------------------------------------------------------------------------
 
-    def _await_owners(
-        self, coordinator: BlockingCoordinator, background: Background, targets: Mapping[TopicPartition, int]
-    ) -> None:
+    def _await_owners(self, coordinator: BlockingCoordinator, targets: Mapping[TopicPartition, int]) -> None:
         """Wait until this query or another member owns each partition with unread records.
 
         The run ends when this query has read its own partitions, so a partition that is on its way to it counts as unread.
@@ -561,8 +556,8 @@ class QueryMembership:
         limit_s = (config.default_api_timeout_ms + config.session_timeout_ms) / 1000
         began_s = time.monotonic()
         while True:
-            self._settle(coordinator, background)
-            self._commits.finished(background)
+            self._settle(coordinator)
+            self._commits.finished()
             left = unowned(coordinator, self._planner.held.keys(), targets)
             waited_s = time.monotonic() - began_s
             # Longer for its own partitions, which may be on their way to another source of the same query: Spark would run

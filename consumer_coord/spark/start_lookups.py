@@ -8,10 +8,10 @@ from typing import Protocol
 import attrs
 
 from consumer_coord.errors import NoOffsetError, UnknownTopicError
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.list_offsets import LATEST, ListedOffset, list_offsets
 from consumer_coord.net.metadata import Metadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
 from consumer_coord.spark.commit_metadata import topic_id_of

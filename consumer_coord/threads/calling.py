@@ -75,7 +75,7 @@ class BlockingCall:
         self._jobs: deque[_Job[Any]] = deque()
         self._bell = Bell()
         self._left = False
-        self._outcome: Outcome[Any] = Outcome(loop, cancellable=True)
+        self._outcome: Outcome[Any] = Outcome(loop)
         self._outcome.add_done_callback(lambda _: self._bell.set())
 
     # -- on the calling thread ----------------------------------------------------------------------------------------

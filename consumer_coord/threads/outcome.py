@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
-from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.printable import get_logger
 from consumer_coord.threads.locks import Bell
 
@@ -28,16 +27,11 @@ class _End(NamedTuple):
 
 
 class Outcome(concurrent.futures.Future[T]):
-    """A future that the loop's thread alone sets; :meth:`wait` and all that reads it may be interrupted at any point.
+    """A future that the loop's thread alone sets; :meth:`wait` and all that reads it may be interrupted at any point."""
 
-    Not ``cancellable``: the work goes on whatever becomes of the one who waits, and ends as RequestTimedOutError when it was
-    given up all the same.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, cancellable: bool) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
-        self._cancellable = cancellable
         self._work: asyncio.Future[T] | None = None
         self._end: _End | None = None
         self._told: deque[Callable[[Any], object]] = deque()
@@ -51,10 +45,8 @@ class Outcome(concurrent.futures.Future[T]):
         work.add_done_callback(self._on_end)
 
     def _on_end(self, work: asyncio.Future[T]) -> None:
-        if work.cancelled() and self._cancellable:
+        if work.cancelled():
             super().cancel()
-        elif work.cancelled():
-            self.set_exception(RequestTimedOutError("it was given up"))
         elif (error := work.exception()) is not None:
             self.set_exception(error)
         else:
@@ -101,12 +93,12 @@ class Outcome(concurrent.futures.Future[T]):
         return self._end is not None and self._end.cancelled
 
     def cancel(self) -> bool:
-        """Cancel the work, soon; False when it is over, or cannot be cancelled."""
+        """Cancel the work, soon; False when it is over."""
         if self._end is not None:
             return self._end.cancelled
-        if self._cancellable and not self._loop.is_closed():
+        if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._give_up)
-        return self._cancellable
+        return True
 
     def result(self, timeout: float | None = None) -> T:
         """What the work returned; raises what it raised, CancelledError, or TimeoutError after ``timeout`` seconds."""
@@ -150,6 +142,6 @@ class Outcome(concurrent.futures.Future[T]):
 
 def start_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Outcome[T]:
     """Run a coroutine on a loop, from another thread."""
-    outcome: Outcome[T] = Outcome(loop, cancellable=True)
+    outcome: Outcome[T] = Outcome(loop)
     loop.call_soon_threadsafe(lambda: outcome.follow(loop.create_task(work)))
     return outcome

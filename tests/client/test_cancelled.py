@@ -41,7 +41,7 @@ def test_leaving_cancelled_at_each_step_is_done_all_the_same_and_the_member_can_
         await one.stop()
         one.coordinator.prepare_to_leave()
         one.coordinator.let_go(one.held)
-        commit = one.coordinator.offsets.start_commit(at("t", 0, 1), timeout_ms=5_000)
+        commit = one.coordinator.start_commit(at("t", 0, 1), timeout_ms=5_000)
         leaving = asyncio.ensure_future(getattr(one.coordinator, how)())
         await pause(after_ms)
         late = await _cancel(leaving)

@@ -19,8 +19,8 @@ from consumer_coord.errors import (
     RetriableError,
     UnknownTopicError,
 )
-from consumer_coord.group import committed_offsets
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.group import commit_lane
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import api_for
@@ -83,7 +83,7 @@ async def test_what_was_committed_before_is_answered_before_a_later_commit_retur
     brokers.answer(OffsetCommitRequest, slowly, codes.COORDINATOR_LOAD_IN_PROGRESS)
     async with member(brokers) as one:
         await one.join()
-        earlier = [one.coordinator.offsets.start_commit(at("t", 0, offset), timeout_ms=9_000) for offset in (1, 2, 3)]
+        earlier = [one.coordinator.start_commit(at("t", 0, offset), timeout_ms=9_000) for offset in (1, 2, 3)]
         await one.coordinator.commit(at("t", 1, 9))
         assert all(future.done() and future.result() == {T0: None} for future in earlier)
         assert brokers.committed == {T0: 3, T1: 9}
@@ -97,9 +97,9 @@ async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhil
     brokers.answer(OffsetCommitRequest, held_until(go))
     async with member(brokers) as one:
         await one.join()
-        commits = [one.coordinator.offsets.start_commit(at("t", offset % 2, offset), timeout_ms=9_000) for offset in range(50)]
+        commits = [one.coordinator.start_commit(at("t", offset % 2, offset), timeout_ms=9_000) for offset in range(50)]
         await pause(100)
-        commits += [one.coordinator.offsets.start_commit(at("t", 0, offset), timeout_ms=9_000) for offset in range(50, 90)]
+        commits += [one.coordinator.start_commit(at("t", 0, offset), timeout_ms=9_000) for offset in range(50, 90)]
         assert len(brokers.all(OffsetCommitRequest)) == 1
         go.set()
         await asyncio.gather(*commits)
@@ -109,7 +109,7 @@ async def test_one_commit_is_under_way_and_the_next_takes_all_that_came_meanwhil
 @in_virtual_time
 async def test_a_commit_that_finds_no_place_is_a_failed_future(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = FakeBrokers()
-    monkeypatch.setattr(committed_offsets, "MOST_WAITING", 1)
+    monkeypatch.setattr(commit_lane, "MOST_WAITING", 1)
     async with member(brokers) as one:
         await one.join()
         first, second = (one.coordinator.start_commit(at("t", 0, offset)) for offset in (1, 2))
@@ -135,7 +135,7 @@ async def test_close_waits_for_commits_that_are_under_way() -> None:
     one = new_member(brokers)
     await one.join()
     await one.stop()
-    commit = one.coordinator.offsets.start_commit(at("t", 0, 7), timeout_ms=9_000)
+    commit = one.coordinator.start_commit(at("t", 0, 7), timeout_ms=9_000)
     one.coordinator.let_go(one.held)
     await one.coordinator.close(5_000)
     assert commit.result() == {T0: None}
@@ -175,7 +175,7 @@ async def test_a_join_waits_for_commits_no_longer_than_a_session() -> None:
     async with member(brokers, EAGER, session_timeout_ms=10_000, rebalance_timeout_ms=300_000) as one:
         await one.join()
         brokers.always(OffsetCommitRequest, lambda request: commit_answer(request, {T0: codes.REQUEST_TIMED_OUT}))
-        commit = one.coordinator.offsets.start_commit(at("t", 0, 7), timeout_ms=300_000)
+        commit = one.coordinator.start_commit(at("t", 0, 7), timeout_ms=300_000)
         started = now_ms()
         one.coordinator.enforce_rebalance()
         await until(lambda: len(brokers.all(JoinGroupRequest)) == 3)

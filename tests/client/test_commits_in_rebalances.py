@@ -12,7 +12,7 @@ from consumer_coord.errors import (
     RebalanceInProgressError,
     RequestTimedOutError,
 )
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
@@ -86,13 +86,13 @@ async def test_a_commit_that_meets_the_completing_rebalance_is_sent_again_after_
     if late:
         # It was sent before the rebalance, and arrives in the middle of it.
         brokers.answer(OffsetCommitRequest, held_until(joined))
-        commit = one.coordinator.offsets.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
+        commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
         await pause(2)
     one.coordinator.enforce_rebalance()
     await until(lambda: brokers.state == "CompletingRebalance" and one.coordinator.generation == generation + 1)
     joined.set()
     if commit is None:
-        commit = one.coordinator.offsets.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
+        commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
     await pause(500)
     assert not commit.done()
     assert len(brokers.all(OffsetCommitRequest)) == 1, "it was sent again before the sync"
@@ -116,7 +116,7 @@ async def test_a_commit_with_an_old_generation_that_arrives_after_the_sync_is_se
     generation, (first, *_) = one.coordinator.generation, sorted(one.held)
     go = asyncio.Event()
     brokers.answer(OffsetCommitRequest, held_until(go))
-    commit = one.coordinator.offsets.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
+    commit = one.coordinator.start_commit({first: OffsetAndMetadata(5)}, timeout_ms=20_000)
     await pause(2)
     one.coordinator.enforce_rebalance()
     await until(lambda: brokers.state == "Stable" and one.coordinator.generation == generation + 1 and one.stable)
@@ -147,7 +147,7 @@ async def test_of_a_refused_commit_only_what_was_held_throughout_is_sent_again()
 
         brokers.answer(OffsetCommitRequest, old)
         positions = {TopicPartition("t", number): OffsetAndMetadata(number + 10) for number in range(3)}
-        commit = one.coordinator.offsets.start_commit(positions, timeout_ms=20_000)
+        commit = one.coordinator.start_commit(positions, timeout_ms=20_000)
         await pause(5)
         one.coordinator.enforce_rebalance()
         await until(lambda: one.coordinator.assignment.to_revoke)
@@ -176,7 +176,7 @@ async def test_a_refused_commit_of_a_partition_that_was_not_held_says_so() -> No
             return codes.ILLEGAL_GENERATION
 
         brokers.answer(OffsetCommitRequest, old)
-        commit = one.coordinator.offsets.start_commit({**at("t", 0, 5), **at("t", 1, 5)}, timeout_ms=20_000)
+        commit = one.coordinator.start_commit({**at("t", 0, 5), **at("t", 1, 5)}, timeout_ms=20_000)
         await pause(5)
         generation = one.coordinator.generation
         one.coordinator.enforce_rebalance()
@@ -205,7 +205,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         await until(lambda: one.coordinator.assignment.to_revoke == {T1})
         go = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(go))
-        commit = one.coordinator.offsets.start_commit(at("t", 1, 5), timeout_ms=20_000)
+        commit = one.coordinator.start_commit(at("t", 1, 5), timeout_ms=20_000)
         await pause(5)
         joins = len(brokers.all(JoinGroupRequest))
         one.coordinator.let_go([T1])
@@ -218,7 +218,7 @@ async def test_the_join_that_gives_a_partition_up_waits_for_its_commits_and_for_
         await until(lambda: one.coordinator.protocol.state.value == "stable")
         hang = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(hang))
-        commit = one.coordinator.offsets.start_commit(at("t", 0, 6), timeout_ms=20_000)
+        commit = one.coordinator.start_commit(at("t", 0, 6), timeout_ms=20_000)
         await pause(5)
         one.coordinator.enforce_rebalance()
         await until(lambda: len(brokers.all(JoinGroupRequest)) == joins + 2, 100)
@@ -246,7 +246,7 @@ async def test_a_member_that_leaves_commits_although_its_leader_left_before_the_
     await until(lambda: brokers.state == "CompletingRebalance" and {each.generation for each in members} == {generation + 1})
     await two.stop()
     two.coordinator.prepare_to_leave()
-    commit = two.coordinator.offsets.start_commit({kept: OffsetAndMetadata(5)}, timeout_ms=20_000)
+    commit = two.coordinator.start_commit({kept: OffsetAndMetadata(5)}, timeout_ms=20_000)
     await pause(500)
     assert not commit.done(), "the group completes its rebalance"
     started = now_ms()
@@ -266,9 +266,9 @@ async def test_an_offset_read_before_a_loss_is_not_committed_after_it() -> None:
         before = one.coordinator.assignment.ownerships([T0])
         go = asyncio.Event()
         brokers.answer(OffsetCommitRequest, held_until(go))
-        first = one.coordinator.offsets.start_commit(at("t", 1, 1), timeout_ms=20_000)
+        first = one.coordinator.start_commit(at("t", 1, 1), timeout_ms=20_000)
         await pause(5)
-        queued = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=20_000)
+        queued = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=20_000)
         classic(one.coordinator).standing.lose("the test says so")
         await until(lambda: one.stable and one.held)
         assert one.coordinator.assignment.ownerships([T0]) != before
@@ -295,7 +295,7 @@ async def test_a_commit_that_waits_for_a_sync_ends_at_its_own_time_limit_and_wit
     with pytest.raises(RequestTimedOutError, match="still rebalancing"):
         await one.coordinator.commit(at("t", 0, 5), timeout_ms=3_000)
     assert now_ms() - started == pytest.approx(3_000, abs=5)
-    commit = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=60_000)
+    commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=60_000)
     await pause(50)
     await one.stop()
     started = now_ms()
@@ -315,7 +315,7 @@ async def test_unsubscribing_does_not_wait_for_a_sync_either() -> None:
         brokers.always(OffsetCommitRequest, codes.REBALANCE_IN_PROGRESS)
         one.coordinator.enforce_rebalance()
         await pause(100)
-        commit = one.coordinator.offsets.start_commit(at("t", 0, 5), timeout_ms=60_000)
+        commit = one.coordinator.start_commit(at("t", 0, 5), timeout_ms=60_000)
         await pause(50)
         started = now_ms()
         await one.coordinator.unsubscribe()

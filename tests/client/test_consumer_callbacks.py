@@ -18,7 +18,7 @@ from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, 
 from consumer_coord.consumer.start_positions import ResetPolicy, Starts
 from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from tests.client.support.embedded import BROKER, KeepingConsumer, Told, consumer, held, poll_until, produce, row, take

@@ -15,6 +15,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.group.process_mates.registry import groups_of
+from consumer_coord.offsets import CommitResult
 from tests.client.support.fake import GROUP, FakeBrokers
 from tests.client.support.member import at, member, new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time, pause
@@ -107,13 +108,13 @@ async def test_nothing_is_kept_of_groups_that_were_used() -> None:
 async def test_a_member_that_commits_for_weeks_keeps_nothing_of_the_commits_that_are_over() -> None:
     async with member(FakeBrokers()) as one:
         await one.join()
-        commits: list[weakref.ref[asyncio.Task[None]]] = []
+        commits: list[weakref.ref[asyncio.Future[CommitResult]]] = []
         for offset in range(5):
-            commit = one.coordinator.offsets.start_commit(at("t", 0, offset), timeout_ms=1_000)
+            commit = one.coordinator.start_commit(at("t", 0, offset), timeout_ms=1_000)
             await pause(1)
-            commits += [weakref.ref(task) for task in asyncio.all_tasks() if task.get_name().startswith("commit of")]
+            commits.append(weakref.ref(commit))
             await commit
+            del commit
         await pause(10)
         gc.collect()
-        assert len(commits) == 5
-        assert all(over() is None for over in commits[:-1])
+        assert all(over() is None for over in commits)

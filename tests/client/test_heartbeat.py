@@ -197,8 +197,8 @@ def test_a_crash_in_the_background_surfaces_and_harms_no_other_member(where: str
             monkeypatch.setattr(one.coordinator.protocol, "on_join_complete", bug)
             one.coordinator.enforce_rebalance()
         else:
-            monkeypatch.setattr(one.coordinator.offsets, "_request", bug)
-            commit = one.coordinator.offsets.start_commit(at("t", 0, 1), timeout_ms=5_000)
+            monkeypatch.setattr(one.coordinator.commits, "_request", bug)
+            commit = one.coordinator.start_commit(at("t", 0, 1), timeout_ms=5_000)
         await until(lambda: one.errors)
         assert "a bug of ours" in str(one.errors[0])
         assert "please report" in str(one.errors[0])

@@ -15,7 +15,7 @@ from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetad
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OffLoop
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.data_plane import SimulatedMessage
 from consumer_coord.topic_partition import TopicPartition as Partition
 

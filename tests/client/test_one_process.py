@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import os
 import signal
 import subprocess
@@ -296,21 +294,6 @@ def test_every_handle_checks_its_process(kafka: EmbeddedKafka, monkeypatch: pyte
                 with pytest.raises((ForkedError, KafkaException)):
                     call()
         assert Runtime.shared().thread.is_alive()
-
-
-def test_what_was_begun_on_the_loop_cannot_be_cancelled_by_who_waits_for_it() -> None:
-    runtime = Runtime.shared()
-    begun: concurrent.futures.Future[asyncio.Future[str]] = concurrent.futures.Future()
-
-    def begin() -> asyncio.Future[str]:
-        future: asyncio.Future[str] = runtime.loop.create_future()
-        begun.set_result(future)
-        return future
-
-    outcome = runtime.begin(begin)
-    assert not outcome.cancel()
-    runtime.loop.call_soon_threadsafe(begun.result(DEADLINE_S).set_result, "committed")
-    assert outcome.result(DEADLINE_S) == "committed"
 
 
 def test_at_exit_a_member_that_was_not_closed_leaves(kafka: EmbeddedKafka) -> None:

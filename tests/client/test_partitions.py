@@ -22,7 +22,7 @@ from consumer_coord.consumer.partitions import (
     moved,
     read_of,
 )
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 
 START = OffsetAndMetadata(7)
 

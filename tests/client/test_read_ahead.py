@@ -16,7 +16,7 @@ from consumer_coord.consumer.librdkafka.plane import Librdkafka
 from consumer_coord.consumer.partitions import Plan, Read
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import WakeupError
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition as PartitionOf
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, held, poll_until, produce, row, take
 from tests.support.processes import wait_until

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from consumer_coord.errors import CommitFailedError, CoordinatorError, FencedError
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.consumer_protocol import session
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.admin import (
     DescribeConfigsRequest,

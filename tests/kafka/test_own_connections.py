@@ -11,8 +11,8 @@ import pytest
 from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor
 from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.membership import MemberState
+from consumer_coord.offsets import OffsetAndMetadata
 from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 

@@ -18,7 +18,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, Threaded
 from consumer_coord.consumer.runtime import Runtime
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane

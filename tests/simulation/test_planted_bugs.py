@@ -11,7 +11,7 @@ import pytest
 from consumer_coord.broker.group_offsets import Commit, Committer, OffsetCoordinator
 from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 from consumer_coord.broker.log import PartitionLog
-from consumer_coord.consumer.commits import AsynchronousCommits
+from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.partitions import Plan
@@ -21,7 +21,7 @@ from consumer_coord.group.answers import Step
 from consumer_coord.group.application import Application
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.commit_lane import CommitLane
 from consumer_coord.group.failures import Failures
 from consumer_coord.group.heartbeat import Heartbeat
 from consumer_coord.simulation import loop
@@ -106,13 +106,13 @@ def _forget_what_was_let_go(patch: Patch) -> None:
 
 def _resend_as_a_new_member(patch: Patch) -> None:
     """The client sends every commit without generation and member id, as a consumer outside of groups does."""
-    request = CommittedOffsets._request
+    request = CommitLane._request
 
-    def simple(self: CommittedOffsets, *args: Any) -> OffsetCommitRequest:
+    def simple(self: CommitLane, *args: Any) -> OffsetCommitRequest:
         built: OffsetCommitRequest = request(self, *args)
         return attrs.evolve(built, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None)
 
-    patch.setattr(CommittedOffsets, "_request", simple)
+    patch.setattr(CommitLane, "_request", simple)
 
 
 def _lose_what_waits_when_a_call_is_left(patch: Patch) -> None:
@@ -151,10 +151,10 @@ def _hand_out_past_the_lease(patch: Patch) -> None:
 def _forget_commits_at_close(patch: Patch) -> None:
     """Asynchronous commits that are under way when the consumer closes are not told of."""
 
-    async def finish(self: AsynchronousCommits, ends: float) -> None:
-        self._flying.clear()
+    async def finish(self: CommitReports, ends: float) -> None:
+        self._unreported.clear()
 
-    patch.setattr(AsynchronousCommits, "finish", finish)
+    patch.setattr(CommitReports, "finish", finish)
 
 
 def _wait_longer_than_asked(patch: Patch) -> None:

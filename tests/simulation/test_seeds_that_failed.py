@@ -18,17 +18,16 @@ from assignors.verify import InvalidPlanError, verify
 from consumer_coord.broker.classic_rebalance import Rebalance
 from consumer_coord.broker.group import GroupMember, GroupMetadata
 from consumer_coord.broker.group_store import Shard
-from consumer_coord.consumer import commits, partitions
+from consumer_coord.consumer import partitions
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import AssignorError
-from consumer_coord.group import consumer_protocol, leader
+from consumer_coord.group import commit_lane, consumer_protocol, leader
 from consumer_coord.group.answers import Step
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.committed_offsets import CommittedOffsets, OffsetAndMetadata
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -37,6 +36,7 @@ from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.session import ClassicSession
 from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Backoff
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.simulation.play import play
@@ -209,8 +209,7 @@ def _stand_behind_what_was_fetched(patch: pytest.MonkeyPatch) -> None:
 
 
 def _confirm_the_former_topics_offsets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CommittedOffsets, "_fail_former_topics", staticmethod(lambda tickets, entries: None))
-    patch.setattr(commits, "_of_another_topic", lambda topic_ids, before: False)
+    patch.setattr(commit_lane, "_are_of_two_topics", lambda before, entry: False)
 
 
 def _believe_no_later_generation(patch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from consumer_coord.broker.group_offsets import Commit, CommitResult, Committer, OffsetCoordinator
 from consumer_coord.broker.kafka_apis import ClientConnection, KafkaApis
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import FatalError
@@ -17,6 +18,7 @@ from consumer_coord.spark.checkpoint import Offsets
 from consumer_coord.spark.member import QueryMembership
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.source import KafkaGroupSource
+from consumer_coord.wire import error_codes
 from tests.spark.conftest import produce
 from tests.support.processes import wait_until
 
@@ -102,6 +104,56 @@ def test_idle_planning_calls_cost_no_requests(
     # And it does look: what is written now is planned soon.
     produce(embedded.bootstrap_servers, "orders", orders[:1])
     wait_until(lambda: membership.next_batch(offsets) is not None, 30, "the new record", interval_s=0.01)
+
+
+def test_planning_does_not_wait_for_a_commit_in_flight(
+    embedded: EmbeddedKafka, membership: QueryMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the coordinator loads its groups, batches go on; a later planning call notes the outcome."""
+    orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
+    produce(embedded.bootstrap_servers, "orders", orders)
+    offsets = _finish(membership, Offsets("billing"))
+    committed = membership.status.commits
+    loading = True
+    refused = threading.Event()
+    commit = OffsetCoordinator.commit
+
+    async def load(
+        self: OffsetCoordinator, api_version: int, committer: Committer, commits: Sequence[Commit]
+    ) -> list[CommitResult]:
+        if loading:
+            refused.set()
+            return [(each, error_codes.COORDINATOR_LOAD_IN_PROGRESS) for each in commits]
+        return await commit(self, api_version, committer, commits)
+
+    monkeypatch.setattr(OffsetCoordinator, "commit", load)
+    for _ in range(3):
+        produce(embedded.bootstrap_servers, "orders", orders)
+        planned: Offsets | None = None
+        while planned is None:
+            planned = membership.next_batch(offsets)
+        offsets = planned
+    assert refused.wait(30)
+    assert membership.status.commits == committed
+    loading = False
+
+    def noted() -> bool:
+        nonlocal offsets
+        offsets = membership.next_batch(offsets) or offsets
+        return all(committed == position for _, _, committed, position in _held(membership))
+
+    wait_until(noted, 30, "every offset committed", interval_s=0.01)
+    assert membership.status.problem is None
+    assert membership.status.commit_failures == 0
+
+
+def _held(membership: QueryMembership) -> list[tuple[str, str, int, int]]:
+    """(topic, partition, committed, position) of each partition, as the progress shows them."""
+    return [
+        (topic, number, committed, position)
+        for topic, rows in membership.status.to_json()["partitions"].items()
+        for number, (position, _, committed) in rows.items()
+    ]
 
 
 def test_every_caller_of_leave_waits_for_the_same_leave(

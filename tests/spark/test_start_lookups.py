@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from consumer_coord.errors import ConfigurationError, NoOffsetError, RetriableError, UnknownTopicError
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.list_offsets import EARLIEST, LATEST, ListedOffset
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
 from consumer_coord.spark.commit_metadata import topic_id_of, with_topic_id
 from consumer_coord.spark.identity import TopicIds

@@ -13,7 +13,7 @@ from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_
 from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import ConfigurationError, NothingToCommitError
-from consumer_coord.group.committed_offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 
 #: A partition that an application names, and partitions: of confluent-kafka or of this package.

@@ -32,7 +32,7 @@ class Statistics:
     def laid_over(self, text: str) -> str:
         """librdkafka's JSON with our figures; on the thread whose turn it is."""
         told: dict[str, Any] = json.loads(text)
-        confirmed = self._core.offsets.confirmed
+        confirmed = self._core.commits.confirmed
         for topic, about in told.get("topics", {}).items():
             for number, figures in about.get("partitions", {}).items():
                 partition = TopicPartition(topic, int(number))

@@ -27,6 +27,7 @@ from consumer_coord.errors import (
     UnsupportedVersionError,
 )
 from consumer_coord.group.answers import Step
+from consumer_coord.group.commit_lane import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.consumer_protocol import answers, requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
@@ -86,9 +87,10 @@ class ConsumerMember:
         self._acknowledging: asyncio.Task[None] | None = None
         self._session = Session(context, self._schedule.interval_s * 1000)
         self.lease = self._session.lease
-        self.offsets = CommittedOffsets(
+        self.commits = CommitLane(
             config, context.link, self, context.assignment, cluster.backoff, context.metrics, spawn=context.tasks.spawn
         )
+        self.offsets = CommittedOffsets(config, context.link, self, cluster.backoff)
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class ConsumerMember:
         try:
             await self._stop()
             self._with.signal.fire()
-            await self.offsets.drained(deadline)
+            await self.commits.drained(deadline)
         finally:
             self._ending = False
         await self._leave("the consumer unsubscribed from all topics", deadline)
@@ -405,7 +407,7 @@ class ConsumerMember:
             era, gone = self._epochs.era, self._holdings.giving_up
             # The group waits for this, and no commit is worth the membership.
             limit_ms = min(self._with.config.rebalance_timeout_ms, self._session.timeout_ms)
-            await self.offsets.drained(Deadline.after(limit_ms), gone)
+            await self.commits.drained(Deadline.after(limit_ms), gone)
             if era != self._epochs.era or self._state is State.PREPARE_LEAVING:
                 return
             self._holdings.acknowledged(gone)
@@ -486,7 +488,7 @@ class ConsumerMember:
                 self._with.application.call_attention()
                 self._advance()
 
-    # -- for committed_offsets.py ----------------------------------------------------------------------------------------
+    # -- for commits and offset fetches ----------------------------------------------------------------------------------
 
     @property
     def fetches_as(self) -> Generation:
@@ -531,7 +533,8 @@ class ConsumerMember:
         self._ending = True
         await self._stop()
         self._with.signal.fire()
-        await self.offsets.close(deadline)
+        await self.commits.close(deadline)
+        self.offsets.close()
         if leave:
             await self._leave("the consumer is being closed", deadline)
         self.lease.close()

@@ -17,10 +17,10 @@ from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.handover import Callback, Callbacks, Handover, HoldsNothing
 from consumer_coord.environment import Environment
 from consumer_coord.errors import CoordinatorError
-from consumer_coord.group.committed_offsets import OffsetAndMetadata
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.consumer import Inline
 from consumer_coord.topic_partition import TopicPartition
 from tests.client.support.fake import GROUP
