@@ -173,7 +173,10 @@ class Reader:
 
     fetcher: Fetcher
     read_committed: bool = False
-    records: dict[TopicPartition, list[tuple[int, bytes]]] = attrs.field(factory=dict)
+    row_of: Callable[[Record], Any] = lambda record: (record.offset, record.value or b"")
+    records: dict[TopicPartition, list[Any]] = attrs.field(factory=dict)
+    #: How many responses were taken.
+    taken: int = 0
     stopped: list[Stopped] = attrs.field(factory=list)
     positions: dict[TopicPartition, tuple[int, int]] = attrs.field(factory=dict)
     epochs: dict[TopicPartition, int] = attrs.field(factory=dict)
@@ -188,6 +191,7 @@ class Reader:
     def take(self, max_bytes: int = 1 << 30) -> int:
         """Take what is there; how many items that were."""
         found = self.fetcher.take(max_bytes)
+        self.taken += len(found)
         for one in found:
             if isinstance(one, Stopped):
                 assert one.serial == self.positions[one.partition][0]
@@ -213,7 +217,7 @@ class Reader:
         found = self.records.setdefault(fetched.partition, [])
         for record in records_of(fetched, read_committed=self.read_committed):
             if record.offset >= offset:
-                found.append((record.offset, record.value or b""))
+                found.append(self.row_of(record))
         self.positions[fetched.partition] = (serial, fetched.next_offset)
         self.epochs[fetched.partition] = fetched.leader_epoch
         self.fetcher.advance(fetched.partition, serial, fetched.next_offset)
