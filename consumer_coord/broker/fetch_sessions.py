@@ -176,7 +176,7 @@ class FetchSessions:
         self, wanted: Sequence[tuple[TopicName, FetchPartition]], by_topic_id: bool, moment: float
     ) -> FetchSession | None:
         """A session of these partitions; None if there is no room for it."""
-        if not wanted or not self._make_room(len(wanted), moment):
+        if not self._make_room(len(wanted), moment):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:

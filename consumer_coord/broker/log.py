@@ -365,11 +365,14 @@ class PartitionLog:
         index = bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
         return self._epochs[index][0] if index >= 0 else -1
 
-    def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
+    def end_offset_for(self, leader_epoch: int, current_epoch: int) -> tuple[int, int]:
         """(the greatest epoch not above ``leader_epoch``, where it ended), as ``LeaderEpochFileCache.endOffsetFor``.
 
-        For an epoch before all others it is that epoch itself, and where the first one began; -1 for both when none is known.
+        For an epoch before all others it is that epoch itself, and where the first one began.  -1 for both when none is known,
+        and for an epoch behind the leader's ``current_epoch``.
         """
+        if leader_epoch > current_epoch:
+            return -1, -1
         index = bisect_right(self._epochs, leader_epoch, key=lambda entry: entry[0]) - 1
         if index < 0:
             return (leader_epoch, self._epochs[0][1]) if self._epochs and leader_epoch >= 0 else (-1, -1)

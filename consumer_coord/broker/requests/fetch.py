@@ -100,7 +100,15 @@ def _by_topic(rows: Iterable[tuple[TopicName, PartitionData]]) -> Sequence[Fetch
 
 
 def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
-    return PartitionData(partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b"")
+    """The answer for a partition that was not read; of aborted transactions it has no list, or an empty one, as Kafka's."""
+    unknown = code in (error_codes.UNKNOWN_TOPIC_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return PartitionData(
+        partition_index=wanted.partition,
+        error_code=code,
+        high_watermark=-1,
+        aborted_transactions=() if unknown else None,
+        records=b"",
+    )
 
 
 class _Reader:
@@ -224,7 +232,7 @@ class _Reader:
         if preferred is not None:
             return attrs.evolve(empty, preferred_read_replica=preferred)
         if wanted.last_fetched_epoch != _NO_EPOCH:
-            epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch)
+            epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch, partition.leader_epoch)
             if epoch == _NO_EPOCH:
                 return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
             if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
@@ -259,12 +267,9 @@ class _Reader:
         partition = self._node.cluster.topics.partition(topic.name or "", wanted.partition)
         if not stale or partition is None or self._version < _LEADERS_FROM:
             return _without_records(wanted, code)
-        return PartitionData(
-            partition_index=wanted.partition,
-            error_code=code,
-            high_watermark=-1,
+        return attrs.evolve(
+            _without_records(wanted, code),
             current_leader=FetchLeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch),
-            records=b"",
         )
 
     def _preferred_replica(self, partition: Partition) -> int | None:

@@ -232,7 +232,7 @@ def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -
     error_code, partition = _find(node, topic, wanted.partition, wanted.current_leader_epoch)
     if error_code or partition is None:
         return EpochEndOffset(error_code=error_code, partition=wanted.partition)
-    epoch, end_offset = partition.log.end_offset_for(wanted.leader_epoch)
+    epoch, end_offset = partition.log.end_offset_for(wanted.leader_epoch, partition.leader_epoch)
     return EpochEndOffset(error_code=error_codes.NONE, partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
