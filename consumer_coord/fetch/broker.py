@@ -232,7 +232,7 @@ class BrokerFetches:
             return _request(owner.config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
 
         timeout_ms = owner.cluster.config.request_timeout_ms + ask.max_wait_ms
-        question = Versioned(FetchRequest, build, newest=self._newest())
+        question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
         self._in_flight = asyncio.ensure_future(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
         self._waits = all(state.at_end for state in ask.states.values())
         try:

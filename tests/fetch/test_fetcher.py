@@ -16,6 +16,7 @@ from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigurationError
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.net.connection import LARGE_FRAME_BYTES
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
@@ -667,6 +668,21 @@ def test_a_batch_larger_than_every_limit_is_fetched() -> None:
         reader = Reader(Fetcher(world.client(), limits))
         reader.assign(from_start(T0))
         await reader.read_to({T0: 2})
+        assert reader.records[T0] == expected
+        await reader.fetcher.close()
+
+    play(test)
+
+
+def test_a_long_response_is_decoded_without_a_thread() -> None:
+    """The world has none; see ``no_thread``."""
+
+    async def test(world: World) -> None:
+        expected = world.write(T0, 5, value=b"v" * 100_000)
+        assert sum(len(value) for _, value in expected) > LARGE_FRAME_BYTES
+        reader = Reader(Fetcher(world.client()))
+        reader.assign(from_start(T0))
+        await reader.read_to({T0: 5})
         assert reader.records[T0] == expected
         await reader.fetcher.close()
 

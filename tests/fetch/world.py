@@ -37,9 +37,9 @@ PATIENCE_MS = 120_000
 Edit = Callable[[FetchResponse], FetchResponse]
 
 
-async def run_here(function: Callable[[], Any]) -> Any:
-    """Run slow work inline."""
-    return function()
+async def no_thread(function: Callable[[], Any]) -> Any:
+    """Refuse: nothing that a fetcher does is slow enough for a thread."""
+    raise AssertionError(f"{function} would run in a thread")
 
 
 @attrs.define(eq=False)
@@ -104,7 +104,7 @@ class World:
     def client(self, **settings: Any) -> ClusterClient:
         """A client of the cluster; call it in the client's process."""
         bootstrap = tuple((node.host, node.port) for node in self.cluster.nodes)
-        environment = Environment(self.network.connector(self.process), Random(self._seed + 2), lambda: 1_000, run_here)
+        environment = Environment(self.network.connector(self.process), Random(self._seed + 2), lambda: 1_000, no_thread)
         self.clients.append(ClusterClient(ClientConfig(bootstrap_servers=bootstrap, **settings), environment))
         return self.clients[-1]
 
