@@ -320,6 +320,9 @@ class BrokerFetches:
             expires = now() + owner.cluster.config.metadata_max_age_ms / 1000
             state.preferred = row.preferred_read_replica, expires
             owner.place(state)
+            if state.broker_id == self._broker_id:
+                # The metadata does not name that replica, and the leader would say the same at once.
+                self._back_off(state)
         elif row.records:
             self._take_records(state, row, row.records)
 

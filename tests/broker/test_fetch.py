@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import attrs
 import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, KafkaApis
+from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, EmbeddedKafka, KafkaApis
 from consumer_coord.broker.config import RACK_AWARE_SELECTOR
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.record_batch import read_headers
@@ -428,3 +430,41 @@ def test_a_client_with_a_rack_is_sent_to_the_replica_there() -> None:
 def test_another_replica_selector_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"replica\.selector\.class is one of"):
         BrokerConfig.from_mapping({"replica.selector.class": "com.example.MySelector"})
+
+
+# -- a real client
+
+
+def test_librdkafka_reads_what_was_committed() -> None:
+    """Transactions that overlap and end in the other order."""
+    with EmbeddedKafka({"orders": 1}) as kafka:
+        found = kafka._running.topics.partition("orders", 0)
+        assert found is not None
+        log = found.log
+
+        def append() -> None:
+            for producer_id, value in ((-1, b"plain"), (7, b"rolled back"), (8, b"kept"), (7, b"rolled back, too")):
+                log.append_records([(None, value)], 1_000, 0, producer_id, 0)
+            log.append_marker(1_000, 0, 8, 0, True)
+            log.append_marker(1_000, 0, 7, 0, False)
+            log.append_records([(None, b"kept by another")], 1_000, 0, 7, 0)
+            log.append_marker(1_000, 0, 7, 0, True)
+            log.append_records([(None, b"open")], 1_000, 0, 9, 0)
+
+        kafka._call(append)
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "enable.partition.eof": True}
+        for level, expected in (
+            ("read_committed", [b"plain", b"kept", b"kept by another"]),
+            ("read_uncommitted", [b"plain", b"rolled back", b"kept", b"rolled back, too", b"kept by another", b"open"]),
+        ):
+            with contextlib.closing(Consumer({**settings, "isolation.level": level})) as consumer:
+                consumer.assign([TopicPartition("orders", 0, 0)])
+                values: list[bytes | None] = []
+                while True:
+                    message = consumer.poll(30)
+                    assert message is not None, "neither a record nor the end"
+                    if message.error() is not None:
+                        assert message.error().code() == KafkaError._PARTITION_EOF
+                        break
+                    values.append(message.value())
+                assert values == expected

@@ -270,7 +270,8 @@ def test_an_unclean_election_is_found_and_reading_goes_on_where_the_logs_agree(k
 
         def leader_is(broker: int) -> Callable[[], bool]:
             def look() -> bool:
-                return kafka.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions[0].leader == broker
+                leads: int = kafka.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions[0].leader
+                return leads == broker
 
             return look
 

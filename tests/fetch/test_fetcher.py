@@ -165,6 +165,25 @@ def test_a_new_partition_does_not_wait_for_a_fetch_of_idle_ones() -> None:
     play(test, brokers=1)
 
 
+def test_a_broker_has_one_connection_for_fetches_and_one_fetch_at_a_time() -> None:
+    async def test(world: World) -> None:
+        partitions = [TopicPartition("t", number) for number in range(12)]
+        reader = Reader(Fetcher(world.client()))
+        reader.assign(from_start(*partitions))
+        for _ in range(20):
+            for one in partitions:
+                world.write(one)
+            await asyncio.sleep(0.3)
+            reader.take()
+        assert [server.most_at_once for server in world.servers] == [1, 1, 1]
+        # One more for metadata, to whichever broker is asked.
+        fetching = [server for server in world.servers if server.requests]
+        assert world.network.connections <= len(fetching) + 1
+        await reader.fetcher.close()
+
+    play(test, topics={"t": 12})
+
+
 # -- sessions
 
 
@@ -388,6 +407,23 @@ def test_a_replica_that_is_gone_or_behind_sends_the_client_back_to_the_leader() 
         await reader.fetcher.close()
 
     play(test, **RACKS)
+
+
+def test_a_replica_that_nobody_knows_is_not_looked_for_without_pause() -> None:
+    async def test(world: World) -> None:
+        expected = world.write(T0)
+        leader = world.servers[0]
+        leader.edit = edited_row(lambda row: attrs.evolve(row, preferred_read_replica=77, records=b""))
+        reader = Reader(Fetcher(world.client(), FetchConfig(client_rack="z")))
+        reader.assign(from_start(T0))
+        await asyncio.sleep(10)
+        assert 10 < len(leader.requests) < 150
+        leader.edit = None
+        await reader.read_to({T0: 1})
+        assert reader.records[T0] == expected
+        await reader.fetcher.close()
+
+    play(test, brokers=1)
 
 
 # -- what ends a reading

@@ -49,6 +49,9 @@ class Server:
     apis: KafkaApis
     edit: Edit | None = None
     requests: list[Request] = attrs.field(factory=list)
+    #: How many Fetch requests it had at the same time.
+    most_at_once: int = 0
+    _at_once: int = 0
 
     @property
     def up(self) -> bool:
@@ -58,10 +61,16 @@ class Server:
     async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
         """Answer a frame."""
         header = decode_request_header(frame)
-        if header.api_key == FETCH:
-            self.requests.append(decode_request(frame))
-        answer = await self.apis.handle(frame, client)
-        if self.edit is None or header.api_key != FETCH or answer is None:
+        if header.api_key != FETCH:
+            return await self.apis.handle(frame, client)
+        self.requests.append(decode_request(frame))
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            answer = await self.apis.handle(frame, client)
+        finally:
+            self._at_once -= 1
+        if self.edit is None or answer is None:
             return answer
         correlation_id, response = decode_response(FetchResponse, header.version, answer)
         return encode_response(self.edit(response), header.version, correlation_id)
