@@ -38,13 +38,13 @@ class TopicName:
 
     @property
     def key(self) -> str | uuid.UUID:
-        """What tells it from other topics in its session."""
+        """What identifies the topic within its session."""
         return self.topic_id if self.topic_id.int else self.name or ""
 
 
 @attrs.define(eq=False)
 class _Cached:
-    """A partition of a session, and what the client was last told about it."""
+    """A partition of a session, and what the last response to its client said about it."""
 
     topic: TopicName
     wanted: FetchPartition
@@ -52,7 +52,7 @@ class _Cached:
     log_start_offset: int = _UNKNOWN
 
     def take(self, data: PartitionData) -> bool:
-        """Remember what an answer says; whether the client has to know it."""
+        """Remember what a response says; return whether the client does not know it yet."""
         changed = (self.high_watermark, self.log_start_offset) != (data.high_watermark, data.log_start_offset)
         self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
         if data.error_code:
@@ -98,10 +98,10 @@ class FetchSession:
         cached = self.partitions.get(key)
         if cached is None:
             return True
-        told = cached.take(data)
+        is_news = cached.take(data)
         if data.records:
             self.partitions[key] = self.partitions.pop(key)
-        return told
+        return is_news
 
 
 @attrs.frozen

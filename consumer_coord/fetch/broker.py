@@ -330,9 +330,9 @@ class BrokerFetches:
         try:
             end = reach(records, state.offset)
         except (MalformedMessageError, UnsupportedVersionError) as error:
-            told = type(error)(f"{state.partition}: {error}")
-            told.__cause__ = error
-            self._owner.stop(state, StopReason.UNREADABLE, told)
+            unreadable = type(error)(f"{state.partition}: {error}")
+            unreadable.__cause__ = error
+            self._owner.stop(state, StopReason.UNREADABLE, unreadable)
             return
         aborted = sorted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
         fetched = FetchedRecords(

@@ -218,7 +218,7 @@ def test_a_broker_that_restarts_knows_no_sessions() -> None:
     play(test)
 
 
-def test_an_error_is_told_again_and_its_end_too() -> None:
+def test_an_error_is_reported_again_and_its_end_too() -> None:
     async def test(cluster: BrokerCluster) -> None:
         client = Client(cluster)
         session = (await client.fetch({0: 5}, session=(0, 0))).session_id
@@ -248,7 +248,7 @@ def test_a_waiting_fetch_of_a_session_ends_with_the_first_record() -> None:
 # -- topic ids
 
 
-def test_topics_are_told_apart_by_their_ids() -> None:
+def test_topics_are_distinguished_by_their_ids() -> None:
     async def test(cluster: BrokerCluster) -> None:
         client = Client(cluster)
         assert rows_of(await client.fetch({0: 0}, topic_id=UNKNOWN_ID))[0].error_code == codes.UNKNOWN_TOPIC_ID
@@ -270,7 +270,7 @@ def test_topics_are_told_apart_by_their_ids() -> None:
 # -- leaders and epochs
 
 
-def test_who_asks_a_former_leader_hears_of_the_new_one() -> None:
+def test_a_former_leader_names_the_new_one() -> None:
     async def test(cluster: BrokerCluster) -> None:
         cluster.move_leader("orders", 0, 1)
         leader = cluster.topics.partition("orders", 0)
@@ -284,11 +284,11 @@ def test_who_asks_a_former_leader_hears_of_the_new_one() -> None:
             answer = await Client(cluster, version=version).fetch({0: 0}, epochs=epochs)
             row = rows_of(answer)[0]
             assert row.error_code == code
-            told = version == NEWEST and code == codes.FENCED_LEADER_EPOCH
+            named = version == NEWEST and code == codes.FENCED_LEADER_EPOCH
             assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (
-                (1, leader.leader_epoch) if told else (-1, -1)
+                (1, leader.leader_epoch) if named else (-1, -1)
             )
-            assert [one.port for one in answer.node_endpoints] == ([cluster.nodes[1].port] if told else [])
+            assert [one.port for one in answer.node_endpoints] == ([cluster.nodes[1].port] if named else [])
 
     play(test, brokers=2)
 

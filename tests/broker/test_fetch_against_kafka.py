@@ -121,7 +121,7 @@ class Draw:
             partition_max_bytes=10_000_000,
         )
 
-    def heard(self, request: FetchRequest, version: int, response: FetchResponse) -> None:
+    def answered(self, request: FetchRequest, version: int, response: FetchResponse) -> None:
         """Continue the session, if there is one."""
         if response.error_code or not response.session_id:
             self._session = (0, 0, version)
@@ -195,7 +195,7 @@ async def record(broker: RealBroker, seed: int, topic: str, topic_id: uuid.UUID,
         request, version = draw.request()
         response = await broker.call(f"draw-{seed}", request, version)
         assert isinstance(response, FetchResponse)
-        draw.heard(request, version, response)
+        draw.answered(request, version, response)
         found.append((request, version, response))
     for session_id in {response.session_id for _, _, response in found} - {0}:
         # The broker has a thousand places, and evicts nothing for two minutes.
@@ -222,8 +222,8 @@ async def replay(
     ids: dict[int, int] = {0: 0}
     found = []
     for request, version, theirs in exchanges:
-        told = FetchRequest(**{**_fields(request), "session_id": ids.get(request.session_id, request.session_id)})
-        response = await call(told, version)
+        sent = FetchRequest(**{**_fields(request), "session_id": ids.get(request.session_id, request.session_id)})
+        response = await call(sent, version)
         assert isinstance(response, FetchResponse)
         ids[theirs.session_id] = response.session_id
         found.append(response)

@@ -200,8 +200,8 @@ def test_an_idle_session_names_no_partition() -> None:
         assert (idle.topics, idle.forgotten_topics_data) == ((), ())
         reader.fetcher.unassign([T1])
         await asyncio.sleep(3)
-        told = [request.message for request in world.fetches() if getattr(request.message, "forgotten_topics_data", ())]
-        assert [row.partitions for message in told for row in message.forgotten_topics_data] == [(1,)]  # type: ignore[attr-defined]
+        changes = [request.message for request in world.fetches() if getattr(request.message, "forgotten_topics_data", ())]
+        assert [row.partitions for message in changes for row in message.forgotten_topics_data] == [(1,)]  # type: ignore[attr-defined]
         await reader.fetcher.close()
 
     play(test, brokers=1)

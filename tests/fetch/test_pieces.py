@@ -135,8 +135,8 @@ def test_the_brokers_session_always_knows_what_the_client_wants(version: int, se
             if not context.incremental or random.random() < 0.5
         ]
         session_id = 0 if context.session is None else context.session.session_id
-        told = client.answered(FetchResponse(session_id=session_id, responses=rows))
-        assert set(told) <= set(wanted)
+        rows_by_partition = client.answered(FetchResponse(session_id=session_id, responses=rows))
+        assert set(rows_by_partition) <= set(wanted)
 
 
 def test_a_full_response_without_a_partition_is_refused() -> None:

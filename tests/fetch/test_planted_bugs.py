@@ -16,7 +16,7 @@ from consumer_coord.fetch.fetcher import Fetcher
 from consumer_coord.fetch.leaders import Leaders
 from consumer_coord.fetch.partition_state import FetchState
 from consumer_coord.fetch.sessions import FetchSession, SessionPart
-from tests.fetch.test_under_faults import tell
+from tests.fetch.test_under_faults import play_history
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 #: So many histories may pass before one finds a bug.
@@ -73,7 +73,7 @@ def a_pause_forgets_the_position(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Buffer, "rewind", rewind)
 
 
-def changed_offsets_are_not_told(patch: pytest.MonkeyPatch) -> None:
+def changed_offsets_are_not_sent(patch: pytest.MonkeyPatch) -> None:
     """An incremental request names new partitions only."""
     build = FetchSession.build
 
@@ -139,7 +139,7 @@ BUGS: list[Plant] = [
     old_brokers_are_not_asked_for_epochs,
     a_position_is_validated_once,
     a_pause_forgets_the_position,
-    changed_offsets_are_not_told,
+    changed_offsets_are_not_sent,
     a_lost_response_keeps_the_session,
     the_next_offset_is_one_too_far,
     aborted_transactions_are_not_listed,
@@ -155,7 +155,7 @@ def test_a_history_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     for seed in range(HISTORIES):
         try:
-            tell(seed, monkeypatch)
+            play_history(seed, monkeypatch)
         except Exception:  # noqa: BLE001 - whatever shows the bug
             return
     pytest.fail(f"{HISTORIES} histories did not find it: {plant.__doc__}")

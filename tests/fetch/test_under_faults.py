@@ -188,7 +188,7 @@ class Story:
         return all(self.reader.records.get(one, []) == visible(self.world, one, self.committed) for one in PARTITIONS)
 
 
-def tell(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]:
+def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]:
     """Play a history; return which readings ended."""
     random = Random(seed)
     version = random.choice((4, 8, 9, 11, 12, 13, 16, 18))
@@ -237,9 +237,9 @@ def tell(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_delivered_is_the_log(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell(seed, monkeypatch)
+    play_history(seed, monkeypatch)
 
 
 def test_the_histories_meet_every_end_of_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    met = {stop for seed in range(30) for stop in tell(seed, monkeypatch)}
+    met = {stop for seed in range(30) for stop in play_history(seed, monkeypatch)}
     assert {StopReason.TRUNCATED, StopReason.RECREATED} <= met

@@ -56,7 +56,7 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
     if session is not None and session.epoch != reading.epoch:
         # Another request of that session overtook this one, on another connection.
         return FetchResponse(session_id=session.session_id, error_code=error_codes.INVALID_FETCH_SESSION_EPOCH)
-    rows = _worth_telling(reading, reader.read(reading.wanted))
+    rows = _news(reading, reader.read(reading.wanted))
     return FetchResponse(
         session_id=NO_SESSION if session is None else session.session_id,
         responses=_by_topic(rows),
@@ -80,14 +80,12 @@ def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchRespons
     )
 
 
-def _worth_telling(
-    reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]
-) -> Sequence[tuple[TopicName, PartitionData]]:
+def _news(reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]) -> Sequence[tuple[TopicName, PartitionData]]:
     """What an answer contains: everything, or in an incremental Fetch what the client does not know yet."""
     if reading.session is None:
         return rows
-    told = [(topic, data) for topic, data in rows if reading.session.answered(topic, data)]
-    return told if reading.incremental else rows
+    news = [(topic, data) for topic, data in rows if reading.session.answered(topic, data)]
+    return news if reading.incremental else rows
 
 
 def _by_topic(rows: Iterable[tuple[TopicName, PartitionData]]) -> Sequence[FetchableTopicResponse]:
