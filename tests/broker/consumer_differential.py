@@ -201,6 +201,8 @@ def _note_new_ids(steps: Sequence[ConsumerStep], probe: Probe, known: set[str]) 
             if member_id:
                 step.new_ids.append(member_id)
                 known.add(member_id)
+    # A client chose these: such a member may be seen only after a later request, one that has no id yet.
+    known.update(getattr(step.message, "member_id", None) or "" for step in steps)
     for groups in (probe[0].groups, probe[1].groups):
         for member in groups[0].members:
             if member.member_id not in known:
