@@ -22,8 +22,8 @@ from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
 from consumer_coord.errors import ClosedError
 from consumer_coord.printable import get_logger
-from consumer_coord.threads.locks import Bell
-from consumer_coord.threads.outcome import start_on
+from consumer_coord.runtime.locks import Bell
+from consumer_coord.runtime.outcome import start_on
 from consumer_coord.wire.apis import APIS
 
 logger = get_logger(__name__)

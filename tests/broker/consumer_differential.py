@@ -30,7 +30,8 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Par
 from consumer_coord.broker.group import GroupMetadata
 from consumer_coord.broker.java_hash import hash_map_order
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.wire import error_codes, membership
+from consumer_coord.wire import embedded_protocol as membership
+from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.admin import (
     CreatableTopic,
     CreatePartitionsResponse,

@@ -14,10 +14,10 @@ from confluent_kafka import TopicPartition as Row
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from consumer_coord.broker.record_batch import Record
-from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.runtime.background import cluster_client
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire.messages.log import FetchRequest
 from tests.conftest import fetched

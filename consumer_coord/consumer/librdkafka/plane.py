@@ -24,13 +24,13 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
-from consumer_coord.consumer.librdkafka.security import with_tokens
+from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.settings import KNOWN, as_boolean
-from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
