@@ -196,6 +196,22 @@ async def test_the_epoch_rises_with_another_assignor(bench: Bench) -> None:
 
 
 @on_bench(MODERN)
+async def test_a_dynamic_member_that_takes_an_instance_id_counts_as_its_former_owner(bench: Bench) -> None:
+    """As in Kafka, which looks at the assignors of the group before and after the former owner names another."""
+    bench.add_topic("orders", 4)
+    first, former = (Client(bench, name, instance_id=name, assignor="uniform") for name in "ab")
+    dynamic = Client(bench, "c", assignor="range")
+    for client in (first, former, dynamic):
+        await client.join()
+    await settle_all(first, former, dynamic)
+    await former.leave(-2)
+    epoch = group_of(bench).epoch
+    dynamic.instance_id = "b"
+    assert (await dynamic.join()).error_code == 0
+    assert group_of(bench).epoch == epoch + 1, "two of uniform and one of range were there, one and two are found"
+
+
+@on_bench(MODERN)
 async def test_requests_that_make_no_sense_are_refused(bench: Bench) -> None:
     bench.add_topic("orders", 4)
     client = Client(bench, "a")

@@ -265,7 +265,8 @@ class ConsumerGroup:
         """As :meth:`preferred_assignor`, once a member is ``updated``; ties go as in the copy that Kafka makes of its map."""
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
-        before = self.members.get(updated.member_id) or self.static_member(updated.instance_id)
+        # A static member continues as the former owner of its instance id, also where its member id was in the group already.
+        before = self.static_member(updated.instance_id) or self.members.get(updated.member_id)
         if before is not None and before.server_assignor is not None:
             counts[before.server_assignor] -= 1
             if not counts[before.server_assignor]:
