@@ -2,6 +2,7 @@
 # make test ARGS="-k codec"        arguments for pytest; WORKERS=1 runs one test at a time
 # make quick                       what tells most about a change in a minute, and needs no JVM
 # make oldest                      the tests of the client with the oldest confluent-kafka that is supported
+# make oldest-spark                tests of the Spark source with the oldest PySpark that is supported
 # make browser-test                the page of consumer-coord watch in a headless Chromium, which must be there
 # make demo ARGS=--web             the demo, and a page that shows its group live
 # make hunt MINUTES=10             simulated histories from fresh seeds, until one fails or the time is up
@@ -10,7 +11,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help env lint test quick oldest browser-test hunt demo demo-spark soak bench docs release clean
+.PHONY: help env lint test quick oldest oldest-spark browser-test hunt demo demo-spark soak bench docs release clean
 
 # A shim of a version switcher can be on the path and yet not run, so each candidate is tried.
 ifeq ($(origin PYTHON), undefined)
@@ -23,7 +24,7 @@ IN_ENV := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 help:
-	@echo "make demo | test | quick | oldest | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | release | clean"
+	@echo "make demo | test | quick | oldest | oldest-spark | browser-test | env | lint | hunt | demo-spark | soak | bench | docs | release | clean"
 
 env:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 (with venv) is needed, and none was found on the path" >&2; exit 1; }
@@ -55,7 +56,10 @@ quick: .venv/tests-compiled
 
 # In a directory of its own beside .venv's packages; the first time it needs a network.
 oldest: env
-	@$(IN_ENV) -m tools.oldest $(ARGS)
+	@$(IN_ENV) -m tools.oldest confluent-kafka $(ARGS)
+
+oldest-spark: env
+	@$(IN_ENV) -m tools.oldest pyspark $(ARGS)
 
 # In make test these are skipped where there is no Chromium.
 browser-test: env

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 from assignors.cooperative_sticky import CooperativeStickyAssignor
-from assignors.load import LoadAssignor
+from assignors.load_aware import LoadAssignor
 from assignors.range import RangeAssignor
 from assignors.round_robin import RoundRobinAssignor
 from assignors.sticky import StickyAssignor

@@ -15,6 +15,7 @@ NAMES = (
     "rebalances",
     "idle",
     "codec",
+    "decode",
     "growth",
     "largest_group",
     "churn",

@@ -28,7 +28,7 @@ from kio.serial import entity_reader, entity_writer
 
 from benchmarks.table import markdown, median, number, ratios
 from consumer_coord.wire.codec import decode, encode
-from consumer_coord.wire.membership import (
+from consumer_coord.wire.embedded_protocol import (
     Assignment,
     Subscription,
     decode_assignment,

@@ -20,9 +20,9 @@ import attrs
 from assignors import CooperativeStickyAssignor
 from consumer_coord.config import parse
 from consumer_coord.consumer.handover import Handover, HoldsNothing, run_through
-from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.net import tcp
+from consumer_coord.runtime.background import cluster_client
 
 
 @attrs.frozen

@@ -21,10 +21,10 @@ from pathlib import Path
 from benchmarks.table import markdown
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.history import History
-from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.recording import Meta
 from consumer_coord.watch.server import Hub, PageServer
+from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 from tests.support.browser import HOW, Browser, chromium
 
 _TOPICS = 10

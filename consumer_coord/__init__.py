@@ -12,17 +12,17 @@ from consumer_coord.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from consumer_coord.consumer.async_consumer import AsyncGroupConsumer
-    from consumer_coord.consumer.blocking import BlockingCoordinator
     from consumer_coord.consumer.deserializing import DeserializingConsumer
     from consumer_coord.consumer.group_consumer import GroupConsumer
     from consumer_coord.group.coordinator import ConsumerCoordinator
     from consumer_coord.offsets import OffsetAndMetadata
+    from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
     from consumer_coord.topic_partition import TopicPartition
 
 #: Imported when first asked for: Spark's executors and the command line have no use for all of it, and it takes half a second.
 _HOMES = {
     "AsyncGroupConsumer": "consumer_coord.consumer.async_consumer",
-    "BlockingCoordinator": "consumer_coord.consumer.blocking",
+    "BlockingCoordinator": "consumer_coord.runtime.blocking_coordinator",
     "ConsumerCoordinator": "consumer_coord.group.coordinator",
     "DeserializingConsumer": "consumer_coord.consumer.deserializing",
     "GroupConsumer": "consumer_coord.consumer.group_consumer",

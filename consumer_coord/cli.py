@@ -21,11 +21,11 @@ from consumer_coord.admin.commands import ExitCode, exit_code, warn
 from consumer_coord.admin.properties import from_java, load_properties, parse_setting
 from consumer_coord.admin.top import top_command
 from consumer_coord.config import parse
-from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.errors import ConfigurationError, CoordinatorError
 from consumer_coord.net import reach
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
+from consumer_coord.runtime.background import cluster_client
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.version import __version__
 

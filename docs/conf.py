@@ -49,24 +49,24 @@ autodoc_mock_imports = ["pyspark", "pyarrow"]
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
 
-#: The parts of the site, in the order of the navigation.  Every page of this directory stands in one of them: what is not
-#: named comes last.
+#: The parts of the site, in the order of the navigation.  Pages that are not named come last.
 PARTS_OF_THE_SITE = {
-    "Start": ["start"],
-    "Guides": [
+    "Tutorial": ["start", "design-an-assignor"],
+    "How-to guides": [
         "choosing",
         "confluent-kafka",
         "other-clients",
         "asyncio",
-        "tuning",
-        "testing",
-        "design-an-assignor",
-        "operating",
-        "brokers",
-        "watch",
-        "security",
-        "exactly-once",
         "spark",
+        "exactly-once",
+        "testing",
+        "embedded-kafka",
+        "simulation",
+        "operating",
+        "tuning",
+        "watch",
+        "commands",
+        "security",
         "troubleshooting",
     ],
     "Reference": [
@@ -74,24 +74,23 @@ PARTS_OF_THE_SITE = {
         "reference/assignors",
         "reference/broker",
         "reference/settings",
-        "commands",
         "reference/commands",
         "reference/metrics",
         "reference/logs",
         "reference/errors",
+        "brokers",
+        "glossary",
         "changelog",
     ],
     "Explanation": [
-        "rebalance",
         "how-a-rebalance-goes",
+        "rebalance",
+        "the-two-protocols",
         "assignors",
-        "embedded-kafka",
-        "simulation",
-        "brokers",
         "benchmarks",
+        "how-it-is-tested",
         "behaviours",
         "design",
-        "glossary",
     ],
 }
 

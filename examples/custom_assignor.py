@@ -15,7 +15,7 @@ from consumer_coord import GroupConsumer, TopicPartition
 
 
 class CapacityAssignor(Assignor):
-    """Gives every member partitions in proportion to its capacity, which it tells in its user data."""
+    """Assigns partitions in proportion to the capacity that each member sends in its user data."""
 
     name = "capacity"
 
@@ -23,11 +23,11 @@ class CapacityAssignor(Assignor):
         self.capacity = capacity
 
     def user_data(self, topics: Sequence[str]) -> bytes:
-        """What this member sends to the leader."""
+        """Return the capacity, which JoinGroup sends to the leader."""
         return str(self.capacity).encode()
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Each partition goes to the subscriber that is, for its capacity, the least loaded."""
+        """Assign each partition to the subscriber with the lowest load for its capacity."""
         plan: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in members}
         capacity = {member_id: self._capacity_of(member) for member_id, member in members.items()}
         load = dict.fromkeys(sorted(members), 0)

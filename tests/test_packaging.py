@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -58,6 +59,8 @@ USES = {
     " list(CoordinatorCollector().collect())",
     "opentelemetry": "import opentelemetry.metrics as m; from consumer_coord.monitoring.opentelemetry import"
     " CoordinatorInstruments; CoordinatorInstruments(m.get_meter('x'))",
+    "columns": "import gzip; from consumer_coord.columns.decompress import decompress; packed = gzip.compress(b'x');"
+    " assert not decompress(memoryview(packed), [(1, 0, len(packed))], most=1, limit=1, buffer=bytearray()).problem",
     "testing": "import consumer_coord.pytest_plugin; from assignors import RangeAssignor;"
     " from assignors.testing import check_assignor; check_assignor(RangeAssignor(), examples=3, sizes=())",
     "cli": "from consumer_coord.admin.top import _Live; _Live()",
@@ -68,6 +71,7 @@ MISSING = {
     "spark": "kafka_group needs",
     "prometheus": "pip install 'consumer-coord[prometheus]'",
     "opentelemetry": "pip install 'consumer-coord[opentelemetry]'",
+    "columns": "pip install 'consumer-coord[columns]'",
     "testing": "pip install 'consumer-coord[testing]'",
     "web": "pip install 'consumer-coord[web]'",
 }
@@ -228,7 +232,7 @@ def test_the_source_distribution_has_every_file_of_the_repository(source: Path) 
 
 def test_the_source_distribution_passes_its_tests(source: Path) -> None:
     """Some that are quick, from its own files: with all files there the others differ in nothing."""
-    files = ["tests/test_readme.py::test_every_file_that_the_readme_names_is_there", "tests/wire/test_frames.py"]
+    files = ["tests/docs/test_language.py", "tests/wire/test_frames.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     ran = subprocess.run(command, cwd=source, env=environment(), capture_output=True, text=True, check=False, timeout=250)
     assert ran.returncode == 0, ran.stdout[-3000:]
@@ -243,6 +247,26 @@ def test_the_wheel_has_the_packages_with_their_types_and_nothing_else(wheel: Pat
     assert {name.partition("/")[0] for name in names} == {"consumer_coord", "assignors", info}
     data = [file for file in (ROOT / "consumer_coord").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     assert not [str(file) for file in data if str(file.relative_to(ROOT)) not in names]
+
+
+def test_a_source_install_without_a_compiler_decodes_in_python(source: Path, tmp_path: Path) -> None:
+    """The same install with one has the kernel, for every Python with a GIL in one wheel."""
+    program = "from consumer_coord.columns import KERNEL, Columns; print(KERNEL, len(Columns().finish()))"
+    for compiler, kernel in (("no-such-compiler", "python"), (None, "c")):
+        if compiler is None and shutil.which(sysconfig.get_config_var("CC").split()[0]) is None:
+            pytest.skip("no C compiler")
+        out = tmp_path / kernel
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+        command += ["--no-build-isolation", "--wheel-dir", str(out), str(source)]
+        variables = environment() | ({"CC": compiler} if compiler else {})
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, env=variables)
+        assert ran.returncode == 0, ran.stderr
+        (wheel,) = out.glob("*.whl")
+        assert "-cp311-abi3-" in wheel.name or sysconfig.get_config_var("Py_GIL_DISABLED")
+        python = new_environment(tmp_path / f"env-{kernel}", PROJECT["dependencies"])
+        pip(python, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel))
+        found = run(python, program, tmp_path)
+        assert found.stdout == f"{kernel} 0\n", found.stderr
 
 
 def test_the_metadata_is_what_an_index_shows(wheel: Path) -> None:

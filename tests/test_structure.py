@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 #: Pure modules and the wire: below them there are only `assignors` and each other.
 PURE = (
     "consumer_coord.errors",
-    "consumer_coord.threads.locks",
+    "consumer_coord.runtime.locks",
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.offsets",
@@ -36,6 +36,9 @@ PURE = (
 #: What stands above the core.  Everything else runs in three homes (thread, loop, simulation) and knows of none.
 ABOVE_CORE = (
     "consumer_coord.consumer",
+    "consumer_coord.runtime.background",
+    "consumer_coord.runtime.blocking_coordinator",
+    "consumer_coord.net.oauth",
     "consumer_coord.spark",
     "consumer_coord.cli",
     "consumer_coord.admin",
@@ -56,7 +59,8 @@ BROKER_MAY_IMPORT = (
     "consumer_coord.printable",
     "consumer_coord.topic_partition",
     "consumer_coord.environment",
-    "consumer_coord.threads",
+    "consumer_coord.runtime.locks",
+    "consumer_coord.runtime.outcome",
 )
 #: Clock, randomness and connections are handed in.
 HANDED_IN = ("time", "random", "socket")

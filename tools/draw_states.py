@@ -20,8 +20,8 @@ from consumer_coord.broker.group import TRANSITIONS as CLASSIC_GROUP
 from consumer_coord.broker.group import GroupState
 from consumer_coord.consumer.partitions import TRANSITIONS as PARTITION
 from consumer_coord.consumer.partitions import Phase
-from consumer_coord.group.membership import TRANSITIONS as MEMBER
-from consumer_coord.group.membership import Intent, MemberState
+from consumer_coord.group.classic_protocol.membership import TRANSITIONS as MEMBER
+from consumer_coord.group.classic_protocol.membership import Intent, MemberState
 
 DOCS = Path(__file__).parents[1] / "docs"
 

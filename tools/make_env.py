@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.lock"
+#: Compiled in place by pip where there is a C compiler.
+KERNEL = ROOT / "consumer_coord" / "columns" / "_kernel.c"
 
 
 def main() -> int:
@@ -41,8 +43,10 @@ def main() -> int:
 def state(directory: Path) -> str:
     """What the environment depends on; its place is part of it, because an environment cannot be moved."""
     digest = hashlib.sha256(str(directory).encode())
-    for file in (LOCK, ROOT / "pyproject.toml"):
+    for file in (LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", KERNEL):
         digest.update(b"\0" + file.read_bytes())
+    # So that the kernel is compiled as soon as there is a compiler.
+    digest.update(str(shutil.which("cc")).encode())
     return digest.hexdigest()
 
 
@@ -61,6 +65,8 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             return f"{sys.executable} cannot make virtual environments (on Debian: install python3-venv)"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile"]
     log = directory / "pip.log"
+    for old in KERNEL.parent.glob("_kernel*.so"):
+        old.unlink()
     for arguments in (
         ["--require-hashes", "--requirement", str(LOCK)],
         ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
@@ -71,6 +77,8 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             lines = log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or ["no reason given"]
             return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"
+    if not list(KERNEL.parent.glob("_kernel*.so")):
+        print("the kernel of consumer_coord.columns was not compiled (no C compiler, or no Python.h): Python decodes, slower")
     # As pip does, one file after another; what is no Python of this version stays as it is.
     subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", str(directory / "lib")], check=False)
     return None

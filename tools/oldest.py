@@ -1,6 +1,7 @@
-"""Run tests with the oldest confluent-kafka that ``pyproject.toml`` allows: ``python -m tools.oldest [PYTEST ARGUMENTS]``.
+"""Run tests with the oldest version of a package that ``pyproject.toml`` allows: ``python -m tools.oldest PACKAGE``.
 
-The environment is the one this runs in. Only confluent-kafka is another, in a directory that precedes it.
+``PACKAGE`` is ``confluent-kafka`` or ``pyspark``; further arguments are pytest's. The environment is the one this runs in.
+Only that package is another, in a directory that precedes it.
 """
 
 from __future__ import annotations
@@ -10,45 +11,58 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What is run without arguments.
-TESTS = [
-    "-n",
-    "4",
-    "-m",
-    "not kafka and not spark and not thorough",
-    "tests/client",
-    "tests/aio",
-    "tests/dropin",
-    "tests/security",
-]
+#: What is run for each package without arguments.
+TESTS: Mapping[str, Sequence[str]] = {
+    "confluent-kafka": [
+        "-n",
+        "4",
+        "-m",
+        "not kafka and not spark and not thorough",
+        "tests/client",
+        "tests/aio",
+        "tests/dropin",
+        "tests/security",
+    ],
+    "pyspark": ["-n", "2", "tests/spark/test_query.py", "tests/spark/test_triggers.py", "tests/spark/test_fork_server.py"],
+}
 
 
-def oldest(python: tuple[int, int] = sys.version_info[:2]) -> str:
-    """Return the lower bound of confluent-kafka's version for a version of Python, such as ``2.8``."""
-    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    for requirement in requirements:
-        match = re.fullmatch(r"confluent-kafka>=([\d.]+),<\d+; python_version (<|>=) '3\.(\d+)'", requirement)
-        if match is not None and (python < (3, int(match[3]))) == (match[2] == "<"):
+def oldest(package: str, python: tuple[int, int] = sys.version_info[:2]) -> str:
+    """Return the lower bound of a package's version for a version of Python, such as ``2.8``."""
+    for requirement in _requirements():
+        match = re.fullmatch(rf"{package}>=([\d.]+),<\d+(?:; python_version (<|>=) '3\.(\d+)')?", requirement)
+        if match is not None and (match[2] is None or (python < (3, int(match[3]))) == (match[2] == "<")):
             return match[1]
-    raise SystemExit(f"pyproject.toml has no requirement of confluent-kafka for Python {python[0]}.{python[1]}")
+    raise SystemExit(f"pyproject.toml has no requirement of {package} for Python {python[0]}.{python[1]}")
 
 
-def main(arguments: list[str]) -> int:
+def _requirements() -> Iterator[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    yield from project["dependencies"]
+    for extra in project["optional-dependencies"].values():
+        yield from extra
+
+
+def main(arguments: Sequence[str]) -> int:
     """Install that version if need be, and return pytest's exit code."""
-    version = oldest()
-    place = Path(sys.prefix) / f"confluent-kafka-{version}"
+    if not arguments or arguments[0] not in TESTS:
+        raise SystemExit(f"usage: python -m tools.oldest {{{','.join(TESTS)}}} [pytest's arguments]")
+    package, *rest = arguments
+    version = oldest(package)
+    place = Path(sys.prefix) / f"{package}-{version}"
     if not place.is_dir():
         unfinished = place.with_suffix(".partial")
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps", "--upgrade"]
-        subprocess.run([*pip, "--target", str(unfinished), f"confluent-kafka=={version}"], check=True)
+        subprocess.run([*pip, "--target", str(unfinished), f"{package}=={version}"], check=True)
         unfinished.rename(place)
-    print(f"confluent-kafka {version}", flush=True)
+    print(f"{package} {version}", flush=True)
     environment = {**os.environ, "PYTHONPATH": str(place)}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *(arguments or TESTS)], cwd=ROOT, env=environment, check=False
+        [sys.executable, "-m", "pytest", *(rest or TESTS[package])], cwd=ROOT, env=environment, check=False
     ).returncode
 
 

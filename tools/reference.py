@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord import cli, errors
 from consumer_coord.config import Config, CoordinatorConfig
-from consumer_coord.group import answers
+from consumer_coord.group import error_steps as answers
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring import opentelemetry, prometheus, source
 from consumer_coord.net.client_config import ClientConfig

@@ -7,11 +7,14 @@ there, and no change is uncommitted.
 from __future__ import annotations
 
 import datetime
+import io
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,6 +49,26 @@ def missing(project: dict[str, Any], module_version: str, changelog: str) -> Ite
             yield f"pyproject.toml: {host} leads nowhere ({name})"
 
 
+def absolute(readme: str, repository: str, version: str) -> str:
+    """Return the README with absolute links: to the files and images of the tag ``v{version}`` in the repository."""
+    base = repository.rstrip("/")
+    relative = r"(?!https:|mailto:|#)"
+    readme = re.sub(rf'\b(src|srcset)="{relative}([^"]+)"', rf'\1="{base}/raw/v{version}/\2"', readme)
+    readme = re.sub(rf"(!\[[^\]]*\])\({relative}([^)]+)\)", rf"\1({base}/raw/v{version}/\2)", readme)
+    return re.sub(rf"\]\({relative}([^)]+)\)", rf"]({base}/blob/v{version}/\1)", readme)
+
+
+def build(urls: Mapping[str, str], version: str) -> int:
+    """Build dist/ from a copy of the commit whose README has absolute links; return the exit code of the build."""
+    archive = subprocess.run(["git", "archive", "--format=tar", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as copy:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(copy, filter="data")
+        readme = Path(copy) / "README.md"
+        readme.write_text(absolute(readme.read_text(), urls["Repository"], version))
+        return subprocess.run([sys.executable, "-m", "build", "--outdir", str(ROOT / "dist"), copy], check=False).returncode
+
+
 def main() -> int:
     """Check, then build the source distribution and the wheel into dist/."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -60,7 +83,7 @@ def main() -> int:
         print(f"not ready: {line}", file=sys.stderr)
     if found:
         return 1
-    return subprocess.run([sys.executable, "-m", "build", "--outdir", str(ROOT / "dist"), str(ROOT)], check=False).returncode
+    return build(project["urls"], __version__)
 
 
 if __name__ == "__main__":

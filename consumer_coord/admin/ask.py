@@ -12,7 +12,7 @@ from consumer_coord.errors import (
     CoordinatorNotAvailableError,
     RetriableError,
 )
-from consumer_coord.group.answers import fatal
+from consumer_coord.group.error_steps import fatal
 from consumer_coord.net import group_requests
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.group_requests import coordinator_in

@@ -28,7 +28,7 @@ from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition, flatten
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import first_row
-from consumer_coord.wire.membership import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from consumer_coord.wire.embedded_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from consumer_coord.wire.messages.consumer_group import ConsumerGroupDescribeGroup, ConsumerGroupDescribeRequest
 from consumer_coord.wire.messages.group import (
     DeleteGroupsRequest,

@@ -9,7 +9,7 @@ import attrs
 
 from consumer_coord.admin.ask import ask_coordinator, check, refused
 from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorError, FatalError, UnknownTopicError
-from consumer_coord.list_offsets import LATEST, list_offsets
+from consumer_coord.leaders.list_offsets import LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.connection import Versioned
 from consumer_coord.net.group_requests import offset_fetch, offsets_in

@@ -13,7 +13,7 @@ import attrs
 
 from consumer_coord.admin.offset_access import all_partitions, committed_offsets, require_known, topics_metadata
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.printable import printable
 from consumer_coord.retry import Deadline

@@ -17,6 +17,7 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.data_dir import DataDirectory, StoredCluster, partition_directory, stored_topics
 from consumer_coord.broker.faults import Faults
+from consumer_coord.broker.fetch_sessions import FetchSessions
 from consumer_coord.broker.group_coordinator import GroupCoordinator
 from consumer_coord.broker.group_store import GROUP_METADATA_TOPIC, StoreHooks
 from consumer_coord.broker.java_hash import partition_for
@@ -57,6 +58,7 @@ class BrokerNode:
             ),
             image=MetadataImage(cluster.topics, cluster.rack_of),
         )
+        self.fetch_sessions = FetchSessions(cluster.config.max_incremental_fetch_session_cache_slots, cluster.random)
         #: Wakes the Fetch requests that wait for records here; called when the broker stops.
         self.waiting: dict[int, Callable[[], None]] = {}
 
@@ -64,6 +66,7 @@ class BrokerNode:
         """Stop at once: requests that are still being served end without an answer."""
         self.up = False
         self.coordinator.close()
+        self.fetch_sessions.clear()
         for wake in tuple(self.waiting.values()):
             wake()
         self.purgatory.close()
@@ -163,8 +166,11 @@ class BrokerCluster:
             if partition.leader == NO_LEADER and node.broker_id in partition.replicas:
                 self._lead(partition, node.broker_id)
 
-    def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Let broker ``to``, which must be up, lead a partition from now on, as a replica if it was none."""
+    def move_leader(self, topic: str, partition: int, to: int, end_offset: int | None = None) -> None:
+        """Let broker ``to``, which must be up, lead a partition from now on, as a replica if it was none.
+
+        With an ``end_offset`` the election is an unclean one: the new leader has nothing from that offset on.
+        """
         found = self.topics.partition(topic, partition)
         if found is None:
             raise KeyError(f"{topic}-{partition}")
@@ -173,7 +179,9 @@ class BrokerCluster:
             raise ValueError(f"broker {target.broker_id} is down")
         if target.broker_id not in found.replicas:
             found.replicas = (*found.replicas, target.broker_id)
-        if found.leader != target.broker_id:
+        if end_offset is not None:
+            found.log.truncate_to(end_offset, found.leader_epoch + 1)
+        if found.leader != target.broker_id or end_offset is not None:
             self._lead(found, target.broker_id)
 
     def move_coordinator(self, partition: int, to: int) -> None:

@@ -13,6 +13,9 @@ _INT32_MAX = 2**31 - 1
 #: Which groups may change their protocol while they have members (``ConsumerGroupMigrationPolicy``).
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
+#: Lets consumers that name a rack fetch from a replica there (KIP-392).
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 
 def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
     """A numeric attribute that knows its dotted name and its bounds."""
@@ -22,7 +25,7 @@ def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2*
 
 
 def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
-    """An attribute of text that knows its dotted name and, in lower case, its values."""
+    """An attribute of text that knows its dotted name and its values; case does not matter."""
     field: str = attrs.field(default=default, metadata={"name": name, "one_of": one_of})
     return field
 
@@ -60,6 +63,9 @@ class BrokerConfig:
     log_retention_bytes: int = _setting("log.retention.bytes", 1 << 30, -1)
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
+    max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
+    #: Kafka takes any class; here none, or Kafka's own.
+    replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
     #: Of all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
     queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
@@ -118,9 +124,10 @@ def _parse_text(name: str, value: object, one_of: Sequence[str]) -> str:
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value).strip()
     if not one_of:
         return text
-    if text.lower() not in one_of:
+    found = next((one for one in one_of if one.lower() == text.lower()), None)
+    if found is None:
         raise ConfigurationError(f"{name} is one of {', '.join(one_of)}, not {value!r}")
-    return text.lower()
+    return found
 
 
 def _as_text(value: object) -> str:

@@ -61,6 +61,15 @@ class _Batch:
         return self.prefix + bytes(self.rest)
 
 
+@attrs.frozen
+class AbortedTxn:
+    """An aborted transaction: its first record, and the control record that ended it (Kafka's class of that name)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 class PartitionLog:
     """One partition's batches in the order of their offsets."""
 
@@ -77,12 +86,16 @@ class PartitionLog:
         self.size = 0
         self.producers = ProducerStates()
         #: Called with the number of bytes after each append, for requests that wait for records.
-        self.on_append: dict[int, Callable[[int], None]] = {}
+        self.on_append: dict[object, Callable[[int], None]] = {}
         self._storage = storage
         self._batches: list[_Batch] = []
         self._last_offsets: list[int] = []  # of each batch, for bisection
         #: (leader epoch, first offset written in it), both rising
         self._epochs: list[tuple[int, int]] = []
+        #: producer id -> first offset of its open transaction, in the order of those offsets.
+        self._open_transactions: dict[int, int] = {}
+        #: In the order of ``last_offset``.
+        self._aborted: list[AbortedTxn] = []
 
     # -- writing
 
@@ -156,8 +169,30 @@ class PartitionLog:
         if gone:
             self.size -= sum(batch.size for batch in self._batches[:gone])
             del self._batches[:gone], self._last_offsets[:gone]
+            del self._aborted[: bisect_left(self._aborted, self.log_start_offset, key=lambda one: one.last_offset)]
         if self._storage is not None:
             self._storage.trim(self.log_start_offset)
+
+    def truncate_to(self, offset: int, leader_epoch: int) -> None:
+        """Remove the records from ``offset`` on: the leader of a new epoch never had them (unclean leader election).
+
+        Later records get their offsets.  Raises :class:`ValueError` for a log on disk, and for an offset within a batch.
+        """
+        if self._storage is not None:
+            raise ValueError("a log on disk cannot be truncated: use a cluster without a data_dir")
+        keep = bisect_left(self._last_offsets, offset)
+        if keep < len(self._batches) and self._batches[keep].base_offset < offset:
+            raise ValueError(f"offset {offset} lies within the batch that starts at {self._batches[keep].base_offset}")
+        kept = self._batches[:keep]
+        self._batches, self._last_offsets, self._epochs = [], [], []
+        self._open_transactions, self._aborted, self.size = {}, [], 0
+        self.log_start_offset = min(self.log_start_offset, offset)
+        for batch in kept:
+            self.end_offset = batch.base_offset
+            header = record_batch.read_header(batch.to_bytes())
+            self._keep(header, memoryview(batch.rest), header.leader_epoch, batch.prefix)
+        self.end_offset = offset
+        self._epochs.append((leader_epoch, offset))
 
     def _append_own(self, data: bytes, leader_epoch: int) -> int:
         header = record_batch.read_header(data)
@@ -210,6 +245,19 @@ class PartitionLog:
         self._last_offsets.append(last)
         self.size += header.size
         self.end_offset = last + 1
+        if header.transactional:
+            self._keep_transaction(self._batches[-1], header)
+
+    def _keep_transaction(self, batch: _Batch, header: BatchHeader) -> None:
+        """Note that a transaction began, or how it ended (``ProducerStateManager``, ``TransactionIndex``)."""
+        if not header.control:
+            self._open_transactions.setdefault(header.producer_id, batch.base_offset)
+            return
+        data = batch.to_bytes()
+        (marker,) = record_batch.read_records(data, record_batch.read_header(data))
+        first = self._open_transactions.pop(header.producer_id, None)
+        if first is not None and not marker.committed:
+            self._aborted.append(AbortedTxn(header.producer_id, first, batch.last_offset))
 
     def _notify(self, size: int) -> None:
         for callback in tuple(self.on_append.values()):
@@ -228,17 +276,31 @@ class PartitionLog:
 
     # -- reading
 
-    def available(self, offset: int, limit: int) -> int:
-        """How many bytes a read from ``offset`` would give, counted up to ``limit``."""
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction, else the end: before it every transaction has ended."""
+        return next(iter(self._open_transactions.values()), self.end_offset)
+
+    def aborted_transactions(self, offset: int) -> Sequence[AbortedTxn]:
+        """Return the aborted transactions that end at ``offset`` or behind it, in the order of their ends, as Kafka does.
+
+        Kafka leaves out those that begin behind the next entry of its index, which is none in a log of a few kilobytes.
+        """
+        return self._aborted[bisect_left(self._aborted, offset, key=lambda one: one.last_offset) :]
+
+    def available(self, offset: int, limit: int, before: int) -> int:
+        """How many bytes a read from ``offset`` would give of what lies ``before`` an offset, counted up to ``limit``."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
+            if self._batches[index].base_offset >= before:
+                break
             total += self._batches[index].size
             if total >= limit:
                 break
         return total
 
-    def read(self, offset: int, max_bytes: int, at_least_one: bool) -> bytes:
-        """Whole batches from the one that holds ``offset`` on.
+    def read(self, offset: int, max_bytes: int, at_least_one: bool, before: int | None = None) -> bytes:
+        """Whole batches from the one that holds ``offset`` on, of those that begin ``before`` an offset if that is given.
 
         At most ``max_bytes``; the first batch is given whatever its size if ``at_least_one``, so that a reader gets on.
         """
@@ -247,7 +309,7 @@ class PartitionLog:
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             batch = self._batches[index]
             size += batch.size
-            if size > max_bytes and (parts or not at_least_one):
+            if (size > max_bytes and (parts or not at_least_one)) or (before is not None and batch.base_offset >= before):
                 break
             parts += (batch.prefix, batch.rest)
         return b"".join(parts)
@@ -303,10 +365,16 @@ class PartitionLog:
         index = bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
         return self._epochs[index][0] if index >= 0 else -1
 
-    def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
-        """(the greatest epoch not above ``leader_epoch``, where it ended), -1 for both when there was none."""
+    def end_offset_for(self, leader_epoch: int, current_epoch: int) -> tuple[int, int]:
+        """(the greatest epoch not above ``leader_epoch``, where it ended), as ``LeaderEpochFileCache.endOffsetFor``.
+
+        For an epoch before all others it is that epoch itself, and where the first one began.  -1 for both when none is known,
+        and for an epoch behind the leader's ``current_epoch``.
+        """
+        if leader_epoch > current_epoch:
+            return -1, -1
         index = bisect_right(self._epochs, leader_epoch, key=lambda entry: entry[0]) - 1
         if index < 0:
-            return -1, -1
+            return (leader_epoch, self._epochs[0][1]) if self._epochs and leader_epoch >= 0 else (-1, -1)
         end = self._epochs[index + 1][1] if index + 1 < len(self._epochs) else self.end_offset
         return self._epochs[index][0], end

@@ -22,8 +22,8 @@ from consumer_coord.broker.data_dir import DataDirectory
 from consumer_coord.broker.faults import Fault, FaultHook
 from consumer_coord.errors import ClosedError
 from consumer_coord.printable import get_logger
-from consumer_coord.threads.locks import Bell
-from consumer_coord.threads.outcome import start_on
+from consumer_coord.runtime.locks import Bell
+from consumer_coord.runtime.outcome import start_on
 from consumer_coord.wire.apis import APIS
 
 logger = get_logger(__name__)
@@ -281,9 +281,9 @@ class EmbeddedKafka:
         """Let broker ``to`` coordinate a group, and all others of its partition of ``__consumer_offsets``."""
         self._call(lambda: self._running.move_coordinator(self._running.coordinator_partition(group_id), to))
 
-    def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Let broker ``to`` lead a partition."""
-        self._call(lambda: self._running.move_leader(topic, partition, to))
+    def move_leader(self, topic: str, partition: int, to: int, *, end_offset: int | None = None) -> None:
+        """Let broker ``to`` lead a partition; with an ``end_offset`` by an unclean election: it has nothing from there on."""
+        self._call(lambda: self._running.move_leader(topic, partition, to, end_offset))
 
     def add_fault(self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
         """Let a fault happen to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""

@@ -17,11 +17,11 @@ from confluent_kafka import Message
 
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine import FOREVER_S, Engine
-from consumer_coord.consumer.librdkafka.exceptions import kafka_exceptions
+from consumer_coord.consumer.librdkafka.kafka_exceptions import kafka_exceptions
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, rows
-from consumer_coord.consumer.librdkafka.security import message_failure
+from consumer_coord.consumer.librdkafka.refusals import message_failure
 from consumer_coord.group.subscription import TopicSubscription
-from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Deadline
 from consumer_coord.topic_partition import TopicPartition

@@ -27,20 +27,19 @@ from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
 from consumer_coord.consumer.async_members import LoopMember
-from consumer_coord.consumer.blocking import choose_assignors
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics, are_names
-from consumer_coord.consumer.home import Home
-from consumer_coord.consumer.librdkafka.exceptions import (
+from consumer_coord.consumer.librdkafka.group_lines import group_lines
+from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     kafka_exceptions,
     raise_converted,
     to_kafka_error,
     to_kafka_exception,
 )
-from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, Threaded, native, partition_of, position_of, rows, to_native
+from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.rows import (
     GivenRows,
     Positions,
@@ -56,9 +55,8 @@ from consumer_coord.consumer.librdkafka.rows import (
     to_commit,
     to_rows,
 )
-from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
-from consumer_coord.consumer.runtime import Clusters, shared_clusters
-from consumer_coord.consumer.start_positions import ResetPolicy
+from consumer_coord.consumer.scheduler import Scheduler
+from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.task_turns import TaskTurns
 from consumer_coord.errors import ClosedError, ConcurrentUseError, CoordinatorError, IllegalStateError
 from consumer_coord.group.coordinator import ConsumerCoordinator
@@ -66,6 +64,8 @@ from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pa
 from consumer_coord.net.client_config import ClientConfig
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
+from consumer_coord.runtime.background import Clusters, shared_clusters
+from consumer_coord.runtime.blocking_coordinator import choose_assignors
 
 logger = get_logger(__name__)
 
@@ -138,9 +138,10 @@ class AsyncGroupConsumer(AiokafkaMethods):
         #: None before the first use, and in a simulation.
         self._member: LoopMember | None = None
         self._subscription = NOTHING
-        self._home: Home | None = None
+        self._scheduler: Scheduler | None = None
         self._turns = TaskTurns(
-            settings.coordinator.max_poll_interval_ms, lambda: 0.0 if self._home is None else self._home.callback_runs_s
+            settings.coordinator.max_poll_interval_ms,
+            lambda: 0.0 if self._scheduler is None else self._scheduler.callback_runs_s,
         )
         self._deliveries = Deliveries[object](_has_ended, _has_failed)
         #: The exception that was being handled when this consumer was made: closing it later is no consequence of that.
@@ -172,11 +173,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
             cluster = self._clusters().acquire(self._settings.client)
             core = ConsumerCoordinator(self._settings.coordinator, cluster, self._assignors)
             core.show_steps(self._steps)
-            self._home = Home(core)
+            self._scheduler = Scheduler(core)
             self._made = Engine(
                 core,
                 self._plane,
-                self._home,
+                self._scheduler,
                 EngineSettings(
                     reset=ResetPolicy(
                         self._settings.auto_offset_reset,
@@ -201,7 +202,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     @property
     def _in_callback(self) -> bool:
-        return self._home is not None and self._home.in_callback
+        return self._scheduler is not None and self._scheduler.in_callback
 
     def _used(self, *, in_callback: bool = True) -> _Turn:
         """The engine, when it is this task's turn; inside a callback it is the turn of the callback's caller."""
@@ -417,8 +418,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """Call a callback of the settings; a coroutine goes on when its caller is cancelled."""
         returned = callback(*what)
         if inspect.isawaitable(returned):
-            assert self._home is not None
-            await self._home.through(_awaited(returned))
+            assert self._scheduler is not None
+            await self._scheduler.through(_awaited(returned))
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from consumer_coord.consumer.home import Home
+from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.errors import RequestTimedOutError
-from consumer_coord.group.commit_lane import Ticket
+from consumer_coord.group.commits import Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.retry import Deadline
@@ -43,9 +43,9 @@ class _Timer:
 class AutoCommit:
     """The clock of ``enable.auto.commit``: the engine commits at the poll after :attr:`due` became true."""
 
-    def __init__(self, core: ConsumerCoordinator, home: Home) -> None:
+    def __init__(self, core: ConsumerCoordinator, scheduler: Scheduler) -> None:
         self.enabled = core.config.enable_auto_commit
-        self._home = home
+        self._scheduler = scheduler
         # An interval of 0 leaves the commits before partitions are revoked, as in librdkafka.
         self._interval_s = core.config.auto_commit_interval_ms / 1000
         self._timer = _Timer(core)
@@ -55,7 +55,7 @@ class AutoCommit:
         """Start, with the first subscription or assignment."""
         if self.enabled and not self._running and self._interval_s > 0:
             self._running = True
-            self._home.later(self._interval_s, self._timer.ring)
+            self._scheduler.later(self._interval_s, self._timer.ring)
 
     def stop(self) -> None:
         """End."""
@@ -69,7 +69,7 @@ class AutoCommit:
     def rearm(self) -> None:
         """Start the next interval."""
         self._timer.due = False
-        self._home.later(self._interval_s, self._timer.ring)
+        self._scheduler.later(self._interval_s, self._timer.ring)
 
 
 class CommitReports:

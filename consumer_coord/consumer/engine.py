@@ -28,7 +28,6 @@ import attrs
 from consumer_coord.consumer.commits import AutoCommit, CommitReports, Tell
 from consumer_coord.consumer.data_plane import EARLIEST, OFFSET_INVALID, OFFSET_STORED, DataPlane
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions
-from consumer_coord.consumer.home import Home, Pending
 from consumer_coord.consumer.partitions import (
     ABSENT,
     Origin,
@@ -42,7 +41,8 @@ from consumer_coord.consumer.partitions import (
     moved,
     read_of,
 )
-from consumer_coord.consumer.start_positions import ResetPolicy, Starts, no_offset
+from consumer_coord.consumer.scheduler import Pending, Scheduler
+from consumer_coord.consumer.start_offsets import ResetPolicy, Starts, no_offset
 from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
@@ -54,7 +54,7 @@ from consumer_coord.errors import (
     RetriableError,
     WakeupError,
 )
-from consumer_coord.group.commit_lane import Entry, Ticket
+from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.group.coordinator import ConsumerCoordinator
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
@@ -102,7 +102,7 @@ class _LookUp:
 
 @attrs.frozen(eq=False)
 class _FinalCommit:
-    """The last commit of a partition before its revocation, waited for until ``ends`` of the home's clock at the latest."""
+    """The last commit of a partition before its revocation, waited for until ``ends`` of the loop's clock at the latest."""
 
     ticket: Ticket
     ends: float
@@ -128,7 +128,7 @@ class Engine:
         self,
         core: ConsumerCoordinator,
         plane: DataPlane,
-        home: Home,
+        scheduler: Scheduler,
         settings: EngineSettings,
         *,
         call: Callable[[Callback, Partitions], Coroutine[Any, Any, None]],
@@ -150,8 +150,8 @@ class Engine:
         self.plan = Plan()
         self.worker = Worker(plane, settings.is_out_of_range)
         self.commits = CommitReports(core, report)
-        self.auto = AutoCommit(core, home)
-        self._home = home
+        self.auto = AutoCommit(core, scheduler)
+        self._scheduler = scheduler
         self._settings = settings
         self._call = call
         self._events = events
@@ -166,7 +166,7 @@ class Engine:
         self._woken = False
         #: True while a close has no time left to wait for commits.
         self._hurry = False
-        #: No look-up begins before this moment of the home's clock.
+        #: No look-up begins before this moment of the loop's clock.
         self._retry_at = 0.0
         #: What the assignment held at the last look; every change of it, such as a loss, replaces it.
         self._owned: Partitions | None = frozenset()
@@ -203,7 +203,7 @@ class Engine:
         ``only``: fetch nothing but these partitions during this call.
         """
         core, worker = self.core, self.worker
-        began = self._home.now()
+        began = self._scheduler.now()
         ends = began + timeout_s
         late = False
         while True:
@@ -218,11 +218,11 @@ class Engine:
             enough = len(worker.ready) >= least or (not worker.ready and self._unlocated())
             if late or (enough and leased):
                 break
-            await self._wait(most - len(worker.ready), max(0.0, ends - self._home.now()))
+            await self._wait(most - len(worker.ready), max(0.0, ends - self._scheduler.now()))
             # Waiting is polling: the application is here.
             core.application.polls += 1
             await self._events()
-            if self._home.now() >= ends:
+            if self._scheduler.now() >= ends:
                 if not core.application.attention:
                     leased = self._may_deliver(leased_until)
                     break
@@ -248,21 +248,21 @@ class Engine:
         core, worker = self.core, self.worker
         slice_s = min(left_s, self.slice_s())
         if self.suspended:
-            await self._home.ring(min(left_s, _REBALANCING_SLICE_S))
+            await self._scheduler.ring(min(left_s, _REBALANCING_SLICE_S))
             return
         if not self.manual and (not worker.assigned or core.rebalancing or not self._settled):
             if not core.application.attention:
                 await self._wait_for_group(min(left_s, _REBALANCING_SLICE_S) if worker.assigned else slice_s)
             slice_s = 0.0
         elif not worker.assigned and not self._settled:
-            await self._home.ring(slice_s)
+            await self._scheduler.ring(slice_s)
             slice_s = 0.0
         await worker.fetch(most, slice_s)
 
     def slice_s(self) -> float:
         """Return how long to wait for messages alone, in seconds: short while an answer of the coordinator is due."""
-        moment, slice_s = self._home.now(), _SLICE_S
-        for at in (self.commits.asked_at, self.core.application.hears_at):
+        moment, slice_s = self._scheduler.now(), _SLICE_S
+        for at in (self.commits.asked_at, self.core.application.response_due_at):
             near_s = at - moment
             if -_LONGEST_ANSWER_S < near_s < slice_s:
                 slice_s = min(slice_s, max(0.0, near_s) + _ANSWER_SLICE_S)
@@ -270,13 +270,13 @@ class Engine:
 
     async def _wait_for_group(self, slice_s: float) -> None:
         """Let the data plane learn of the topics at the same time: it would begin to fetch a second later otherwise."""
-        ends = self._home.now() + slice_s
+        ends = self._scheduler.now() + slice_s
         unheard = bool(self._expected) and not self.worker.assigned and slice_s > 0
         if unheard and await self.worker.plane.learn(self._expected, min(slice_s, _LEARN_S)):
             self._expected = frozenset()
-        left_s = ends - self._home.now()
+        left_s = ends - self._scheduler.now()
         if left_s > 0 or slice_s == 0:
-            await self._home.ring(max(0.0, left_s))
+            await self._scheduler.ring(max(0.0, left_s))
 
     def take(self, most: int) -> list[Any]:
         """Return up to ``most`` messages, which count as delivered; after :meth:`gather`, without a wait between."""
@@ -302,7 +302,7 @@ class Engine:
         core = self.core
         if self.closing:
             raise ClosedError("the consumer is closed")
-        await self._home.wait_idle()
+        await self._scheduler.wait_idle()
         await self.worker.idle()
         # If anything from here on raises or is interrupted, these news are not seen.
         news = core.application.news
@@ -331,7 +331,7 @@ class Engine:
                 self._calling = call
                 callback = self._callback(call)
                 if callback is not None:
-                    await self._home.through(self._called(callback, call))
+                    await self._scheduler.through(self._called(callback, call))
             elif self.worker.applied is not self.plan or self.worker.busy:
                 await self._apply()
             else:
@@ -362,7 +362,7 @@ class Engine:
 
     def take_failure(self) -> CoordinatorError | None:
         """Return the first exception of a callback since the last call."""
-        failures, self._failures = [*self._failures, *self._home.abandoned()], []
+        failures, self._failures = [*self._failures, *self._scheduler.abandoned()], []
         return failures[0] if failures else None
 
     # -- the reducer ----------------------------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ class Engine:
             finished = {one: at for one, at in self._to_commit().items() if one in stopping}
             config = self.core.config
             limit_ms = min(config.session_timeout_ms, config.rebalance_timeout_ms)
-            ends = self._home.now() + limit_ms / 1000
+            ends = self._scheduler.now() + limit_ms / 1000
             self._commit_automatically(finished, limit_ms, what="commit before giving up")
             # The last one of the interval may be on its way with the same positions, and may take longer than that.
             for one in stopping:
@@ -522,7 +522,7 @@ class Engine:
                 if commit is not None and not commit.done:
                     waits[one] = commit
             if waits:
-                self._home.later(limit_ms / 1000, self.core.application.rouse)
+                self._scheduler.later(limit_ms / 1000, self.core.application.rouse)
         self._put(PartitionEvent.STOPPED, stopping)
         self.table = {
             **self.table,
@@ -531,7 +531,7 @@ class Engine:
 
     def _committed(self, ending: Partitions) -> bool:
         """Whether no last commit of these is waited for any longer."""
-        moment = self._home.now()
+        moment = self._scheduler.now()
         waits = [one.awaits for one in (self.table[partition] for partition in ending) if isinstance(one.awaits, _FinalCommit)]
         return self._hurry or not any(moment < wait.ends and not wait.ticket.done for wait in waits)
 
@@ -608,9 +608,9 @@ class Engine:
         wanted = frozenset(one for one, value in self.table.items() if value.needs_look_up)
         if not wanted:
             return
-        left_s = self._retry_at - self._home.now()
+        left_s = self._retry_at - self._scheduler.now()
         if left_s > 0:
-            self._home.later(left_s, self.core.application.rouse)
+            self._scheduler.later(left_s, self.core.application.rouse)
             return
         core, policy, limit_ms = self.core, self._settings.reset, self.core.config.default_api_timeout_ms
         lapsed = frozenset(one for one in wanted if self.table[one].out_of_range is not None)
@@ -625,14 +625,14 @@ class Engine:
                 unknown={**found.unknown, **again.unknown},
             )
 
-        pending = self._home.start(find)
+        pending = self._scheduler.start(find)
         look_up = _LookUp(pending)
         self.table = {**self.table, **{one: attrs.evolve(self.table[one], awaits=look_up) for one in wanted}}
         pending.add_done_callback(lambda _: core.application.rouse())
 
     def looks_up(self, partition: TopicPartition) -> bool:
         """Whether the start of a partition is being looked up, or will be after a back-off."""
-        return isinstance(self.table[partition].awaits, _LookUp) or self._retry_at > self._home.now()
+        return isinstance(self.table[partition].awaits, _LookUp) or self._retry_at > self._scheduler.now()
 
     @property
     def waiting_for_start(self) -> Partitions:
@@ -654,7 +654,7 @@ class Engine:
             if isinstance(error, RetriableError):
                 # The partitions wait; the log has the reason, and a later look-up may find them.
                 logger.warning("the start of %s is not known yet: %s", listed(asked), error)
-                self._retry_at = self._home.now() + self.core.config.retry_backoff_max_ms / 1000
+                self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_max_ms / 1000
             elif error is not None:
                 raise error
             return
@@ -689,7 +689,7 @@ class Engine:
         unknown = {partition: one.error or "" for partition, one in self.table.items() if one.phase is Phase.UNLOCATED}
         if unknown:
             self._put(PartitionEvent.RETRY, unknown, error=None)
-            self._retry_at = self._home.now() + self.core.config.retry_backoff_ms / 1000
+            self._retry_at = self._scheduler.now() + self.core.config.retry_backoff_ms / 1000
             self.core.application.rouse()
             raise no_offset(unknown)
 
@@ -975,7 +975,7 @@ class Engine:
     async def give_up_all(self, ends: float) -> CoordinatorError | None:
         """Revoke everything owned, before close and unsubscribe; return what a callback raised first."""
         core = self.core
-        await self._home.wait_idle()
+        await self._scheduler.wait_idle()
         await self.worker.idle()
         # As by a poll: the application is here, and commits and callbacks may take their time.
         core.application.polls += 1
@@ -988,11 +988,11 @@ class Engine:
                 core.application.seen = news
                 if released:
                     break
-                left_s = ends - self._home.now()
+                left_s = ends - self._scheduler.now()
                 # When the time is up, pending commits are not waited for: callbacks run, and the partitions are released.
                 self._hurry = left_s <= 0
                 if not self._hurry:
-                    await self._home.ring(min(left_s, _SLICE_S))
+                    await self._scheduler.ring(min(left_s, _SLICE_S))
         finally:
             self._hurry = False
             # The next poll looks at what came up during that time.
@@ -1004,7 +1004,7 @@ class Engine:
 
         Return what a callback raised first.  Everything but callbacks ends within ``timeout_s`` seconds.
         """
-        ends = self._home.now() + timeout_s
+        ends = self._scheduler.now() + timeout_s
         self.auto.stop()
         failure: CoordinatorError | None = None
         if self.manual:

@@ -24,11 +24,9 @@ from confluent_kafka import Message, cimpl
 
 from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics
-from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.librdkafka.arguments import (
     check_timeout,
     checked_rows,
@@ -37,26 +35,28 @@ from consumer_coord.consumer.librdkafka.arguments import (
     subscription_arguments,
 )
 from consumer_coord.consumer.librdkafka.events import error_messages, is_told
-from consumer_coord.consumer.librdkafka.exceptions import (
+from consumer_coord.consumer.librdkafka.group_lines import group_lines
+from consumer_coord.consumer.librdkafka.kafka_exceptions import (
     drop_in_exceptions,
     kafka_exceptions,
     raise_cause,
     to_kafka_exception,
 )
-from consumer_coord.consumer.librdkafka.group_lines import group_lines
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, rows
+from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
-from consumer_coord.consumer.librdkafka.security import Refusals, message_failure
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
 from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
-from consumer_coord.consumer.start_positions import ResetPolicy
+from consumer_coord.consumer.scheduler import Scheduler
+from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.worker import MOST_READY, Positions
 from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
-from consumer_coord.threads.calling import BlockingCall
+from consumer_coord.runtime.blocking_call import BlockingCall
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -157,7 +157,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             return Engine(
                 self._core,
                 OnCaller(self._librdkafka),
-                Home(self._core, other_threads=True),
+                Scheduler(self._core, other_threads=True),
                 engine_settings,
                 call=self._call,
                 report=self._note_outcome,

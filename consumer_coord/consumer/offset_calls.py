@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from consumer_coord.config import Config
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
-from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_error
+from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, native, partition_of, position_of, rows, to_native
 from consumer_coord.consumer.librdkafka.rows import (
     GivenRows,
@@ -26,12 +26,12 @@ from consumer_coord.consumer.librdkafka.rows import (
 )
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import RequestTimedOutError
-from consumer_coord.list_offsets import EARLIEST, LATEST, list_offsets
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
-from consumer_coord.threads.calling import BlockingCall
-from consumer_coord.threads.locks import Bell
+from consumer_coord.runtime.blocking_call import BlockingCall
+from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)

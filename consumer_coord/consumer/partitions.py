@@ -1,9 +1,9 @@
 """A partition of one consumer as an immutable value, and the table of its states.
 
 The engine keeps one dictionary from :class:`TopicPartition` to :class:`Partition`, and replaces it as a whole. An event moves
-a partition from one :class:`Phase` to the next by :data:`TRANSITIONS`, in the manner of ``group/membership.py``. Whether a
-partition is fetched, looked up or committed follows from its value (:func:`read_of` and the properties), so no second
-attribute can contradict it. To forget a partition is to remove its key.
+a partition from one :class:`Phase` to the next by :data:`TRANSITIONS`, in the manner of
+``group/classic_protocol/membership.py``. Whether a partition is fetched, looked up or committed follows from its value
+(:func:`read_of` and the properties), so no second attribute can contradict it. To forget a partition is to remove its key.
 
 A *reading* is one continuous course through a partition's log. A serial number names it. A new ownership, a seek, a reset by
 ``auto.offset.reset`` and a recreated topic begin a new reading; a pause does not. A fetched record belongs to the reading
@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, OFFSET_STORED
-from consumer_coord.group.commit_lane import Ticket
+from consumer_coord.group.commits import Ticket
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 

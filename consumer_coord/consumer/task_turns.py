@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from consumer_coord.consumer.home import callback_never_ends
+from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ConcurrentUseError
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine
 from threading import get_ident
 from typing import Any, TypeVar
 
-from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.consumer.home import callback_never_ends
-from consumer_coord.consumer.librdkafka.exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_exception
+from consumer_coord.consumer.scheduler import callback_never_ends
 from consumer_coord.errors import ClosedError, ConcurrentUseError
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.threads.calling import BlockingCall
+from consumer_coord.runtime.blocking_call import BlockingCall
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.threads.locks import Lock
+from consumer_coord.runtime.locks import Lock
 from consumer_coord.topic_partition import TopicPartition
 
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()

@@ -10,8 +10,8 @@ from typing import Any
 
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import ClosedError, RetriableError
-from consumer_coord.group.answers import fatal
-from consumer_coord.group.commit_lane import COORDINATOR_GONE, CommitMembership
+from consumer_coord.group.commits import COORDINATOR_GONE, CommitMembership
+from consumer_coord.group.error_steps import fatal
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.net.group_requests import WantedOffsets, offset_fetch, offsets_in

@@ -16,20 +16,19 @@ from typing import Any
 from assignors.base import Assignor
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.errors import ClosedError, CoordinatorError, FatalError, RequestTimedOutError
-from consumer_coord.group.application import Application
+from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState, Target
-from consumer_coord.group.background import BackgroundTasks
-from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.consumer_protocol.member import ConsumerMember
+from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.session import answer_in_time_ms
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
-from consumer_coord.group.process_mates.registry import forget_peers, peers_of
+from consumer_coord.group.process_peers.registry import forget_peers, peers_of
 from consumer_coord.group.protocol import GroupProtocol, MemberContext
-from consumer_coord.group.session import answer_in_time_ms
 from consumer_coord.group.subscription import TopicSubscription, to_pattern, to_topics
+from consumer_coord.group.tasks import BackgroundTasks
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Broker, Metadata
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
@@ -92,7 +91,7 @@ class ConsumerCoordinator:
         )
         #: How this member belongs to its group.
         self.protocol: GroupProtocol = (
-            ConsumerMember(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
+            _consumer_member(context) if config.group_protocol == CONSUMER else ClassicProtocol(context, assignors)
         )
         #: Until when records of held partitions may be handed out; thread-safe.
         self.lease = self.protocol.lease
@@ -360,3 +359,10 @@ class ConsumerCoordinator:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the coordinator is closed")
+
+
+def _consumer_member(context: MemberContext) -> GroupProtocol:
+    # Imported where it is used: a process whose members are classic starts sooner without.
+    from consumer_coord.group.consumer_protocol.member import ConsumerMember
+
+    return ConsumerMember(context)

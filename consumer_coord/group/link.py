@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.errors import RetriableError
-from consumer_coord.group.discovery import CoordinatorLookup
+from consumer_coord.group.find_coordinator import CoordinatorLookup
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metrics import Metrics
 from consumer_coord.net.cluster import ClusterClient
@@ -34,7 +34,7 @@ class CoordinatorLink:
         self._log = log
         #: The coordinator that the log was told of.
         self._shown: Broker | None = None
-        #: Of :class:`~consumer_coord.group.discovery.Waiter`.
+        #: Of :class:`~consumer_coord.group.find_coordinator.Waiter`.
         self.note_obstacle = on_obstacle
 
     @property

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorError, UnknownTopicError
-from consumer_coord.group.answers import fatal
-from consumer_coord.group.leader import ClusterView
+from consumer_coord.group.classic_protocol.leader import ClusterView
+from consumer_coord.group.error_steps import fatal
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata

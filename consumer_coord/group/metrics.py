@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from consumer_coord.group import poll_times
+from consumer_coord.group import poll_metrics as poll_times
 
 #: Java's metrics.sample.window.ms times metrics.num.samples: averages, maxima and rates look this far back.
 _WINDOW_S = 60.0

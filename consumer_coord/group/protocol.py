@@ -12,12 +12,12 @@ A member *has* a protocol: the classic one (JoinGroup, SyncGroup, Heartbeat; ``c
 * **Waiting**: ``context.signal.until(condition, deadline)``; code that changes what a condition reads calls
   ``context.signal.fire()``.
 * **Tasks** are started by ``context.tasks.spawn``; the facade cancels them after :meth:`GroupProtocol.close`.
-* **Commits**: the protocol makes its :class:`~consumer_coord.group.commit_lane.CommitLane` and its
+* **Commits**: the protocol makes its :class:`~consumer_coord.group.commits.CommitLane` and its
   :class:`~consumer_coord.group.committed_offsets.CommittedOffsets`; ``generation_state`` fences them.  In the consumer protocol
   its ``generation_id`` is the member epoch (OffsetCommit v9).
 * **The lease** (until when records may be handed out) is the protocol's to renew: it knows which answers prove the session.
 
-Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.commit_lane` nor the consumers know
+Neither :mod:`~consumer_coord.group.assignment` nor :mod:`~consumer_coord.group.commits` nor the consumers know
 which protocol it is.  Methods run on the loop, except what is marked as thread-safe.
 """
 
@@ -30,10 +30,9 @@ from typing import Any, Protocol
 import attrs
 
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.group.application import Application
+from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.background import BackgroundTasks
-from consumer_coord.group.commit_lane import CommitLane
+from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.lease import Lease
@@ -41,8 +40,9 @@ from consumer_coord.group.link import CoordinatorLink
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.group.metadata_watch import MetadataWatch
 from consumer_coord.group.metrics import Metrics
-from consumer_coord.group.process_mates.peers import Peers
+from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.group.subscription import TopicSubscription
+from consumer_coord.group.tasks import BackgroundTasks
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.signals import Signal

@@ -21,7 +21,7 @@ from consumer_coord.extras import missing
 from consumer_coord.group.metrics import NAMES
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter, unit
 from consumer_coord.printable import get_logger
-from consumer_coord.threads.locks import Lock
+from consumer_coord.runtime.locks import Lock
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

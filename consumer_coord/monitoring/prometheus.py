@@ -19,7 +19,7 @@ from consumer_coord.errors import CoordinatorError
 from consumer_coord.extras import missing
 from consumer_coord.monitoring.source import HasMetrics, Source, describe, is_counter
 from consumer_coord.printable import get_logger
-from consumer_coord.threads.locks import Lock
+from consumer_coord.runtime.locks import Lock
 
 try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric

@@ -61,24 +61,27 @@ class Versioned:
     """A request whose fields depend on the version that the broker speaks (FindCoordinator up to v3 and from v4 on).
 
     ``newest``: the newest version that it can be sent in, None for the newest of all.  ``decode``: what is made of the
-    answer's version and frame, off the loop when it is long; None for the message in it.
+    answer's version and frame, off the loop when it is long; None for the message in it.  ``quick``: a long answer has few
+    values (Fetch: one block of bytes per partition), and is decoded on the loop: a thread would cost more.
     """
 
     request_class: type[Any]
     build: Callable[[int], Any]
     newest: int | None = None
     decode: Callable[[int, bytes], Any] | None = None
+    quick: bool = False
 
 
 class _InFlight:
     """A request that waits for its answer."""
 
-    __slots__ = ("decode", "future", "sent_at")
+    __slots__ = ("decode", "future", "quick", "sent_at")
 
-    def __init__(self, future: asyncio.Future[Any], decode: Callable[[bytes], Any], sent_at: float) -> None:
+    def __init__(self, future: asyncio.Future[Any], decode: Callable[[bytes], Any], sent_at: float, quick: bool) -> None:
         self.future = future
         self.decode = decode
         self.sent_at = sent_at
+        self.quick = quick
 
 
 class Connection:
@@ -208,19 +211,20 @@ class Connection:
             version = self.version_for(request_class, message.newest if isinstance(message, Versioned) else None)
         api = api_for(request_class)
         decode: Callable[[int, bytes], Any] = functools.partial(_message, api.response)
+        quick = False
         if isinstance(message, Versioned):
-            decode = message.decode or decode
+            decode, quick = message.decode or decode, message.quick
             message = message.build(version)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 reads = functools.partial(decode, version)
                 if self._authenticator is None:
-                    answer = self._send(message, version, reads, client_id)
+                    answer = self._send(message, version, reads, client_id, quick)
                 else:
                     # First come, first served: no request overtakes another because a session ends.
                     async with self._gate:
                         await self._renew_session()
-                        answer = self._send(message, version, reads, client_id)
+                        answer = self._send(message, version, reads, client_id, quick)
                 response = await answer
                 self.proven = True
                 return response
@@ -267,7 +271,12 @@ class Connection:
             raise
 
     def _send(
-        self, message: Any, version: int, decode: Callable[[bytes], Any], client_id: str | None = None
+        self,
+        message: Any,
+        version: int,
+        decode: Callable[[bytes], Any],
+        client_id: str | None = None,
+        quick: bool = False,
     ) -> asyncio.Future[Any]:
         if self._closed_by is not None:
             raise DisconnectedError(str(self._closed_by)) from self._closed_by
@@ -286,7 +295,7 @@ class Connection:
             raise
         # The entry stays when the caller is cancelled, so that the late answer is recognised and dropped.
         self.last_used = loop.time()
-        self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used)
+        self._in_flight[correlation_id] = _InFlight(future, decode, self.last_used, quick)
         return future
 
     def frame_received(self, frame: bytes) -> None:
@@ -313,7 +322,7 @@ class Connection:
             raise MalformedMessageError(f"{self.address} answered a request that was never sent")
         if waiting.future.done():
             del self._in_flight[correlation_id]
-        elif len(frame) < LARGE_FRAME_BYTES:
+        elif len(frame) < LARGE_FRAME_BYTES or waiting.quick:
             del self._in_flight[correlation_id]
             try:
                 response = waiting.decode(frame)

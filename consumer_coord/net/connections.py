@@ -3,7 +3,7 @@
 A broker serves one request of a connection at a time.  So JoinGroup and SyncGroup, which it answers late, borrow a connection
 from a pool while they wait; heartbeats, commits and look-ups travel on the shared one.
 
-Members that have the same security settings use one :class:`Connections` (``consumer/runtime.py``), whatever their
+Members that have the same security settings use one :class:`Connections` (``runtime/background.py``), whatever their
 ``client.id``, which is part of each request.  A process with fifty members has one connection to the coordinator, and two at
 the most that nothing was sent on for some seconds.
 """

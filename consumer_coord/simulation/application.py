@@ -29,10 +29,10 @@ from consumer_coord.simulation.calls import Calls, Cut, Planned
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.consumer import Inline, SimulatedConsumer, runs_of
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
+from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.member_spec import API_TIMEOUT_S, MemberSpec, client_config, coordinator_config
 from consumer_coord.simulation.process import Process
 from consumer_coord.simulation.stage import Stage, rule_of
-from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes
 
@@ -101,7 +101,7 @@ class MemberProcess:
         self._stage = stage
         self._random = random
         self._assignors = assignors
-        self._stints: dict[TopicPartition, Stint] = {}
+        self._holdings: dict[TopicPartition, Holding] = {}
         self._paused: set[TopicPartition] = set()
         self._committed_at = 0.0
         self._asked: list[asyncio.Task[None]] = []
@@ -153,9 +153,9 @@ class MemberProcess:
         return self.coordinator is not None and self.coordinator.assignment.ownership(partition) is not None
 
     @property
-    def stints(self) -> Iterable[Stint]:
+    def holdings(self) -> Iterable[Holding]:
         """What it holds now."""
-        return tuple(self._stints.values())
+        return tuple(self._holdings.values())
 
     # -- from outside -----------------------------------------------------------------------------------------------
 
@@ -197,9 +197,9 @@ class MemberProcess:
         self._stage.network.vanish(self.process)
         self._stage.cluster.on_records.pop(self._consumer and self._consumer.plane, None)
         self._stage.history.note(self.name, "killed")
-        for partition in sorted(self._stints):
-            self._stage.checkers.ends(self._stints[partition], "killed")
-        self._stints.clear()
+        for partition in sorted(self._holdings):
+            self._stage.checkers.ends(self._holdings[partition], "killed")
+        self._holdings.clear()
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Let it subscribe to something else."""
@@ -366,9 +366,9 @@ class MemberProcess:
                 self.closing = True
                 await self._close(consumer)
                 return []
-            for partition, stint in sorted(self._stints.items()):
-                if stint.in_hand and self.holds(partition):
-                    await self._seek_to(consumer, partition, stint.processed)
+            for partition, holding in sorted(self._holdings.items()):
+                if holding.in_hand and self.holds(partition):
+                    await self._seek_to(consumer, partition, holding.processed)
         return messages
 
     async def _process(self, messages: Sequence[Any]) -> None:
@@ -385,8 +385,8 @@ class MemberProcess:
             trip = None
         if trip is not None:
             self.trip, left = None, trip.number % left
-        for stint, count in runs:
-            self._stage.checkers.processes(stint, min(count, left))
+        for holding, count in runs:
+            self._stage.checkers.processes(holding, min(count, left))
             left -= min(count, left)
         if trip is not None:
             self._stage.history.note(self.name, f"raises while it processes: {trip.then}")
@@ -415,7 +415,7 @@ class MemberProcess:
             return consumer.consume(spec.batch, timeout_s), timeout_s
         if spec.batch == 1:
             return self._poll_one(consumer, timeout_s), timeout_s
-        return consumer.consume_some(spec.batch * max(1, len(self._stints)), timeout_s), timeout_s
+        return consumer.consume_some(spec.batch * max(1, len(self._holdings)), timeout_s), timeout_s
 
     async def _poll_raised(self, consumer: SimulatedConsumer, error: CoordinatorError) -> list[Any]:
         self._failed(error)
@@ -441,25 +441,25 @@ class MemberProcess:
             return "a coordinator that loaded the group knows one assignor of each member"
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it is out of the group for long"
 
-    def _read(self, messages: Sequence[Any]) -> list[tuple[Stint, int]]:
+    def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
         """Check what was handed out; return how many records came in a row, and of which holding."""
         read = []
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
-            stint = self._stints.get(partition)
-            if stint is None:
+            holding = self._holdings.get(partition)
+            if holding is None:
                 raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it does not hold")
             if partition in self._paused:
                 raise Violation("callbacks", f"{self.name} was given {start} of {partition}, which it paused")
             self._stage.checkers.hands_out(
-                stint,
+                holding,
                 start,
                 end,
                 log_start=self._stage.cluster.log_start(partition),
                 present=logs[partition] is self._stage.cluster.log(partition),
                 leased=self.spec.lease,
             )
-            read.append((stint, end - start))
+            read.append((holding, end - start))
         return read
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
@@ -479,7 +479,7 @@ class MemberProcess:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def _commit_due(self) -> bool:
-        if self.spec.commit in ("revoke", "auto", "store") or not self._stints:
+        if self.spec.commit in ("revoke", "auto", "store") or not self._holdings:
             return False
         return self._stage.loop.time() - self._committed_at >= self.spec.commit_every_ms / 1000
 
@@ -496,7 +496,7 @@ class MemberProcess:
             except CoordinatorError as error:
                 self._failed(error, "commit_later")
             else:
-                self._calls.began_commit(positions, {one: self._stints.get(one) for one in positions})
+                self._calls.began_commit(positions, {one: self._holdings.get(one) for one in positions})
         elif kind == "all":
             await self._commit_all(consumer)
         else:
@@ -504,26 +504,26 @@ class MemberProcess:
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            partition: OffsetAndMetadata(stint.processed)
-            for partition, stint in sorted(self._stints.items())
-            if stint.start is not None and stint.processed != stint.acknowledged
+            partition: OffsetAndMetadata(holding.processed)
+            for partition, holding in sorted(self._holdings.items())
+            if holding.start is not None and holding.processed != holding.acknowledged
         }
 
     async def _commit(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if not positions or self._consumer is None:
             return
-        stints = {partition: self._stints[partition] for partition in positions}
+        holdings = {partition: self._holdings[partition] for partition in positions}
         try:
             answered = await self._calls.timed(self._consumer.commit_now(4.0, positions), 4.0, "commit")
         except CoordinatorError as error:
             self._failed(error, f"commit of {listed(positions, 1000)}")
             return
-        self._acknowledge(answered, stints)
+        self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
         """What is finished, without arguments: never more than was handed out."""
-        stints = dict(self._stints)
-        given = {partition: stint.position for partition, stint in stints.items() if stint.start is not None}
+        holdings = dict(self._holdings)
+        given = {partition: holding.position for partition, holding in holdings.items() if holding.start is not None}
         try:
             answered = await self._calls.timed(consumer.commit_now(4.0), 4.0, "commit")
         except CoordinatorError as error:
@@ -535,22 +535,22 @@ class MemberProcess:
             # What retention deleted meanwhile is passed over.
             if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
                 raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, at {offset}")
-        self._acknowledge(answered, stints)
+        self._acknowledge(answered, holdings)
 
-    def _acknowledge(self, rows: Sequence[Row], stints: Mapping[TopicPartition, Stint]) -> None:
+    def _acknowledge(self, rows: Sequence[Row], holdings: Mapping[TopicPartition, Holding]) -> None:
         for row in rows:
             partition = partition_of(row)
             if row.error is not None:
                 self.failures.append(f"commit of {partition}: {row.error.str()}")
                 self._stage.history.note(self.name, f"commit of {partition} failed: {row.error.str()}")
-            elif partition in stints:
-                self._stage.checkers.acknowledged(stints[partition], row.offset)
+            elif partition in holdings:
+                self._stage.checkers.acknowledged(holdings[partition], row.offset)
 
     async def _store(self, consumer: SimulatedConsumer) -> None:
         held = {
-            partition: OffsetAndMetadata(stint.processed)
-            for partition, stint in sorted(self._stints.items())
-            if stint.start is not None and self.holds(partition)
+            partition: OffsetAndMetadata(holding.processed)
+            for partition, holding in sorted(self._holdings.items())
+            if holding.start is not None and self.holds(partition)
         }
         if held:
             try:
@@ -560,11 +560,11 @@ class MemberProcess:
 
     def _told(self, wanted: Positions, result: CommitResult) -> None:
         """An asynchronous commit was answered."""
-        stints = self._calls.answered_commit(wanted)
+        holdings = self._calls.answered_commit(wanted)
         for partition, error in result.items():
-            stint = stints.get(partition)
-            if error is None and stint is not None:
-                self._stage.checkers.acknowledged(stint, wanted[partition].offset)
+            holding = holdings.get(partition)
+            if error is None and holding is not None:
+                self._stage.checkers.acknowledged(holding, wanted[partition].offset)
             elif error is not None:
                 self._failed(error, f"commit of {partition}")
 
@@ -582,7 +582,7 @@ class MemberProcess:
         with self._calls.called_back():
             self._stage.history.note(self.name, f"on_assign {listed(partitions, 1000)}")
             for partition in partitions:
-                self._stints[partition] = self._stage.checkers.taken_up(self, partition)
+                self._holdings[partition] = self._stage.checkers.taken_up(self, partition)
             await self._stand_still("on_assign")
             if self.spec.callback_ms:
                 await asyncio.sleep(self.spec.callback_ms / 1000)
@@ -645,18 +645,18 @@ class MemberProcess:
 
     def _give_up(self, partitions: Iterable[TopicPartition], how: str) -> None:
         for partition in sorted(partitions):
-            stint = self._stints.pop(partition, None)
+            holding = self._holdings.pop(partition, None)
             self._paused.discard(partition)
-            if stint is None:
+            if holding is None:
                 raise Violation("callbacks", f"{self.name} was told that {partition} is {how}, which it does not hold")
             if self.spec.auto:
-                stint.acknowledged = self._stage.checkers.committed_by(stint)
-            self._stage.checkers.ends(stint, how)
+                holding.acknowledged = self._stage.checkers.committed_by(holding)
+            self._stage.checkers.ends(holding, how)
             # Of a group with static members the leader may be gone without a farewell: its members wait for a session.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
             if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
                 beside = self._closes_beside or self._raised
-                self._stage.checkers.farewell(stint, self._stage.cluster.log_start(partition), beside=beside)
+                self._stage.checkers.farewell(holding, self._stage.cluster.log_start(partition), beside=beside)
 
     # -- what an unruly application does, see Planned ---------------------------------------------------------------
 
@@ -665,7 +665,7 @@ class MemberProcess:
 
     async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
         """Some other call is cancelled."""
-        held = [native(partition) for partition in self._stints]
+        held = [native(partition) for partition in self._holdings]
         calls: list[Coroutine[Any, Any, Any]] = [
             consumer.position(held),
             consumer.committed(held[:1], timeout=2.0),
@@ -688,11 +688,11 @@ class MemberProcess:
 
     async def _seek(self, consumer: SimulatedConsumer) -> None:
         """Go back a little, or to where it stands."""
-        for partition, stint in sorted(self._stints.items()):
-            if stint.start is not None and self.holds(partition) and self._random.random() < 0.4:
+        for partition, holding in sorted(self._holdings.items()):
+            if holding.start is not None and self.holds(partition) and self._random.random() < 0.4:
                 back = self._random.choice((0, 1, 5, 1_000))
-                low = max(self._stage.cluster.log_start(partition), stint.position - back)
-                await self._seek_to(consumer, partition, min(low, stint.position))
+                low = max(self._stage.cluster.log_start(partition), holding.position - back)
+                await self._seek_to(consumer, partition, min(low, holding.position))
 
     async def _seek_to(self, consumer: SimulatedConsumer, partition: TopicPartition, offset: int) -> None:
         row = native(partition, OffsetAndMetadata(offset))
@@ -706,13 +706,13 @@ class MemberProcess:
             if self.holds(partition) and not self.closing:
                 raise Violation("raised", f"{self.name}: seek of {partition}, which it holds, raised {error!r}") from error
             return
-        stint = self._stints.get(partition)
-        if stint is not None:
-            self._stage.checkers.sought(stint, offset)
+        holding = self._holdings.get(partition)
+        if holding is not None:
+            self._stage.checkers.sought(holding, offset)
 
     async def _pause(self, consumer: SimulatedConsumer) -> None:
         """Pause some, or resume all."""
-        wanted = {one for one in self._stints if self.holds(one) and self._random.random() < 0.4}
+        wanted = {one for one in self._holdings if self.holds(one) and self._random.random() < 0.4}
         if not wanted:
             await self._resume(consumer)
             return
@@ -721,7 +721,7 @@ class MemberProcess:
         except CoordinatorError as error:
             self._failed(error, "pause")
         else:
-            self._paused |= wanted & self._stints.keys()
+            self._paused |= wanted & self._holdings.keys()
 
     async def _resume(self, consumer: SimulatedConsumer) -> None:
         held = sorted(one for one in self._paused if self.holds(one))
@@ -746,8 +746,8 @@ class MemberProcess:
             return
         except CoordinatorError as error:
             self._failed(error, "unsubscribe")
-        if self._stints:
-            raise Violation("callbacks", f"{self.name} unsubscribed, and was not told of {listed(self._stints, 1000)}")
+        if self._holdings:
+            raise Violation("callbacks", f"{self.name} unsubscribed, and was not told of {listed(self._holdings, 1000)}")
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
 
@@ -765,7 +765,7 @@ class MemberProcess:
 
     def _chosen(self) -> list[Row]:
         """Some of the partitions that it reads."""
-        held = sorted(one for one in self._stints.keys() - self._paused if self.holds(one))
+        held = sorted(one for one in self._holdings.keys() - self._paused if self.holds(one))
         return [native(one) for one in held[:: 2 if len(held) > 1 else 1]]
 
     async def _cut_getmany(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
@@ -792,28 +792,28 @@ class MemberProcess:
 
     async def _cut_commit(self, consumer: SimulatedConsumer, cut: Cut) -> None:
         positions = self._positions()
-        stints = {partition: self._stints[partition] for partition in positions}
+        holdings = {partition: self._holdings[partition] for partition in positions}
         if positions:
-            self._acknowledge(await self._cut_off(consumer.commit_now(4.0, positions), cut) or (), stints)
+            self._acknowledge(await self._cut_off(consumer.commit_now(4.0, positions), cut) or (), holdings)
 
     async def _cut_commit_all(self, consumer: SimulatedConsumer, cut: Cut) -> None:
-        stints = dict(self._stints)
+        holdings = dict(self._holdings)
         if not self.spec.auto:
-            self._acknowledge(await self._cut_off(consumer.commit_now(4.0), cut) or (), stints)
+            self._acknowledge(await self._cut_off(consumer.commit_now(4.0), cut) or (), holdings)
 
     async def _cut_seek(self, consumer: SimulatedConsumer, cut: Cut) -> None:
-        for partition, stint in sorted(self._stints.items())[:1]:
-            if stint.start is not None and self.holds(partition):
-                offset = max(self._stage.cluster.log_start(partition), stint.position - 1)
-                offset = min(offset, stint.position)
+        for partition, holding in sorted(self._holdings.items())[:1]:
+            if holding.start is not None and self.holds(partition):
+                offset = max(self._stage.cluster.log_start(partition), holding.position - 1)
+                offset = min(offset, holding.position)
                 await self._cut_off(consumer.seek(native(partition, OffsetAndMetadata(offset))), cut)
                 # A cancelled seek may or may not have been done: so it is done again.
                 await self._seek_to(consumer, partition, offset)
 
     async def _cut_pause(self, consumer: SimulatedConsumer, cut: Cut) -> None:
-        held = sorted(one for one in self._stints if self.holds(one))
+        held = sorted(one for one in self._holdings if self.holds(one))
         await self._cut_off(consumer.pause([native(one) for one in held]), cut)
-        self._paused |= self._stints.keys() & set(held)
+        self._paused |= self._holdings.keys() & set(held)
         await self._resume(consumer)
 
     async def _cut_resume(self, consumer: SimulatedConsumer, cut: Cut) -> None:
@@ -855,8 +855,8 @@ class MemberProcess:
         except CoordinatorError as failure:
             self._failed(failure, "close")
         self._calls.all_commits_answered()
-        if self._stints:
-            raise Violation("callbacks", f"{self.name} closed, and was not told of {listed(self._stints, 1000)}")
+        if self._holdings:
+            raise Violation("callbacks", f"{self.name} closed, and was not told of {listed(self._holdings, 1000)}")
         for task in self._asked:
             task.cancel()
         if self._asked:

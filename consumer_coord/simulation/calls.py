@@ -20,15 +20,15 @@ from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.librdkafka.rows import Positions
 from consumer_coord.consumer.partitions import Phase
 from consumer_coord.errors import CallbackError, CoordinatorError, NoOffsetError, WakeupError
-from consumer_coord.group.classic import ClassicProtocol
+from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.states import State
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.membership import MemberState
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.data_plane import SimulatedPlane
+from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.process import Process
-from consumer_coord.simulation.stints import Stint
 from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class Calls:
         self._proved_at = -1e9
         #: When it was last seen with its assignment, and no join under way.
         self._stable_at = -1e9
-        self._commits: list[tuple[Positions, Mapping[TopicPartition, Stint | None]]] = []
+        self._commits: list[tuple[Positions, Mapping[TopicPartition, Holding | None]]] = []
         self._odd_since: dict[TopicPartition, float] = {}
 
     # -- time limits ----------------------------------------------------------------------------------------------------
@@ -283,19 +283,19 @@ class Calls:
 
     # -- asynchronous commits -------------------------------------------------------------------------------------------
 
-    def began_commit(self, wanted: Positions, stints: Mapping[TopicPartition, Stint | None]) -> None:
+    def began_commit(self, wanted: Positions, holdings: Mapping[TopicPartition, Holding | None]) -> None:
         """One was asked for."""
         if wanted:
-            self._commits.append((wanted, stints))
+            self._commits.append((wanted, holdings))
 
-    def answered_commit(self, wanted: Positions) -> Mapping[TopicPartition, Stint | None]:
+    def answered_commit(self, wanted: Positions) -> Mapping[TopicPartition, Holding | None]:
         """One was told of; what its partitions were held under."""
-        for number, (asked, stints) in enumerate(self._commits):
+        for number, (asked, holdings) in enumerate(self._commits):
             if asked is wanted:
                 if number:
                     raise Violation("told", f"{self._name} was told of commits in another order than it asked for them")
                 del self._commits[number]
-                return stints
+                return holdings
         raise Violation("told", f"{self._name} was told of a commit of {sorted(wanted)} that it had not asked for, or twice")
 
     def all_commits_answered(self) -> None:

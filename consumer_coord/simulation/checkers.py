@@ -44,7 +44,7 @@ from collections.abc import Callable, Container
 
 from consumer_coord.simulation.consumer_group_truth import ConsumerGroupTruth
 from consumer_coord.simulation.history import History
-from consumer_coord.simulation.stints import GroupTruth, Owner, PartitionTruth, Stint
+from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, PartitionTruth
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
@@ -105,9 +105,9 @@ class Checkers:
         #: When a classic group with members was last deleted, and the epoch that it had as one of the consumer protocol.
         self._deleted_at = -math.inf
         self._converted_epoch: int | None = None
-        self._holders: dict[TopicPartition, list[Stint]] = {}
+        self._holders: dict[TopicPartition, list[Holding]] = {}
         self._shared: dict[TopicPartition, None] = {}
-        self._stints = 0
+        self._holdings = 0
         #: The present virtual second, and how many requests each client sent in it.
         self._second = 0
         self._requests: dict[str, int] = {}
@@ -140,56 +140,60 @@ class Checkers:
         client = self._serving()
         self.commits += 1
         self._history.note("log", f"{partition} committed {offset} by {client}")
-        stint = self._committer(partition, truth, client, offset)
-        if stint is None:
+        holding = self._committer(partition, truth, client, offset)
+        if holding is None:
             raise Violation("fencing", f"{client} committed {offset} for {partition}, which it never owned")
-        if stint.in_hand and stint.in_hand[0][0] is truth and max(stint.processed, stint.furthest) < offset <= stint.position:
+        if (
+            holding.in_hand
+            and holding.in_hand[0][0] is truth
+            and max(holding.processed, holding.furthest) < offset <= holding.position
+        ):
             raise Violation(
-                "skipped", f"{client} committed {offset} of {partition}, and has not processed {stint.processed} of it"
+                "skipped", f"{client} committed {offset} of {partition}, and has not processed {holding.processed} of it"
             )
-        for other in () if stint.forgotten else truth.stints:
-            if other is not stint and other.rightful and (other.number > stint.number or self._is_current(other)):
+        for other in () if holding.forgotten else truth.holdings:
+            if other is not holding and other.rightful and (other.number > holding.number or self._is_current(other)):
                 raise Violation(
                     "fencing",
                     f"{client} committed {offset} for {partition}, which {other.owner.name} took up at {other.began:.4f} s",
                 )
         if offset < truth.committed:
-            forgotten = stint.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
-            if truth.committed_by is not stint and not stint.went_back and not forgotten:
+            forgotten = holding.forgotten or (truth.committed_by is not None and truth.committed_by.forgotten)
+            if truth.committed_by is not holding and not holding.went_back and not forgotten:
                 raise Violation("rewind", f"{client} moved {partition} from {truth.committed} back to {offset}")
             self.overtaken += 1
             truth.went_back = True
             self._history.note("log", f"{partition} went back from {truth.committed}: a commit of {client} was overtaken")
         if offset >= truth.highest:
             truth.went_back = False
-        if stint.start is None and stint.owner.reset != "earliest":
+        if holding.start is None and holding.owner.reset != "earliest":
             # Where it begins, committed before anything was read: what was there before need not be read.
             truth.covered = max(truth.covered, offset)
-        elif stint.owner.reset != "earliest" and stint.position < max(truth.log_starts) and offset > stint.position:
+        elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
             # Retention took the next record, and the policy chose where to go on: what is before that need not be read.
             truth.covered = max(truth.covered, offset)
         truth.committed = offset
-        truth.committed_by = stint
+        truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
 
-    def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Stint | None:
+    def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
         """The holding that a commit is of: the client's last one, also one that goes over to a topic made again."""
-        for stint in reversed(truth.stints):
-            if stint.owner.name == client:
-                return stint
-        for stint in [*self._holders.get(partition, []), *truth.given_up]:
-            if stint.owner.name == client and stint.may_begin and self._begins_anew(stint, truth, offset):
-                truth.stints.append(stint)
-                return stint
+        for holding in reversed(truth.holdings):
+            if holding.owner.name == client:
+                return holding
+        for holding in [*self._holders.get(partition, []), *truth.given_up]:
+            if holding.owner.name == client and holding.may_begin and self._begins_anew(holding, truth, offset):
+                truth.holdings.append(holding)
+                return holding
         return None
 
-    def _begins_anew(self, stint: Stint, truth: PartitionTruth, offset: int) -> bool:
+    def _begins_anew(self, holding: Holding, truth: PartitionTruth, offset: int) -> bool:
         """Whether a commit may be of where a topic that was made again begins, before anything of it was handed out."""
-        if self.sought_anew(stint):
+        if self.sought_anew(holding):
             # The application began there itself, in what bears the name now.
             truth.covered = max(truth.covered, offset)
             return True
-        return offset <= truth.covered or (stint.start is None and stint.owner.reset != "earliest")
+        return offset <= truth.covered or (holding.start is None and holding.owner.reset != "earliest")
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
@@ -248,13 +252,13 @@ class Checkers:
         self._newest_member = (self._clock(), member_id)
         if self._deleted_at != self._clock():
             return
-        for partition, stints in self._holders.items():
-            for stint in stints:
-                owner = stint.owner
+        for partition, holdings in self._holders.items():
+            for holding in holdings:
+                owner = holding.owner
                 if owner.member_id != member_id or partition in assigned or not owner.holds(partition):
                     continue
-                stint.forgotten = not owner.was_assigned(partition, epoch)
-                if stint.forgotten:
+                holding.forgotten = not owner.was_assigned(partition, epoch)
+                if holding.forgotten:
                     self._history.note("log", f"forgets that {owner.name} holds {partition}")
 
     def on_request(self, client: str) -> None:
@@ -279,12 +283,12 @@ class Checkers:
         if self.pending is not None:
             raise self.pending
         for partition in tuple(self._shared):
-            current = [stint for stint in self._holders[partition] if self._is_current(stint)]
+            current = [holding for holding in self._holders[partition] if self._is_current(holding)]
             if len(current) > 1:
                 raise Violation(
                     "exclusive",
                     f"{partition} is owned in generation {self.group.generation} by "
-                    + " and ".join(f"{stint.owner.name} (since {stint.began:.4f} s)" for stint in current),
+                    + " and ".join(f"{holding.owner.name} (since {holding.began:.4f} s)" for holding in current),
                 )
 
     def _in_group(self, owner: Owner) -> bool:
@@ -307,26 +311,26 @@ class Checkers:
             for member_id in member_ids
         )
 
-    def _is_current(self, stint: Stint) -> bool:
-        if stint.ended is not None or stint.forgotten or not stint.owner.alive:
+    def _is_current(self, holding: Holding) -> bool:
+        if holding.ended is not None or holding.forgotten or not holding.owner.alive:
             return False
-        return stint.owner.holds(stint.partition) and self._in_group(stint.owner)
+        return holding.owner.holds(holding.partition) and self._in_group(holding.owner)
 
-    def taken_up(self, owner: Owner, partition: TopicPartition) -> Stint:
+    def taken_up(self, owner: Owner, partition: TopicPartition) -> Holding:
         """A member holds a partition from now on."""
         holders = self._holders.setdefault(partition, [])
-        if any(stint.owner is owner for stint in holders):
+        if any(holding.owner is owner for holding in holders):
             raise Violation("callbacks", f"{owner.name} was assigned {partition}, which it holds")
-        for stint in holders:
-            other = stint.owner
-            if not other.alive or not other.holds(partition) or stint.forgotten:
+        for holding in holders:
+            other = holding.owner
+            if not other.alive or not other.holds(partition) or holding.forgotten:
                 continue
             if self.consumer_group.epoch is not None:
                 if self._in_group(owner) and self._in_group(other):
                     raise Violation(
                         "handover",
                         f"{owner.name} took up {partition} in epoch {owner.generation}, which {other.name} has held since"
-                        f" {stint.began:.4f} s and has not given up",
+                        f" {holding.began:.4f} s and has not given up",
                     )
                 continue
             if owner.member_id not in self.group.members:
@@ -336,138 +340,138 @@ class Checkers:
                 raise Violation(
                     "handover",
                     f"{owner.name} took up {partition} in generation {owner.generation}, which {other.name} has held since"
-                    f" {stint.began:.4f} s; it joined that generation and was not fenced",
+                    f" {holding.began:.4f} s; it joined that generation and was not fenced",
                 )
-        self._stints += 1
+        self._holdings += 1
         before = self.committed_now(partition)
-        stint = Stint(owner, partition, self._clock(), self._stints, self._in_group(owner), before)
+        holding = Holding(owner, partition, self._clock(), self._holdings, self._in_group(owner), before)
         if self._clock() < self._recreated_at.get(partition, -math.inf) + _OLD_METADATA_S:
-            stint.may_begin = 1
-        holders.append(stint)
+            holding.may_begin = 1
+        holders.append(holding)
         if len(holders) > 1:
             self._shared[partition] = None
-        self._truth(partition).stints.append(stint)
+        self._truth(partition).holdings.append(holding)
         self._history.note(owner.name, f"takes up {partition} in generation {owner.generation}")
         self.step()
-        return stint
+        return holding
 
     def committed_now(self, partition: TopicPartition) -> int:
         """What is committed, by the log; -1 for nothing."""
         return self._truth(partition).committed
 
-    def starts(self, stint: Stint, offset: int, *, log_start: int) -> None:
+    def starts(self, holding: Holding, offset: int, *, log_start: int) -> None:
         """A member begins to read."""
         self.step()
-        partition = stint.partition
+        partition = holding.partition
         truth = self._truth(partition)
-        stint.start = stint.position = offset
-        self._history.note(stint.owner.name, f"starts {partition} at {offset}")
+        holding.start = holding.position = offset
+        self._history.note(holding.owner.name, f"starts {partition} at {offset}")
         if partition in self._deleted:
             # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
             return
-        if stint.owner.reset != "earliest" and stint.committed_before < log_start:
+        if holding.owner.reset != "earliest" and holding.committed_before < log_start:
             # What was there before need not be read.
             truth.covered = max(truth.covered, offset)
-        if offset < stint.committed_before and stint.ended is None:
+        if offset < holding.committed_before and holding.ended is None:
             raise Violation(
                 "durability",
-                f"{stint.owner.name} starts {partition} at {offset} although {stint.committed_before} was committed",
+                f"{holding.owner.name} starts {partition} at {offset} although {holding.committed_before} was committed",
             )
         if offset > truth.covered:
             raise Violation(
-                "skipped", f"{stint.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
+                "skipped", f"{holding.owner.name} starts {partition} at {offset}; only {truth.covered} records were processed"
             )
-        for former in () if truth.went_back else truth.stints:
-            usurped = stint.number < former.number and self._same_instance(stint, former)
-            if former is stint or former.forgotten or usurped:
+        for former in () if truth.went_back else truth.holdings:
+            usurped = holding.number < former.number and self._same_instance(holding, former)
+            if former is holding or former.forgotten or usurped:
                 continue
             if former.clean and former.start is not None and former.position > offset:
                 raise Violation(
                     "twice",
-                    f"{stint.owner.name} starts {partition} at {offset}; {former.owner.name} gave it back in order at"
+                    f"{holding.owner.name} starts {partition} at {offset}; {former.owner.name} gave it back in order at"
                     f" {former.position}",
                 )
 
     @staticmethod
-    def _same_instance(stint: Stint, other: Stint) -> bool:
+    def _same_instance(holding: Holding, other: Holding) -> bool:
         """Both owners have one instance id: the earlier one reads on until it hears that another process took it."""
-        instance_id = stint.owner.instance_id
+        instance_id = holding.owner.instance_id
         return instance_id is not None and other.owner.instance_id == instance_id
 
-    def sought(self, stint: Stint, offset: int) -> None:
+    def sought(self, holding: Holding, offset: int) -> None:
         """A member goes on elsewhere, by its own choice: what is left out is read by its order."""
-        truth = self._truth(stint.partition)
-        self._history.note(stint.owner.name, f"seeks {stint.partition} to {offset}")
-        if stint.start is None:
-            stint.start = offset
-        stint.in_hand.clear()
-        stint.sought_at = self._clock()
-        stint.went_back = stint.went_back or offset < max(stint.position, truth.committed)
-        stint.position = offset
-        stint.sought_only = True
-        if stint in truth.stints:
+        truth = self._truth(holding.partition)
+        self._history.note(holding.owner.name, f"seeks {holding.partition} to {offset}")
+        if holding.start is None:
+            holding.start = offset
+        holding.in_hand.clear()
+        holding.sought_at = self._clock()
+        holding.went_back = holding.went_back or offset < max(holding.position, truth.committed)
+        holding.position = offset
+        holding.sought_only = True
+        if holding in truth.holdings:
             truth.covered = max(truth.covered, offset)
 
-    def sought_anew(self, stint: Stint) -> bool:
+    def sought_anew(self, holding: Holding) -> bool:
         """Whether the application chose where to go on after the topic had been made again."""
-        return stint.sought_at > self._recreated_at.get(stint.partition, math.inf)
+        return holding.sought_at > self._recreated_at.get(holding.partition, math.inf)
 
-    def hands_out(self, stint: Stint, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
+    def hands_out(self, holding: Holding, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
         """A member handed out the records from ``start`` up to ``end``, of the topic that there is now if ``present``."""
-        truth = self._truth(stint.partition)
-        name, partition = stint.owner.name, stint.partition
-        if stint.ended is not None:
-            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({stint.ended})")
-        if stint in truth.handed:
-            later = [*truth.handed[truth.handed.index(stint) + 1 :], truth.handing]
-            same = any(other is not None and self._same_instance(stint, other) for other in later)
-            if leased and not same and not stint.forgotten and not self._replaced(stint.owner):
+        truth = self._truth(holding.partition)
+        name, partition = holding.owner.name, holding.partition
+        if holding.ended is not None:
+            raise Violation("callbacks", f"{name} handed out {start} of {partition}, no longer its own ({holding.ended})")
+        if holding in truth.handed:
+            later = [*truth.handed[truth.handed.index(holding) + 1 :], truth.handing]
+            same = any(other is not None and self._same_instance(holding, other) for other in later)
+            if leased and not same and not holding.forgotten and not self._replaced(holding.owner):
                 assert truth.handing is not None
                 raise Violation(
                     "lease", f"{name} handed out {start} of {partition} after {truth.handing.owner.name}, its next owner, had"
                 )
-        elif truth.handing is not stint and not self._replaced(stint.owner) and not stint.forgotten:
+        elif truth.handing is not holding and not self._replaced(holding.owner) and not holding.forgotten:
             if truth.handing is not None:
                 truth.handed.append(truth.handing)
-            truth.handing = stint
-        if stint.may_begin:
-            self._notices(stint, start, present=present)
-        if stint.sought_only and self.sought_anew(stint) and truth.committed_by is stint and truth.committed == start:
+            truth.handing = holding
+        if holding.may_begin:
+            self._notices(holding, start, present=present)
+        if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
             # What it sought is not in the new log: it began by the policy, and has committed that already.
-            stint.position = start
-        if stint.start is None:
-            self.starts(stint, start, log_start=log_start)
-        elif start != stint.position and partition not in self._deleted:
-            lapsed = stint.position < log_start
-            if start < stint.position:
-                raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {stint.position}")
-            if not lapsed or (stint.owner.reset == "earliest" and start != log_start):
-                raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {stint.position}")
-            if stint.owner.reset != "earliest":
+            holding.position = start
+        if holding.start is None:
+            self.starts(holding, start, log_start=log_start)
+        elif start != holding.position and partition not in self._deleted:
+            lapsed = holding.position < log_start
+            if start < holding.position:
+                raise Violation("again", f"{name} handed out {start} of {partition} again, which stood at {holding.position}")
+            if not lapsed or (holding.owner.reset == "earliest" and start != log_start):
+                raise Violation("skipped", f"{name} handed out {start} of {partition}, which stood at {holding.position}")
+            if holding.owner.reset != "earliest":
                 truth.covered = max(truth.covered, start)
-            stint.position = start
-        self._delivers(stint, end)
+            holding.position = start
+        self._delivers(holding, end)
 
-    def _notices(self, stint: Stint, start: int, *, present: bool) -> None:
+    def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
         """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
-        truth = self._truth(stint.partition)
-        looked_up = stint.start is None and stint.owner.reset != "earliest"
-        if present and (looked_up or self.sought_anew(stint)) and stint not in truth.stints:
+        truth = self._truth(holding.partition)
+        looked_up = holding.start is None and holding.owner.reset != "earliest"
+        if present and (looked_up or self.sought_anew(holding)) and holding not in truth.holdings:
             # It chose where it begins after the topic was made again: what is before that need not be read.  What it sought
             # may be out of range.
             truth.covered = max(truth.covered, start)
-            truth.stints.append(stint)
-            stint.start = stint.position = start
+            truth.holdings.append(holding)
+            holding.start = holding.position = start
         # It may have fetched it before retention took it.
         is_first = present and start in truth.log_starts
         if is_first:
             # Its first start is none of the beginnings that are left to it.
-            stint.may_begin -= stint.start is not None and start != stint.position
-            stint.went_back = True
-            if stint not in truth.stints:
-                truth.stints.append(stint)
-        if is_first or stint not in truth.stints:
-            stint.start = stint.position = start
+            holding.may_begin -= holding.start is not None and start != holding.position
+            holding.went_back = True
+            if holding not in truth.holdings:
+                truth.holdings.append(holding)
+        if is_first or holding not in truth.holdings:
+            holding.start = holding.position = start
 
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
         """Retention: records before this offset are gone."""
@@ -475,24 +479,24 @@ class Checkers:
         truth.covered = max(truth.covered, log_start)
         truth.log_starts.add(log_start)
 
-    def _delivers(self, stint: Stint, end: int) -> None:
-        truth = self._truth(stint.partition)
-        stint.sought_only = False
+    def _delivers(self, holding: Holding, end: int) -> None:
+        truth = self._truth(holding.partition)
+        holding.sought_only = False
         # Of the former topic, as far as this member knows: records of the new one are not processed by that.
-        stint.delivery = stint.position
-        stint.in_hand.append((truth if stint in truth.stints else None, stint.position, end))
-        stint.position = end
+        holding.delivery = holding.position
+        holding.in_hand.append((truth if holding in truth.holdings else None, holding.position, end))
+        holding.position = end
 
-    def processes(self, stint: Stint, count: int) -> None:
+    def processes(self, holding: Holding, count: int) -> None:
         """A member has processed the next ``count`` of the records that it was handed out."""
-        while count and stint.in_hand:
-            truth, start, last = stint.in_hand.pop(0)
+        while count and holding.in_hand:
+            truth, start, last = holding.in_hand.pop(0)
             end = min(start + count, last)
             if end < last:
-                stint.in_hand.insert(0, (truth, end, last))
+                holding.in_hand.insert(0, (truth, end, last))
             count -= end - start
             self.processed += end - start
-            stint.furthest = max(stint.furthest, end)
+            holding.furthest = max(holding.furthest, end)
             if truth is not None:
                 self._covers(truth, start, end)
 
@@ -508,56 +512,59 @@ class Checkers:
                 truth.covered = max(truth.covered, finish)
                 truth.islands.remove((begin, finish))
 
-    def committed_by(self, stint: Stint) -> int:
+    def committed_by(self, holding: Holding) -> int:
         """The offset that the log has as the last commit of this holding; -1 when there is none."""
-        truth = self._truth(stint.partition)
-        return truth.committed if truth.committed_by is stint else -1
+        truth = self._truth(holding.partition)
+        return truth.committed if truth.committed_by is holding else -1
 
-    def acknowledged(self, stint: Stint, offset: int) -> None:
+    def acknowledged(self, holding: Holding, offset: int) -> None:
         """A commit of a member was confirmed."""
         self.step()
-        stint.acknowledged = max(stint.acknowledged, offset)
-        truth = self._truths.get(stint.partition)
+        holding.acknowledged = max(holding.acknowledged, offset)
+        truth = self._truths.get(holding.partition)
         # The application sought, and its next commit went in the same request: of two, the log has the later one.
-        sought = stint.sought_at > self._recreated_at.get(stint.partition, stint.began)
-        replaced = sought and truth is not None and truth.committed_by is stint
-        if truth is not None and truth.highest < offset and stint in truth.stints and not replaced:
+        sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
+        replaced = sought and truth is not None and truth.committed_by is holding
+        if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
             raise Violation(
-                "durability", f"{stint.owner.name} was told that {offset} of {stint.partition} is committed; the log has not"
+                "durability",
+                f"{holding.owner.name} was told that {offset} of {holding.partition} is committed; the log has not",
             )
 
-    def ends(self, stint: Stint, how: str) -> None:
+    def ends(self, holding: Holding, how: str) -> None:
         """A member stops holding a partition: revoked, lost, closed, or killed."""
-        if stint.ended is not None:
-            raise Violation("callbacks", f"{stint.owner.name} ended holding {stint.partition} twice: {stint.ended}, then {how}")
-        stint.ended = how
-        holders = self._holders.get(stint.partition, [])
-        if stint in holders:
-            holders.remove(stint)
-        truth = self._truth(stint.partition)
-        if stint.may_begin and stint not in truth.stints:
-            truth.given_up.append(stint)
+        if holding.ended is not None:
+            raise Violation(
+                "callbacks", f"{holding.owner.name} ended holding {holding.partition} twice: {holding.ended}, then {how}"
+            )
+        holding.ended = how
+        holders = self._holders.get(holding.partition, [])
+        if holding in holders:
+            holders.remove(holding)
+        truth = self._truth(holding.partition)
+        if holding.may_begin and holding not in truth.holdings:
+            truth.given_up.append(holding)
         if len(holders) < 2:
-            self._shared.pop(stint.partition, None)
+            self._shared.pop(holding.partition, None)
         self._history.note(
-            stint.owner.name,
-            f"gives up {stint.partition} ({how}) at {stint.position}, confirmed {stint.acknowledged}",
+            holding.owner.name,
+            f"gives up {holding.partition} ({how}) at {holding.position}, confirmed {holding.acknowledged}",
         )
 
-    def farewell(self, stint: Stint, log_start: int, *, beside: bool) -> None:
+    def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
         """A member has revoked a partition because it closes, and nothing is in the way of its last commit.
 
         ``beside``: the last delivery does not count as finished: its processing raised, or another task than the one that reads
         closes the consumer.
         """
-        truth = self._truth(stint.partition)
-        if stint.start is None or stint not in truth.stints or truth.went_back or stint.processed <= log_start:
+        truth = self._truth(holding.partition)
+        if holding.start is None or holding not in truth.holdings or truth.went_back or holding.processed <= log_start:
             return
-        if truth.committed < (min(stint.delivery, stint.processed) if beside else stint.processed):
+        if truth.committed < (min(holding.delivery, holding.processed) if beside else holding.processed):
             raise Violation(
                 "farewell",
-                f"{stint.owner.name} closed, and processed {stint.partition} up to {stint.processed}; {truth.committed} is"
-                " committed",
+                f"{holding.owner.name} closed, and processed {holding.partition} up to {holding.processed};"
+                f" {truth.committed} is committed",
             )
 
     # -- when all is quiet ------------------------------------------------------------------------------------------
@@ -572,15 +579,15 @@ class Checkers:
         truth = self._truths.pop(partition, None)
         if truth is not None:
             # A member that still holds it revokes it, and no other member waits for that.
-            truth.stints.clear()
+            truth.holdings.clear()
 
     def recreated(self, partition: TopicPartition) -> None:
         """The partition was deleted and made again: all of its records are to be processed, from the first."""
         self._recreated_at[partition] = self._clock()
         self._truths.pop(partition, None)
-        for stint in self._holders.get(partition, ()):
-            stint.may_begin = 2
-            stint.committed_before = stint.acknowledged = -1
+        for holding in self._holders.get(partition, ()):
+            holding.may_begin = 2
+            holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:
         """Whether an overtaken commit was the last one."""
@@ -594,12 +601,12 @@ class Checkers:
         """
         truth = self._truth(partition)
         return any(
-            stint.ended == "lost" and stint.began <= self._became_classic_at and stint.position > truth.committed
-            for stint in truth.stints
+            holding.ended == "lost" and holding.began <= self._became_classic_at and holding.position > truth.committed
+            for holding in truth.holdings
         )
 
-    def holders(self, partition: TopicPartition) -> list[Stint]:
-        """The stints of the members that hold it."""
+    def holders(self, partition: TopicPartition) -> list[Holding]:
+        """The holdings of the members that hold it."""
         return list(self._holders.get(partition, ()))
 
     def _truth(self, partition: TopicPartition) -> PartitionTruth:

@@ -17,12 +17,12 @@ from consumer_coord.simulation.application import MemberProcess
 from consumer_coord.simulation.checkers import Violation
 from consumer_coord.simulation.faults import Nemesis
 from consumer_coord.simulation.history import History
+from consumer_coord.simulation.holdings import Holding
 from consumer_coord.simulation.loop import SimulationError, VirtualTimeLoop, run
 from consumer_coord.simulation.scenario import Scenario
-from consumer_coord.simulation.stints import Stint
 from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
-from consumer_coord.wire.membership import decode_assignment
+from consumer_coord.wire.embedded_protocol import decode_assignment
 
 #: All is quiet when nothing changed for so long.
 _QUIET_S = 8.0
@@ -221,7 +221,7 @@ class _Course:
         checkers = self.world.checkers
         wanted = {topic for member in live for topic in self.world.topics_of(member)}
         for partition in self.world.cluster.partitions():
-            holders = [stint for stint in checkers.holders(partition) if stint.owner.alive]
+            holders = [holding for holding in checkers.holders(partition) if holding.owner.alive]
             if partition.topic not in wanted:
                 continue
             if len(holders) != 1:
@@ -249,18 +249,18 @@ class _Course:
         """Whether retention took all records from ``offset`` on: nothing is left to read, and no commit to make."""
         return offset < self.world.cluster.log_start(partition) == self.world.cluster.end_offset(partition)
 
-    def _begins_at_the_end(self, stint: Stint) -> bool:
+    def _begins_at_the_end(self, holding: Holding) -> bool:
         """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
-        owner = stint.owner
+        owner = holding.owner
         assert isinstance(owner, MemberProcess)
-        log_start, end = self.world.cluster.log_start(stint.partition), self.world.cluster.end_offset(stint.partition)
-        stands = self.world.checkers.committed_now(stint.partition) if stint.start is None else stint.position
+        log_start, end = self.world.cluster.log_start(holding.partition), self.world.cluster.end_offset(holding.partition)
+        stands = self.world.checkers.committed_now(holding.partition) if holding.start is None else holding.position
         assert end is not None
         if owner.reset not in ("earliest", "none") and (0 <= stands < log_start or stands > end):
             # Retention overtook it, or the commit that it begins at, or it stands where a topic of that name ended; it goes on
             # at the end or with the youngest records, where none has come yet.
             return True
-        return stint.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
+        return holding.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
     def _look_at_errors(self) -> None:
         if self.world.checkers.pending is not None:
@@ -289,7 +289,9 @@ class _Course:
         nothing_read = {
             partition
             for partition in self.world.cluster.partitions()
-            if any(self._begins_at_the_end(stint) for stint in self.world.checkers.holders(partition) if stint.owner.alive)
+            if any(
+                self._begins_at_the_end(holding) for holding in self.world.checkers.holders(partition) if holding.owner.alive
+            )
         }
         farewells = Random(f"{self.world.scenario.seed}-farewells")
         # A leader with an instance id closes without leaving: the others then wait for its session.

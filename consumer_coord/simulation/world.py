@@ -13,7 +13,7 @@ from consumer_coord.simulation.loop import VirtualTimeLoop
 from consumer_coord.simulation.member_spec import MemberSpec
 from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
-from consumer_coord.wire.membership import decode_subscription
+from consumer_coord.wire.embedded_protocol import decode_subscription
 
 #: Requests by whose answers members close: JoinGroup, SyncGroup, Heartbeat, OffsetCommit.
 _STEPS = (11, 14, 12, 8)

@@ -8,9 +8,9 @@
 Needs the extra ``spark``: ``pip install consumer-coord[spark]``.  docs/spark.md has everything else.
 """
 
-import consumer_coord.spark.needs  # noqa: F401 - first: it says what is missing
-from consumer_coord.spark.hooks import by_value
+import consumer_coord.spark.requirements  # noqa: F401 - first: it says what is missing
 from consumer_coord.spark.progress import GroupListener, GroupProgress, progress
 from consumer_coord.spark.source import KafkaGroupSource, register
+from consumer_coord.spark.user_code import by_value
 
 __all__ = ["GroupListener", "GroupProgress", "KafkaGroupSource", "by_value", "progress", "register"]

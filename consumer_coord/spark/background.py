@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from consumer_coord.errors import ClosedError, CoordinatorError
-from consumer_coord.list_offsets import ListedOffset
+from consumer_coord.leaders.list_offsets import ListedOffset
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.identity import TopicIds
 from consumer_coord.topic_partition import TopicPartition

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import ClosedError, CommitFailedError, CoordinatorError, FatalError
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS
 from consumer_coord.spark.commit_metadata import with_topic_id
 from consumer_coord.spark.identity import TopicIdentity, topic_ids
@@ -24,7 +25,6 @@ from consumer_coord.spark.options import Options
 from consumer_coord.spark.planner import PlannedCommit, Planner
 from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.spark.status import Status
-from consumer_coord.threads.outcome import Outcome
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)

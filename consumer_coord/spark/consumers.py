@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
-from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.topic_ids import Answers, TopicIds
+from consumer_coord.spark.user_code import with_callbacks
 
 logger = get_logger(__name__)
 
@@ -109,7 +109,7 @@ class CachedConsumer:
         settings = self._settings = with_callbacks(config)
         if "security.protocol" in settings:
             # A refused login or a missing right ends the task at once.  Not imported by every worker: it takes a while.
-            from consumer_coord.consumer.librdkafka.security import guarded
+            from consumer_coord.consumer.librdkafka.refusals import guarded
 
             settings = guarded(settings)
         self._consumer = Consumer(settings, logger=logger)

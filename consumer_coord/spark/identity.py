@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeAlias
 
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import RetriableError
 from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.retry import Deadline
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.start_offsets import is_other
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataRequestTopic

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import RetriableError
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.spark.options import Options
 from consumer_coord.spark.status import Status
 

@@ -14,26 +14,26 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.consumer.handover import Callbacks, Handover, run_through
 from consumer_coord.errors import CoordinatorError, FatalError, RetriableError
-from consumer_coord.list_offsets import LATEST, ListedOffset
+from consumer_coord.leaders.list_offsets import LATEST, ListedOffset
 from consumer_coord.net.metadata import Metadata
 from consumer_coord.printable import get_logger
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
+from consumer_coord.runtime.outcome import Outcome
 from consumer_coord.spark.background import REQUEST_TIMEOUT_MS, Background, EndsView
 from consumer_coord.spark.checkpoint import Offsets, check_cluster, damaged
 from consumer_coord.spark.commits import Commits
 from consumer_coord.spark.errors import CheckpointError, DataLossError
-from consumer_coord.spark.hooks import with_callbacks
 from consumer_coord.spark.identity import TopicIdentity, TopicIds, current_ids
 from consumer_coord.spark.joining import LOOK_EVERY_S, SHARE_WAIT_S, Joining, pause
 from consumer_coord.spark.options import Options
+from consumer_coord.spark.owned_partitions import Share
 from consumer_coord.spark.planner import Holding, Limits, PlannedCommit, Planner
-from consumer_coord.spark.share import Share
 from consumer_coord.spark.start_lookups import look, resolve
 from consumer_coord.spark.start_offsets import NO_COMMIT, Beginning, Start, View, is_other, view_of
 from consumer_coord.spark.status import Status
-from consumer_coord.threads.outcome import Outcome
+from consumer_coord.spark.user_code import with_callbacks
 from consumer_coord.topic_partition import TopicPartition, listed
 
 logger = get_logger(__name__)

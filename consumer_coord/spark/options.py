@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.hooks import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
-from consumer_coord.spark.starting import Starting, parse_starting
+from consumer_coord.spark.starting_offsets import Starting, parse_starting
+from consumer_coord.spark.user_code import BY_VALUE, OAUTH_CB, load_assignors, load_packer, with_callbacks
 
 if TYPE_CHECKING:
     from assignors.base import Assignor
@@ -242,8 +242,8 @@ def _is_shown_secret(name: str, value: str) -> bool:
 def _check_security(config: Config) -> None:
     given = config.client.security
     if given:
-        from consumer_coord.consumer.oauth.settings import with_oauth_callback
         from consumer_coord.net import security
+        from consumer_coord.net.oauth import with_oauth_callback
 
         protocol = str(given.get("security.protocol") or "plaintext")
         without_effect = sorted(name for name in given if name.startswith("sasl.") and given[name] is not None)

@@ -12,9 +12,9 @@ import attrs
 import pyarrow as pa
 
 from consumer_coord.config import parse
-from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.errors import MalformedMessageError, RetriableError
 from consumer_coord.retry import Deadline, retrying
+from consumer_coord.runtime.background import Runtime
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.log import FetchPartition, FetchRequest, FetchTopic

@@ -27,10 +27,10 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.printable import get_logger
 from consumer_coord.spark.checkpoint import Offsets, damaged, from_json
 from consumer_coord.spark.columns import check_schema, source_schema
-from consumer_coord.spark.hooks import OAUTH_CB, load_packer
-from consumer_coord.spark.needs import check_python
 from consumer_coord.spark.options import Options, parse_options
 from consumer_coord.spark.packing import Packing, Range, ReadSpec, Task, pack_with
+from consumer_coord.spark.requirements import check_python
+from consumer_coord.spark.user_code import OAUTH_CB, load_packer
 
 if TYPE_CHECKING:
     from consumer_coord.spark.member import QueryMembership

@@ -24,10 +24,10 @@ from collections.abc import Iterable, Mapping, Set
 import attrs
 
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.list_offsets import EARLIEST, LATEST
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata
 from consumer_coord.spark.checkpoint import Offsets
-from consumer_coord.spark.starting import Starting
+from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition, listed
 from consumer_coord.wire import error_codes as codes
 

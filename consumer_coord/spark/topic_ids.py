@@ -56,7 +56,7 @@ class TopicIds:
         kept = {key: value for key, value in settings.items() if not key.startswith(_OF_CONSUMERS)}
         if "security.protocol" in kept:
             # Not imported by every process: it takes a while.
-            from consumer_coord.consumer.librdkafka.security import with_tls_floor
+            from consumer_coord.consumer.librdkafka.refusals import with_tls_floor
 
             kept = with_tls_floor(kept)
         self._admin = AdminClient(kept, logger=logger)

@@ -16,8 +16,8 @@ from consumer_coord.net.cluster import ClusterClient
 from consumer_coord.retry import Deadline
 from consumer_coord.setting_names import did_you_mean
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.watch.looks import GroupLook, OffsetsLook, look_at
 from consumer_coord.watch.model import Message, Tracker
+from consumer_coord.watch.snapshots import GroupLook, OffsetsLook, look_at
 from consumer_coord.wire import error_codes as codes
 
 #: Seconds between two looks at offsets, and at the list of groups.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from consumer_coord.admin.commands import ExitCode, warn
 from consumer_coord.admin.properties import from_java, load_properties, parse_setting
 from consumer_coord.config import parse
-from consumer_coord.consumer.runtime import cluster_client
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.runtime.background import cluster_client
 from consumer_coord.watch.collect import Collector, as_settings
 from consumer_coord.watch.history import History
 from consumer_coord.watch.model import Message

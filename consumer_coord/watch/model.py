@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch import reasons as why
-from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 
 #: The owner of a partition that no member is assigned.
 UNOWNED = -1

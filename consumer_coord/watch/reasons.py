@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from consumer_coord.watch.looks import GroupLook, MemberLook
+from consumer_coord.watch.snapshots import GroupLook, MemberLook
 
 #: More names than this are a number.
 _MOST_NAMES = 3

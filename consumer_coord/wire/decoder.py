@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire.alike import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.schema import (
     BYTES,
     MAX_ELEMENTS,
@@ -38,6 +37,7 @@ from consumer_coord.wire.schema import (
     min_size_of_element,
 )
 from consumer_coord.wire.source import Source
+from consumer_coord.wire.uniform_arrays import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
 
 #: ``decoder(data, position) -> (message, position behind it)``; the position may lie behind the data: check it.

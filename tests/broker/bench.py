@@ -25,7 +25,8 @@ from consumer_coord.broker.log import PartitionLog
 from consumer_coord.broker.purgatory import Purgatory
 from consumer_coord.broker.topics import Topics
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.wire import error_codes, membership
+from consumer_coord.wire import embedded_protocol as membership
+from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import (
     HeartbeatRequest,
     JoinGroupRequest,

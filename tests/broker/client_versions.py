@@ -12,9 +12,9 @@ from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import Request
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedded-kafka.md"
-_ROW = re.compile(r"^\| (?P<client>[^|]+) \| (?P<api>[A-Za-z]+) \| (?P<version>\d+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (?P<client>[^|]+ \d[\d.]*) \| (?P<uses>[^|]+) \|$", re.MULTILINE)
 _TABLE = re.compile(r"(<!-- clients -->\n)(.*?)(<!-- /clients -->)", re.DOTALL)
-_HEAD = "| client | request | version |\n| --- | --- | --- |\n"
+_HEAD = "| client | requests and their versions |\n| --- | --- |\n"
 
 #: (API, version)
 Use = tuple[str, int]
@@ -38,8 +38,17 @@ def documented() -> Mapping[str, set[Use]]:
     table = _TABLE.search(PAGE.read_text())
     assert table is not None, f"{PAGE.name} has no table of clients"
     for row in _ROW.finditer(table[2]):
-        rows.setdefault(row["client"], set()).add((row["api"], int(row["version"])))
+        for use in row["uses"].split(", "):
+            api, *versions = use.split()
+            rows.setdefault(row["client"], set()).update((api, int(version)) for version in versions)
     return rows
+
+
+def _written(uses: set[Use]) -> str:
+    return ", ".join(
+        f"{api} {' '.join(str(version) for version in sorted(version for name, version in uses if name == api))}"
+        for api in sorted({name for name, _ in uses})
+    )
 
 
 def check_documented(client: str, uses: set[Use]) -> None:
@@ -47,7 +56,7 @@ def check_documented(client: str, uses: set[Use]) -> None:
     rows = dict(documented())
     if os.environ.get("UPDATE_CLIENT_TABLE") == "1":
         rows[client] = rows.get(client, set()) | uses
-        lines = [f"| {name} | {api} | {version} |" for name in sorted(rows) for api, version in sorted(rows[name])]
+        lines = [f"| {name} | {_written(rows[name])} |" for name in sorted(rows)]
         text = _TABLE.sub(lambda match: match[1] + _HEAD + "\n".join(lines) + "\n" + match[3], PAGE.read_text())
         PAGE.write_text(text)
     missing = uses - rows.get(client, set())

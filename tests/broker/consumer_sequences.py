@@ -12,7 +12,7 @@ from random import Random
 
 import attrs
 
-from consumer_coord.wire import membership
+from consumer_coord.wire import embedded_protocol as membership
 from consumer_coord.wire.messages.admin import (
     CreatableTopic,
     CreatePartitionsRequest,

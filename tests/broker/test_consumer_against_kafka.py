@@ -106,6 +106,12 @@ def test_random_sequences_are_answered_as_kafka_answers_them(
     assert not outcome.differing, "\n".join(f"seed {seed}: {found}" for seed, found in outcome.differing.items())
 
 
+def test_a_group_whose_last_session_ends_before_a_classic_join_is_not_compared_further(modern_kafka: RealKafka) -> None:
+    """Kafka's group is gone after that join, and ours stays (docs/embedded-kafka.md): sequence 452825."""
+    outcome = asyncio.run(differences(connecting(modern_kafka), [452825], length=STEPS))
+    assert not outcome.differing, outcome.differing
+
+
 #: What a batch of sequences must have come upon, or it shows nothing: request -> error codes.
 EXPECTED_CODES = {
     "ConsumerGroupHeartbeatResponse": {0, 25, 42, 69, 82, 110, 111, 128},

@@ -16,7 +16,7 @@ from consumer_coord.broker.consumer_group.group import TRANSITIONS, ConsumerGrou
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, MemberState, Partitions, assigned_in
 from consumer_coord.broker.consumer_group.reconciliation import Target, reconcile
 from consumer_coord.simulation import loop as virtual
-from consumer_coord.wire import membership
+from consumer_coord.wire import embedded_protocol as membership
 from tests.broker.bench import GROUP, Bench, pause
 from tests.broker.consumer_bench import MODERN, Client
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from consumer_coord.wire import error_codes, membership
+from consumer_coord.wire import embedded_protocol as membership
+from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.group import MemberIdentity
 from tests.broker.bench import GROUP, Bench, on_bench, pause
 from tests.broker.consumer_bench import MODERN, Client, group_of

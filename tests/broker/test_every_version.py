@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from random import Random
 
+import attrs
 import pytest
 
 from consumer_coord.broker import BrokerCluster, BrokerConfig, ClientConnection, Fault, KafkaApis
@@ -14,7 +15,7 @@ from consumer_coord.broker.requests.served import SERVED
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.wire import error_codes
-from consumer_coord.wire.apis import APIS
+from consumer_coord.wire.apis import APIS, api_for
 from consumer_coord.wire.codec import decode_response, encode_request
 from consumer_coord.wire.messages.admin import (
     CreatableTopic,
@@ -200,7 +201,7 @@ REQUESTS: Mapping[int, Callable[[int], Struct]] = {
 #: API key -> (lowest, highest version) that the handlers were read through for.
 HANDLED: Mapping[int, tuple[int, int]] = {
     0: (3, 12),
-    1: (4, 12),
+    1: (4, 18),
     2: (1, 8),
     3: (0, 13),
     8: (2, 10),
@@ -237,10 +238,13 @@ async def _cluster() -> BrokerCluster:
 
 
 async def _ask(cluster: BrokerCluster, key: int, version: int) -> Struct:
-    frame = encode_request(REQUESTS[key](version), version, 7, "client")
-    answer = await KafkaApis(cluster.nodes[0]).handle(frame, ClientConnection())
+    return await _send(cluster, REQUESTS[key](version), version)
+
+
+async def _send(cluster: BrokerCluster, request: Struct, version: int) -> Struct:
+    answer = await KafkaApis(cluster.nodes[0]).handle(encode_request(request, version, 7, "client"), ClientConnection())
     assert answer is not None
-    correlation_id, response = decode_response(APIS[key].response, version, answer)
+    correlation_id, response = decode_response(api_for(type(request)).response, version, answer)
     assert correlation_id == 7
     return response
 
@@ -290,8 +294,12 @@ def test_records_come_back_in_every_version_of_fetch() -> None:
     async def main() -> None:
         cluster = await _cluster()
         await _ask(cluster, 0, 9)
+        topic_id = cluster.topics.by_name["orders"].topic_id
         for version in range(SERVED[1].min_version, SERVED[1].max_version + 1):
-            response = await _ask(cluster, 1, version)
+            request = REQUESTS[1](version)
+            assert isinstance(request, FetchRequest)
+            named = attrs.evolve(request, topics=(attrs.evolve(request.topics[0], topic_id=topic_id),))
+            response = await _send(cluster, named, version)
             assert isinstance(response, FetchResponse)
             data = response.responses[0].partitions[0]
             assert data.records is not None
@@ -324,7 +332,7 @@ def test_an_unknown_version_of_api_versions_is_told_which_there_are() -> None:
         (b"\0\x0b\0\x09\0\0\0\1\xff\xff\0" + b"\xff" * 20, MalformedMessageError),
         (b"\x03\xe7\0\0\0\0\0\1\xff\xff", UnsupportedVersionError),
         (b"\0\x0b\0\x63\0\0\0\1\xff\xff", UnsupportedVersionError),
-        (b"\0\1\0\x0d\0\0\0\1\xff\xff", UnsupportedVersionError),
+        (b"\0\1\0\x13\0\0\0\1\xff\xff", UnsupportedVersionError),
     ],
 )
 def test_what_is_no_request_is_refused(frame: bytes, error: type[Exception]) -> None:

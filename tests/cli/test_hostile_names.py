@@ -21,7 +21,7 @@ from consumer_coord.group.generation import Generation
 from consumer_coord.group.member_log import MemberLog
 from consumer_coord.printable import get_logger, printable, printable_json
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.wire.membership import Assignment, Subscription, encode_assignment, encode_subscription
+from consumer_coord.wire.embedded_protocol import Assignment, Subscription, encode_assignment, encode_subscription
 from consumer_coord.wire.messages.group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,

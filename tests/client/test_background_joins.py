@@ -11,7 +11,7 @@ import pytest
 
 from consumer_coord.errors import RequestTimedOutError
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.membership import MemberState
+from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consumer_coord.errors import ClosedError, CommitFailedError, RequestTimedOutError
-from consumer_coord.group.commit_lane import Entry, Ticket
+from consumer_coord.group.commits import Entry, Ticket
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

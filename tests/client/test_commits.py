@@ -19,7 +19,7 @@ from consumer_coord.errors import (
     RetriableError,
     UnknownTopicError,
 )
-from consumer_coord.group import commit_lane
+from consumer_coord.group import commits as commit_lane
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes

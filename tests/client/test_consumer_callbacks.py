@@ -15,7 +15,7 @@ from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.config import CoordinatorConfig
 from consumer_coord.consumer.engine import Engine, EngineSettings
 from consumer_coord.consumer.handover import Callbacks, Handover, HoldsNothing, run_through
-from consumer_coord.consumer.start_positions import ResetPolicy, Starts
+from consumer_coord.consumer.start_offsets import ResetPolicy, Starts
 from consumer_coord.errors import CallbackError, ClosedError, ConcurrentUseError, NotAssignedError
 from consumer_coord.group.assignment import AssignmentState
 from consumer_coord.offsets import OffsetAndMetadata

@@ -16,7 +16,7 @@ from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.errors import ConfigurationError, NoOffsetError, NotAssignedError
-from consumer_coord.list_offsets import duration_ms
+from consumer_coord.leaders.list_offsets import duration_ms
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.codec import Request
 from consumer_coord.wire.messages.offsets import OffsetCommitRequest

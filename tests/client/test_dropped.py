@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.consumer.runtime import Runtime
-from consumer_coord.group.process_mates.registry import groups_of
+from consumer_coord.group.process_peers.registry import groups_of
 from consumer_coord.offsets import CommitResult
+from consumer_coord.runtime.background import Runtime
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.client.support.fake import GROUP, FakeBrokers
 from tests.client.support.member import at, member, new_cluster, new_member
 from tests.client.support.virtual import in_virtual_time, pause

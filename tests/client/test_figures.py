@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from assignors import Cluster, LoadAssignor, Member, Plan
 from consumer_coord import GroupConsumer
 from consumer_coord.broker import EmbeddedKafka
-from consumer_coord.group.figures import LEAST_APART_S, Look, rates
+from consumer_coord.group.classic_protocol.partition_figures import LEAST_APART_S, Look, rates
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest

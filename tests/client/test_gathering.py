@@ -13,7 +13,7 @@ from assignors import CooperativeStickyAssignor
 from assignors.base import RebalanceProtocol
 from consumer_coord.environment import now
 from consumer_coord.errors import CoordinatorNotAvailableError
-from consumer_coord.group.process_mates.gathering import GAP_MS, GATHER_MS, LEADER_MS, Gathering, LeaderFirst
+from consumer_coord.group.process_peers.gathering import GAP_MS, GATHER_MS, LEADER_MS, Gathering, LeaderFirst
 from consumer_coord.wire.messages.group import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import PASS, SILENCE, FakeBrokers, RealCoordinator, Reply
 from tests.client.support.member import ScriptedAssignor, TestMember, everything_to_first, new_cluster, new_member

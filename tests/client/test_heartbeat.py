@@ -320,7 +320,7 @@ async def test_the_application_knows_when_the_coordinator_is_asked_next() -> Non
         await one.join()
         expected_ms = []
         for _ in range(3):
-            expected_ms.append(one.coordinator.application.hears_at * 1000)
+            expected_ms.append(one.coordinator.application.response_due_at * 1000)
             await until(lambda: len(brokers.all(HeartbeatRequest)) == len(expected_ms))
             await pause(500)
         beats = brokers.times(HeartbeatRequest)

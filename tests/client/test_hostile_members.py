@@ -9,7 +9,7 @@ from assignors import CooperativeStickyAssignor, LoadAssignor, StickyAssignor
 from assignors.balancing.sticky_user_data import encode as encode_user_data
 from assignors.balancing.sticky_user_data import encode_generation
 from assignors.base import Assignor
-from consumer_coord.wire.membership import Subscription
+from consumer_coord.wire.embedded_protocol import Subscription
 from consumer_coord.wire.messages.group import (
     DescribedGroup,
     DescribedGroupMember,

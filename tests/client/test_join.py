@@ -19,7 +19,7 @@ from consumer_coord.errors import (
     RequestTimedOutError,
 )
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.membership import decode_subscription
+from consumer_coord.wire.embedded_protocol import decode_subscription
 from consumer_coord.wire.messages.group import (
     HeartbeatRequest,
     JoinGroupRequest,

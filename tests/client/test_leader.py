@@ -14,9 +14,9 @@ import pytest
 from assignors import RangeAssignor
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 from consumer_coord.errors import AssignorError, AuthorizationError, BrokerError, CoordinatorError
-from consumer_coord.group.leader import GroupView, withheld
+from consumer_coord.group.classic_protocol.leader import GroupView, withheld
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.membership import Subscription, decode_subscription, encode_subscription
+from consumer_coord.wire.embedded_protocol import Subscription, decode_subscription, encode_subscription
 from consumer_coord.wire.messages.group import (
     DescribedGroup,
     DescribedGroupMember,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from consumer_coord.threads.locks import Bell, Lock
-from consumer_coord.threads.outcome import start_on
+from consumer_coord.runtime.locks import Bell, Lock
+from consumer_coord.runtime.outcome import start_on
 from tests.client.support.interrupts import Interrupt, keep_quiet_in_destructors
 
 INTERRUPTS = 40

@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from consumer_coord.group.generation import Generation
-from consumer_coord.group.membership import (
+from consumer_coord.group.classic_protocol.membership import (
     LOSES_PARTITIONS,
     TRANSITIONS,
     Intent,
@@ -20,6 +19,7 @@ from consumer_coord.group.membership import (
     MemberState,
     State,
 )
+from consumer_coord.group.generation import Generation
 
 #: Each event, as it is applied.
 APPLY: dict[MemberEvent, Callable[[Membership], Membership]] = {

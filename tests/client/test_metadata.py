@@ -9,7 +9,7 @@ import pytest
 from assignors.base import RebalanceProtocol
 from consumer_coord.errors import AuthorizationError, ConfigurationError, UnknownTopicError
 from consumer_coord.wire import error_codes as codes
-from consumer_coord.wire.membership import Subscription
+from consumer_coord.wire.embedded_protocol import Subscription
 from consumer_coord.wire.messages.cluster import MetadataRequest
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 from tests.client.support.fake import FakeBrokers, asked_for, plan_in

@@ -1,6 +1,6 @@
 """What an older confluent-kafka lacks, and this package makes up for or names.
 
-``python -m tools.oldest`` runs the tests with the oldest version itself.
+``python -m tools.oldest confluent-kafka`` runs the tests with the oldest version itself.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ def test_a_setting_that_the_installed_version_does_not_know_is_named_with_the_on
 def test_each_supported_python_has_a_lower_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = re.findall(r"Python :: 3\.(\d+)", "\n".join(project["classifiers"]))
-    bounds = {f"3.{minor}": oldest((3, int(minor))) for minor in versions}
+    bounds = {f"3.{minor}": oldest("confluent-kafka", (3, int(minor))) for minor in versions}
     assert bounds == {"3.11": "2.8", "3.12": "2.8", "3.13": "2.8", "3.14": "2.12.1"}

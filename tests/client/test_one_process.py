@@ -17,9 +17,9 @@ from confluent_kafka import KafkaException, Message
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.faults import Fault
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError, WakeupError
+from consumer_coord.runtime.background import Runtime
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.client.support.embedded import BROKER, DEADLINE_S, GROUP, consumer, held, poll_until, produce, row, take
 from tests.support.processes import wait_until
 

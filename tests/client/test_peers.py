@@ -9,8 +9,8 @@ from typing import Any, cast
 import attrs
 
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.process_mates.mates import Mates
-from consumer_coord.group.process_mates.peers import Peers
+from consumer_coord.group.process_peers.mates import Mates
+from consumer_coord.group.process_peers.peers import Peers
 from consumer_coord.simulation.loop import run
 
 

@@ -375,7 +375,7 @@ def test_a_commit_whose_epoch_cannot_be_checked_keeps_it(kafka: EmbeddedKafka) -
             return {}
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("consumer_coord.consumer.start_positions.epoch_ends", unanswered)
+            patched.setattr("consumer_coord.consumer.start_offsets.epoch_ends", unanswered)
             one.subscribe(["orders"])
             poll_until(one, lambda: len(one._worker.assigned) == 2)
         assert asked == [{PartitionOf("orders", 0): 5}]

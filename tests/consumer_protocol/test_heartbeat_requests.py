@@ -18,9 +18,10 @@ from consumer_coord.errors import (
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
 )
-from consumer_coord.group.answers import Step
-from consumer_coord.group.consumer_protocol import answers, requests
+from consumer_coord.group.consumer_protocol import error_steps as answers
+from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.requests import Said
+from consumer_coord.group.error_steps import Step
 from consumer_coord.wire import error_codes as codes
 
 CONFIG = CoordinatorConfig(

@@ -51,7 +51,7 @@ def blocks_of(page: Path) -> list[Block]:
     found = []
     for match in _FENCE.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
-        name = str(page.relative_to(DOCS))
+        name = str(page.relative_to(DOCS)) if page.is_relative_to(DOCS) else page.name
         found.append(Block(name, line, match["language"], match["code"], match["mark"] is not None))
     return found
 

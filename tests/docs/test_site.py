@@ -18,7 +18,7 @@ from consumer_coord.settings import SETTINGS, Integer, Plane
 from consumer_coord.wire import error_codes
 from tests.docs.blocks import DOCS, ROOT
 from tests.support.browser import Browser
-from tools import draw_rebalance, reference
+from tools import draw_benchmarks, draw_rebalance, reference
 
 
 def test_a_setting_is_passed_to_librdkafka_exactly_if_its_plane_is_both() -> None:
@@ -88,6 +88,14 @@ def table(text: str) -> list[list[str]]:
 def test_the_pictures_of_a_rebalance_are_drawn_by_the_tool(name: str) -> None:
     steps = {"cooperative": draw_rebalance.COOPERATIVE, "eager": draw_rebalance.EAGER}[name]
     assert (DOCS / "img" / f"rebalance-{name}.svg").read_text() == draw_rebalance.draw(steps)
+
+
+def test_the_charts_of_the_benchmarks_show_their_tables() -> None:
+    drawn = dict(draw_benchmarks.charts(draw_benchmarks.PAGE.read_text()))
+    assert drawn.keys() == draw_benchmarks.CHARTS.keys()
+    for name, chart in drawn.items():
+        text = (DOCS / "img" / f"benchmarks-{name}.svg").read_text()
+        assert text == draw_benchmarks.draw(chart), "run: python -m tools.draw_benchmarks"
 
 
 class Links(HTMLParser):

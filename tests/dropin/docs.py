@@ -25,10 +25,14 @@ def all_settings() -> str:
     """The count of settings by what becomes of them, and the table."""
     count = Counter(fate.kind for fate in settings.FATES.values())
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(count.items()))
-    lines = [f"{len(settings.FATES)} settings: {told}.", "", "| setting | what becomes of it |", "| --- | --- |"]
+    lines = [f"{len(settings.FATES)} settings: {told}.", "", "| use | settings |", "| --- | --- |"]
+    by_use: dict[str, list[str]] = {}
     for name, fate in sorted(settings.FATES.items()):
-        lines.append(f"| `{name}` | {fate.kind}{': ' + fate.why if fate.why else ''} |")
-    return "\n".join(lines)
+        if fate == settings.Fate(settings.PASSED):
+            continue
+        by_use.setdefault(fate.kind + (f": {fate.why}" if fate.why else ""), []).append(f"`{name}`")
+    lines += [f"| {use} | {', '.join(names)} |" for use, names in sorted(by_use.items())]
+    return "\n".join([*lines, f"| {settings.PASSED} | all others |"])
 
 
 def with_tables(text: str) -> str:

@@ -456,7 +456,7 @@ def questions_beside_a_poll(w: World) -> Any:
 
 
 @program
-def close_beside_a_poll(w: World) -> Any:
+def close_during_a_poll(w: World) -> Any:
     topic = w.topic(records=1)
     c = w.reader(topic)
     w.take(c, 1)

@@ -70,9 +70,9 @@ FATES: dict[str, Fate] = {
         " retry.backoff.max.ms statistics.interval.ms group.protocol",
     ),
     "reconnect.backoff.ms": Fate(
-        BOTH, "librdkafka gets 105 when it is not set: with the control plane no more attempts than by librdkafka alone"
+        BOTH, "the default for librdkafka is 105, so that both planes make as many attempts as librdkafka alone"
     ),
-    "statistics.interval.ms": Fate(BOTH, "the group's figures are laid over librdkafka's"),
+    "statistics.interval.ms": Fate(BOTH, "librdkafka's statistics with the group's figures"),
     "group.protocol": Fate(USED, "`classic` or `consumer`"),
     "group.remote.assignor": Fate(USED, "with `group.protocol=consumer`"),
     "error_cb": Fate(PASSED, "called inside poll and consume"),
@@ -93,7 +93,9 @@ FATES: dict[str, Fate] = {
         " enable.partition.eof check.crcs client.dns.lookup enable.metrics.push"
         " builtin.features enabled_events",
     ),
-    "debug": Fate(PASSED, "librdkafka's own log; with `cgrp` or `all` the group's steps are told there too, in the same form"),
+    "debug": Fate(
+        PASSED, "librdkafka's own log; with `cgrp` or `all` the group's steps are logged there too, in the same form"
+    ),
     **_all(
         NONE,
         "offset.store.method offset.store.path offset.store.sync.interval.ms consume.callback.max.messages group.protocol.type"
@@ -110,7 +112,7 @@ FATES: dict[str, Fate] = {
     **_all(
         PASSED,
         "ssl.sigalgs.list ssl.providers",
-        "for the data plane alone, and a warning says so: Python's TLS has no such setting",
+        "only for fetching, with a warning: Python's TLS has no such setting",
     ),
     **_all(REFUSED, "ssl.engine.location ssl.engine.id", "OpenSSL engines are not supported; give the key as a file or text"),
     **_all(REFUSED, "ssl.ca.certificate.stores", "Windows certificate stores are not supported; give `ssl.ca.location`"),
@@ -121,7 +123,7 @@ FATES: dict[str, Fate] = {
         "GSSAPI is not supported; use SCRAM, PLAIN over TLS, or OAUTHBEARER",
     ),
     "sasl.oauthbearer.metadata.authentication.type": Fate(BOTH, "`none`, `azure_imds`; librdkafka itself has no `aws_iam`"),
-    "ssl.curves.list": Fate(BOTH, "several curves: for the data plane alone, and a warning says so"),
+    "ssl.curves.list": Fate(BOTH, "several curves: only for fetching, with a warning"),
     **_all(BOTH, "https.ca.location https.ca.pem", "for the token endpoint"),
     **_all(
         BOTH,
@@ -135,6 +137,6 @@ FATES: dict[str, Fate] = {
         " sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss"
         " sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds"
         " sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.jwt.template.file",
-        "one token for both planes, asked for or made by this package",
+        "one token for both planes, requested or created by this package",
     ),
 }

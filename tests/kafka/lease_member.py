@@ -14,10 +14,10 @@ import threading
 import time
 
 from assignors import CooperativeStickyAssignor
-from consumer_coord.consumer import runtime
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.environment import Transport
 from consumer_coord.net.tcp import TcpConnector
+from consumer_coord.runtime import background as runtime
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 
 #: The data of one sample are no older than this when it is written.
 EVERY_S = 0.005

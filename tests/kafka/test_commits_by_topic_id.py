@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.consumer.blocking import BlockingCoordinator
 from consumer_coord.errors import CommitFailedError
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from tests.support.kafka_cluster import KafkaCluster, unique_name

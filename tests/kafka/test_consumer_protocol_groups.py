@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from assignors import CooperativeStickyAssignor
-from consumer_coord.consumer.blocking import BlockingCoordinator
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 
 pytestmark = pytest.mark.kafka

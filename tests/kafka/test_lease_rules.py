@@ -11,12 +11,12 @@ import pytest
 
 from assignors import RangeAssignor
 from consumer_coord.config import CoordinatorConfig
-from consumer_coord.consumer.runtime import real_environment
-from consumer_coord.group import requests
+from consumer_coord.group.classic_protocol import requests
 from consumer_coord.group.generation import Generation
 from consumer_coord.net.connection import Connection
 from consumer_coord.net.group_requests import find_coordinator
 from consumer_coord.net.tcp import TcpConnector
+from consumer_coord.runtime.background import real_environment
 from consumer_coord.wire import error_codes as codes
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 

@@ -10,9 +10,9 @@ import pytest
 
 from assignors import CooperativeStickyAssignor, RangeAssignor
 from assignors.base import Assignor
-from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.group.membership import MemberState
+from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from tests.support.classic import classic
 from tests.support.kafka_cluster import KafkaCluster, NewTopicFactory
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from consumer_coord.consumer.blocking import BlockingCoordinator
-from consumer_coord.group.membership import MemberState
+from consumer_coord.group.classic_protocol.membership import MemberState
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.runtime.blocking_coordinator import BlockingCoordinator
 from consumer_coord.topic_partition import TopicPartition
 from tests.kafka.producing import produce
 from tests.support.admin import await_group, committed_offsets, describe_group

@@ -9,7 +9,7 @@ import pytest
 
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.group.metrics import Metrics
-from consumer_coord.group.poll_times import NAMES, PollTimes
+from consumer_coord.group.poll_metrics import NAMES, PollTimes
 from tests.client.support.embedded import BROKER, consumer, held, poll_until, produce, take
 
 

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from consumer_coord import AsyncGroupConsumer, GroupConsumer
-from consumer_coord.consumer.librdkafka.security import guarded, refusal
+from consumer_coord.consumer.librdkafka.refusals import guarded, refusal
 from consumer_coord.errors import AuthenticationError, AuthorizationError, ConfigurationError
 from tests.security.token_endpoint import Provider, token
 from tests.support.kafka_cluster import unique_name

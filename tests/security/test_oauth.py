@@ -20,14 +20,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from joserfc import jwk, jwt
 
-from consumer_coord.consumer.librdkafka.security import with_tokens
-from consumer_coord.consumer.oauth import endpoint
-from consumer_coord.consumer.oauth.cached import CachedTokens
-from consumer_coord.consumer.oauth.settings import with_oauth_callback
-from consumer_coord.consumer.runtime import real_environment
+from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import AuthenticationError, ConfigurationError
+from consumer_coord.net.oauth import endpoint
+from consumer_coord.net.oauth.cached import CachedTokens
+from consumer_coord.net.oauth.settings import with_oauth_callback
 from consumer_coord.net.sasl import TokenSource
 from consumer_coord.net.tcp import TcpConnector
+from consumer_coord.runtime.background import real_environment
 from tests.security.token_endpoint import Provider, token
 from tests.support.secrets import found_in, made_up
 from tests.support.secured import Authority

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from consumer_coord.config import parse
-from consumer_coord.consumer.runtime import real_environment
 from consumer_coord.errors import AuthenticationError
 from consumer_coord.net import security
 from consumer_coord.net.cluster import ClusterClient
@@ -16,6 +15,7 @@ from consumer_coord.net.connection import Connection
 from consumer_coord.net.sasl import SaslAuthenticator
 from consumer_coord.net.tcp import TcpConnector
 from consumer_coord.retry import Deadline
+from consumer_coord.runtime.background import real_environment
 from consumer_coord.wire.messages.cluster import MetadataRequest, MetadataResponse
 from tests.security.planes import DEADLINE_MS, with_cluster
 from tests.support.secrets import made_up

@@ -17,14 +17,14 @@ from consumer_coord.broker.config import BrokerConfig
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.librdkafka.plane import Librdkafka, OnCaller, Threaded
-from consumer_coord.consumer.runtime import Runtime
 from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.runtime.background import Runtime
+from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.simulation import loop as virtual
 from consumer_coord.simulation.cluster import SimulatedCluster
 from consumer_coord.simulation.data_plane import PlaneConfig, SimulatedPlane
 from consumer_coord.simulation.network import SimulatedNetwork
 from consumer_coord.simulation.process import Process
-from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
 PARTITIONS = 3

@@ -17,7 +17,7 @@ from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import Engine
 from consumer_coord.consumer.partitions import TRANSITIONS, PartitionEvent, Phase
 from consumer_coord.errors import RequestTimedOutError
-from consumer_coord.group.standing import Standing
+from consumer_coord.group.classic_protocol.status import MemberStatus
 from consumer_coord.retry import Deadline
 from consumer_coord.simulation.application import CUTS, TRIPS
 from consumer_coord.simulation.play import play
@@ -68,7 +68,7 @@ def _keep_what_was_reported_revoked(patch: Patch) -> None:
 def _wait_for_a_join_that_never_comes(patch: Patch) -> None:
     """A commit of a member that is about to leave waits for a sync, although its join has ended without one."""
 
-    async def wait_for_sync(self: Standing, deadline: Deadline) -> None:
+    async def wait_for_sync(self: MemberStatus, deadline: Deadline) -> None:
         failures = self._context.application.failures
 
         def over() -> bool:
@@ -78,7 +78,7 @@ def _wait_for_a_join_that_never_comes(patch: Patch) -> None:
         if not await self._context.signal.until(over, deadline):
             raise RequestTimedOutError("the rebalance did not complete in time")
 
-    patch.setattr(Standing, "wait_for_sync", wait_for_sync)
+    patch.setattr(MemberStatus, "wait_for_sync", wait_for_sync)
 
 
 def _finish_what_was_delivered(patch: Patch) -> None:

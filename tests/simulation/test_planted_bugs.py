@@ -13,17 +13,18 @@ from consumer_coord.broker.group_store import GroupStore, Shard, ShardState
 from consumer_coord.broker.log import PartitionLog
 from consumer_coord.consumer.commits import CommitReports
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.home import Home
 from consumer_coord.consumer.partitions import Plan
+from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.worker import Worker
-from consumer_coord.group import answers, leader
-from consumer_coord.group.answers import Step
-from consumer_coord.group.application import Application
+from consumer_coord.group import error_steps as answers
+from consumer_coord.group.application_polls import Application
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.classic import ClassicProtocol
-from consumer_coord.group.commit_lane import CommitLane
+from consumer_coord.group.classic_protocol import leader
+from consumer_coord.group.classic_protocol.heartbeat import Heartbeat
+from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.commits import CommitLane
+from consumer_coord.group.error_steps import Step
 from consumer_coord.group.failures import Failures
-from consumer_coord.group.heartbeat import Heartbeat
 from consumer_coord.simulation import loop
 from consumer_coord.simulation.drawing import draw_scenario
 from consumer_coord.simulation.play import Outcome, play
@@ -159,12 +160,12 @@ def _forget_commits_at_close(patch: Patch) -> None:
 
 def _wait_longer_than_asked(patch: Patch) -> None:
     """Waiting for the group goes on for two seconds, however little time is left."""
-    ring = Home.ring
+    ring = Scheduler.ring
 
-    async def patient(self: Home, timeout_s: float) -> None:
+    async def patient(self: Scheduler, timeout_s: float) -> None:
         await ring(self, max(timeout_s, 2.0))
 
-    patch.setattr(Home, "ring", patient)
+    patch.setattr(Scheduler, "ring", patient)
 
 
 def _do_not_count_waiting_as_polling(patch: Patch) -> None:

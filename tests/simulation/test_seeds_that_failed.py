@@ -21,20 +21,22 @@ from consumer_coord.broker.group_store import Shard
 from consumer_coord.consumer import partitions
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.engine import Engine
-from consumer_coord.consumer.home import Home
+from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import AssignorError
-from consumer_coord.group import commit_lane, consumer_protocol, leader
-from consumer_coord.group.answers import Step
+from consumer_coord.group import commits as commit_lane
+from consumer_coord.group import consumer_protocol
 from consumer_coord.group.assignment import AssignmentState
-from consumer_coord.group.classic import ClassicProtocol
+from consumer_coord.group.classic_protocol import leader
+from consumer_coord.group.classic_protocol.leader import ClusterView, GroupView
+from consumer_coord.group.classic_protocol.member import ClassicProtocol
+from consumer_coord.group.classic_protocol.session import ClassicSession
+from consumer_coord.group.classic_protocol.waiting import WaitingRequest
 from consumer_coord.group.consumer_protocol.member import ConsumerMember
 from consumer_coord.group.consumer_protocol.polls import PollMarks
 from consumer_coord.group.coordinator import ConsumerCoordinator
-from consumer_coord.group.leader import ClusterView, GroupView
+from consumer_coord.group.error_steps import Step
 from consumer_coord.group.metadata_watch import MetadataWatch
-from consumer_coord.group.session import ClassicSession
-from consumer_coord.group.waiting import WaitingRequest
 from consumer_coord.net.metadata import Broker
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.retry import Backoff
@@ -238,11 +240,11 @@ def _try_once_a_second(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_let_the_loop_run(patch: pytest.MonkeyPatch) -> None:
-    async def ring(self: Home, timeout_s: float) -> None:
+    async def ring(self: Scheduler, timeout_s: float) -> None:
         if not self._core.application.attention:
             await self._bell.wait(timeout_s)
 
-    patch.setattr(Home, "ring", ring)
+    patch.setattr(Scheduler, "ring", ring)
     patch.setattr(PollMarks, "polled", lambda self, polls: False)
 
 
@@ -251,7 +253,7 @@ def _hand_out_what_lapsed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _raise_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(consumer_protocol.answers.JOIN, error_codes.UNKNOWN_SERVER_ERROR, Step.FAIL)
+    patch.setitem(consumer_protocol.error_steps.JOIN, error_codes.UNKNOWN_SERVER_ERROR, Step.FAIL)
 
 
 def _name_no_more_what_was_given_up(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from consumer_coord.spark.launcher import fast_python
-from consumer_coord.spark.needs import MODULES, check, check_python
+from consumer_coord.spark.requirements import MODULES, check, check_python
 
 PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
 WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader")

@@ -12,9 +12,9 @@ import pytest
 
 from assignors.base import Assignor, Cluster, Plan, RebalanceProtocol
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark.hooks import by_value
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.source import KafkaGroupSource
+from consumer_coord.spark.user_code import by_value
 from consumer_coord.topic_partition import TopicPartition
 from tests.support.secrets import made_up
 
@@ -174,7 +174,7 @@ class EverythingToTheFirst(Assignor):
 _ELSEWHERE = """
 import sys
 from assignors import Cluster, Member
-from consumer_coord.spark.hooks import load_assignors
+from consumer_coord.spark.user_code import load_assignors
 (assignor,) = load_assignors(sys.argv[1], allow_eager=False)
 assert "tests" not in sys.modules
 print(assignor.name, assignor.assign(Cluster({"orders": 2}), {"a": Member(["orders"]), "b": Member(["orders"])}))

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_coord.broker import EmbeddedKafka
-from tests.docs.blocks import DOCS, blocks_of, needs_spark, run_page
+from tests.docs.blocks import DOCS, ROOT, blocks_of, needs_spark, run_page
 from tests.spark.queries import await_end
 from tests.support.processes import wait_until
 
@@ -33,9 +33,10 @@ def rows_of(query: Any) -> int:
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
-def test_the_query_of_the_start_page_reads_the_orders(spark: Any, orders: EmbeddedKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "start.md"], ids=lambda page: page.name)
+def test_the_query_of_a_first_page_reads_the_orders(page: Path, spark: Any, orders: EmbeddedKafka, tmp_path: Path) -> None:
     instead = {'"checkpoint"': repr(str(tmp_path / "checkpoint"))}
-    names = run_page(blocks_of(DOCS / "start.md"), orders.bootstrap_servers, needs_spark, instead=instead)
+    names = run_page(blocks_of(page), orders.bootstrap_servers, needs_spark, instead=instead)
     assert rows_of(names["query"]) == 40
 
 

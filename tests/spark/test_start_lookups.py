@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from consumer_coord.errors import ConfigurationError, NoOffsetError, RetriableError, UnknownTopicError
-from consumer_coord.list_offsets import EARLIEST, LATEST, ListedOffset
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset
 from consumer_coord.net.metadata import NO_TOPIC_ID, Metadata, Topic
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.spark.checkpoint import Offsets, Span, TopicSpans
@@ -30,7 +30,7 @@ from consumer_coord.spark.start_offsets import (
     Start,
     TopicView,
 )
-from consumer_coord.spark.starting import Starting
+from consumer_coord.spark.starting_offsets import Starting
 from consumer_coord.topic_partition import TopicPartition
 
 ID, NEW_ID = uuid.UUID(int=7), uuid.UUID(int=8)

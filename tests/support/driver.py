@@ -321,7 +321,7 @@ def usage() -> Mapping[str, float]:
 
 def sample() -> Mapping[str, float]:
     """What must not grow in this process of ours; what the allocator holds back for later is no part of its memory."""
-    from consumer_coord.consumer.runtime import Runtime
+    from consumer_coord.runtime.background import Runtime
 
     gc.collect()
     if sys.platform == "linux":

@@ -7,7 +7,7 @@ from typing import Any
 
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch.history import State
-from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
+from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 
 TOPIC = "orders"
 STABLE = {"state": "Stable", "type": "Classic", "assignor": "range", "coordinator": "kafka:9092 (broker 1)"}

@@ -11,10 +11,10 @@ import pytest
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
 from consumer_coord.topic_partition import TopicPartition
-from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.page import write_page
 from consumer_coord.watch.recording import Meta
+from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 from tests.support.browser import Browser
 from tests.watch.looks import TOPIC, group, member, offsets, rebalancing
 from tests.watch.test_command import Watch, poll_until_shared

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_coord.watch.history import State
-from consumer_coord.watch.looks import GroupLook, MemberLook, OffsetsLook
 from consumer_coord.watch.model import Tracker, runs
 from consumer_coord.watch.reasons import SECOND_ROUND, UNDER_WAY
+from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 from tests.watch.looks import TOPIC, group, member, offsets, owners, rebalancing
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire.codec import decode, decode_request, decode_request_header, decode_response, encode
-from consumer_coord.wire.membership import decode_assignment, decode_subscription
+from consumer_coord.wire.embedded_protocol import decode_assignment, decode_subscription
 from consumer_coord.wire.schema import Struct
 from tests.wire.values import MESSAGES, versions_of
 

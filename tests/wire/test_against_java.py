@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import decode, encode
-from consumer_coord.wire.membership import (
+from consumer_coord.wire.embedded_protocol import (
     Assignment,
     Subscription,
     decode_assignment,

@@ -10,7 +10,6 @@ import attrs
 import pytest
 
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire.alike import FEWEST, is_eligible
 from consumer_coord.wire.codec import decode, encode
 from consumer_coord.wire.messages.cluster import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from consumer_coord.wire.messages.offsets import (
@@ -22,6 +21,7 @@ from consumer_coord.wire.messages.offsets import (
     OffsetFetchResponsePartitions,
 )
 from consumer_coord.wire.schema import BOOL, BYTES, RECORDS, STRING, UUID, ZERO_UUID, Kind, Struct, fields_of
+from consumer_coord.wire.uniform_arrays import FEWEST, is_eligible
 from tests.wire.fuzzing import decode_one
 from tests.wire.test_malformed import mutated
 from tests.wire.values import MESSAGES, is_flexible, versions_of

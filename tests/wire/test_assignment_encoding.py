@@ -9,7 +9,7 @@ import pytest
 
 from consumer_coord.errors import UnsupportedVersionError
 from consumer_coord.wire.codec import encode
-from consumer_coord.wire.membership import (
+from consumer_coord.wire.embedded_protocol import (
     Assignment,
     ConsumerProtocolAssignment,
     ConsumerProtocolTopicPartition,

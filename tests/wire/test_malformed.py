@@ -12,7 +12,7 @@ import pytest
 
 from consumer_coord.errors import MalformedMessageError
 from consumer_coord.wire.codec import decode, encode
-from consumer_coord.wire.membership import (
+from consumer_coord.wire.embedded_protocol import (
     Assignment,
     Subscription,
     decode_assignment,

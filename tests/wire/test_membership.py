@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
-from consumer_coord.wire.membership import (
+from consumer_coord.wire.embedded_protocol import (
     Assignment,
     Subscription,
     decode_assignment,

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from consumer_coord.wire.apis import APIS
-from consumer_coord.wire.membership import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from consumer_coord.wire.embedded_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from consumer_coord.wire.schema import (
     BOOL,
     BYTES,

@@ -25,8 +25,8 @@ from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER_I
 from consumer_coord.broker.group_store import Shard, response_error
 from consumer_coord.broker.joining import KNOWN_MEMBER_ID_REQUIRED_FROM, RequestContext, rebalance_timeout_ms
 from consumer_coord.errors import MalformedMessageError
+from consumer_coord.wire import embedded_protocol as consumer_protocol
 from consumer_coord.wire import error_codes
-from consumer_coord.wire import membership as consumer_protocol
 from consumer_coord.wire.consumer_group_records import ClassicMemberMetadata
 from consumer_coord.wire.messages.group import (
     HeartbeatRequest,

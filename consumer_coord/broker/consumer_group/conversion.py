@@ -14,7 +14,8 @@ from consumer_coord.broker.errors import GroupError
 from consumer_coord.broker.group import CONSUMER_PROTOCOL_TYPE, GroupMember, GroupMetadata, GroupState, join_error
 from consumer_coord.broker.group_store import Shard, group_record
 from consumer_coord.errors import MalformedMessageError
-from consumer_coord.wire import error_codes, membership, offsets_topic
+from consumer_coord.wire import embedded_protocol as membership
+from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.consumer_group_records import ClassicMemberMetadata, ClassicProtocol
 from consumer_coord.wire.messages.group import JoinGroupRequestProtocol, SyncGroupResponse
 

@@ -1,13 +1,11 @@
-"""Produce, Fetch, ListOffsets and the other requests about the log of a partition."""
+"""Produce, ListOffsets and the other requests about the log of a partition, but for Fetch."""
 
 from __future__ import annotations
-
-import asyncio
-import itertools
 
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.log import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from consumer_coord.broker.topics import Partition
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.messages.log import (
@@ -16,17 +14,12 @@ from consumer_coord.wire.messages.log import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
     EpochEndOffset,
-    FetchableTopicResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
-    PartitionData,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -41,13 +34,14 @@ from consumer_coord.wire.messages.offsets import (
     ListOffsetsTopicResponse,
 )
 
+#: ``isolation_level`` of a consumer that reads no records of open or aborted transactions.
+READ_COMMITTED = 1
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
 #: ListOffsets' timestamps below -3 ask for tiers that are not here.
 _LOWEST_TIMESTAMP = -3
 _LIST_OFFSETS_EPOCH_FROM = 4
-_waiters = itertools.count()
 
 
 def _find(node: BrokerNode, topic: str, index: int, leader_epoch: int = _NO_EPOCH) -> tuple[int, Partition | None]:
@@ -144,110 +138,6 @@ def init_producer_id_failed(request: InitProducerIdRequest, version: int, code: 
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-# -- Fetch
-
-
-async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Read batches; with nothing to read, wait for ``min_bytes`` or ``max_wait_ms``, whichever comes first.
-
-    There are no fetch sessions: the answer's session id 0 makes every client name all partitions each time.
-    """
-    if request.max_wait_ms > 0 and request.min_bytes > 0:
-        await _wait_for_records(node, request)
-    budget = min(request.max_bytes, node.cluster.config.fetch_max_bytes)
-    responses = []
-    empty_so_far = True
-    for topic in request.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            data = _read(node, topic.topic, wanted, budget, empty_so_far)
-            size = len(data.records or b"")
-            budget = max(budget - size, 0)
-            empty_so_far = empty_so_far and not size
-            partitions.append(data)
-        responses.append(FetchableTopicResponse(topic=topic.topic, partitions=tuple(partitions)))
-    return FetchResponse(session_id=0, error_code=error_codes.NONE, responses=tuple(responses))
-
-
-def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchResponse:
-    """All of it failed with ``code``."""
-    return FetchResponse(
-        responses=tuple(
-            FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=tuple(
-                    PartitionData(partition_index=partition.partition, error_code=code, high_watermark=-1, records=b"")
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
-async def _wait_for_records(node: BrokerNode, request: FetchRequest) -> None:
-    partitions = []
-    ready = 0
-    for topic in request.topics:
-        for wanted in topic.partitions:
-            error_code, partition = _find(node, topic.topic, wanted.partition, wanted.current_leader_epoch)
-            if error_code or partition is None:
-                return  # an error is answered at once
-            log = partition.log
-            if not log.log_start_offset <= wanted.fetch_offset <= log.end_offset:
-                return
-            if wanted.fetch_offset < log.end_offset:
-                ready += log.available(wanted.fetch_offset, min(request.min_bytes, wanted.partition_max_bytes))
-            partitions.append(partition)
-    if ready >= request.min_bytes:
-        return
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def appended(size: int) -> None:
-        nonlocal ready
-        ready += size
-        if not size or ready >= request.min_bytes:  # no bytes: the leader changed, or the topic is gone
-            wake()
-
-    number = next(_waiters)
-    for partition in partitions:
-        partition.log.on_append[number] = appended
-    node.waiting[number] = wake
-    timer = node.purgatory.schedule(request.max_wait_ms, wake)
-    try:
-        await done
-    finally:
-        node.purgatory.cancel(timer)
-        node.waiting.pop(number, None)
-        for partition in partitions:
-            partition.log.on_append.pop(number, None)
-
-
-def _read(node: BrokerNode, topic: str, wanted: FetchPartition, budget: int, at_least_one: bool) -> PartitionData:
-    error_code, partition = _find(node, topic, wanted.partition, wanted.current_leader_epoch)
-    if partition is None:
-        return PartitionData(partition_index=wanted.partition, error_code=error_code, high_watermark=-1, records=b"")
-    log = partition.log
-    if not log.log_start_offset <= wanted.fetch_offset <= log.end_offset:
-        error_code = error_codes.OFFSET_OUT_OF_RANGE
-        records = b""
-    else:
-        records = log.read(wanted.fetch_offset, min(budget, wanted.partition_max_bytes), at_least_one)
-    return PartitionData(
-        partition_index=wanted.partition,
-        error_code=error_code,
-        high_watermark=log.end_offset,
-        last_stable_offset=log.end_offset,
-        log_start_offset=log.log_start_offset,
-        aborted_transactions=None,
-        records=records,
-    )
-
-
 # -- offsets and epochs
 
 
@@ -257,7 +147,10 @@ async def list_offsets(node: BrokerNode, context: RequestContext, request: ListO
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(_list_offset(node, context.api_version, topic.name, wanted) for wanted in topic.partitions),
+                partitions=tuple(
+                    _list_offset(node, context.api_version, request.isolation_level, topic.name, wanted)
+                    for wanted in topic.partitions
+                ),
             )
             for topic in request.topics
         )
@@ -280,13 +173,20 @@ def list_offsets_failed(request: ListOffsetsRequest, version: int, code: int) ->
     )
 
 
-def _list_offset(node: BrokerNode, api_version: int, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _list_offset(
+    node: BrokerNode, api_version: int, isolation_level: int, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
     error_code, partition = _find(node, topic, wanted.partition_index, wanted.current_leader_epoch)
     if error_code == error_codes.NONE and wanted.timestamp < _LOWEST_TIMESTAMP:
         error_code = error_codes.UNSUPPORTED_VERSION
     if error_code or partition is None:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error_code)
-    offset, timestamp_ms, epoch = partition.log.offset_for(wanted.timestamp)
+    log = partition.log
+    offset, timestamp_ms, epoch = log.offset_for(wanted.timestamp)
+    if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and wanted.timestamp != EARLIEST_TIMESTAMP:
+        # Records of an open transaction are not there yet; the end is where the first of them is.
+        found = wanted.timestamp == LATEST_TIMESTAMP
+        offset, timestamp_ms, epoch = log.last_stable_offset if found else -1, -1, epoch if found else -1
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
         error_code=error_codes.NONE,
@@ -332,7 +232,7 @@ def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -
     error_code, partition = _find(node, topic, wanted.partition, wanted.current_leader_epoch)
     if error_code or partition is None:
         return EpochEndOffset(error_code=error_code, partition=wanted.partition)
-    epoch, end_offset = partition.log.end_offset_for(wanted.leader_epoch)
+    epoch, end_offset = partition.log.end_offset_for(wanted.leader_epoch, partition.leader_epoch)
     return EpochEndOffset(error_code=error_codes.NONE, partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 

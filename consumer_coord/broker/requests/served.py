@@ -14,7 +14,7 @@ import attrs
 
 from consumer_coord.broker.cluster import BrokerNode
 from consumer_coord.broker.joining import RequestContext
-from consumer_coord.broker.requests import admin, group, log, metadata, offsets
+from consumer_coord.broker.requests import admin, fetch, group, log, metadata, offsets
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -66,7 +66,7 @@ def _api_versions_failed(request: ApiVersionsRequest, version: int, code: int) -
 #: API key -> what is served of it.
 SERVED: Mapping[int, Served] = {
     0: Served(3, 12, log.produce, log.produce_failed),
-    1: Served(4, 12, log.fetch, log.fetch_failed),
+    1: Served(4, 18, fetch.fetch, fetch.fetch_failed),
     2: Served(1, 8, log.list_offsets, log.list_offsets_failed),
     3: Served(0, 13, metadata.metadata, metadata.metadata_failed),
     8: Served(2, 10, offsets.offset_commit, offsets.offset_commit_failed),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import ctypes
+import importlib
 import math
 import os
 import re
@@ -20,19 +21,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeVar
 
 import confluent_kafka
-
-# list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
-import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, Sink
-from consumer_coord.consumer.librdkafka.security import with_tokens
+from consumer_coord.consumer.librdkafka.refusals import with_tokens
 from consumer_coord.errors import ConfigurationError
 from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.printable import get_logger
+from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.setting_names import KNOWN_BY, LIBRDKAFKA, did_you_mean
 from consumer_coord.settings import KNOWN, as_boolean
-from consumer_coord.threads.calling import BlockingCall
 from consumer_coord.topic_partition import TopicPartition
 
 logger = get_logger(__name__)
@@ -89,6 +87,8 @@ class Librdkafka:
         self._asked_until: dict[str, float] = {}
         #: There was an assignment, so a Fetch may be under way.
         self._has_fetched = False
+        # list_topics() imports it in C code, which turns Ctrl-C in an import into an ImportError.
+        importlib.import_module("confluent_kafka.admin")
         made = with_tokens(settings)
         for name in _CALLBACKS:
             if name == "error_cb" or made.get(name) is not None:

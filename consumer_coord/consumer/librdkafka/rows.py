@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_STORED, KafkaError, Message
 
 from consumer_coord.consumer.data_plane import OFFSET_INVALID, after, partition_of_message
 from consumer_coord.consumer.librdkafka.arguments import check_timeout, checked_rows
-from consumer_coord.consumer.librdkafka.exceptions import to_kafka_error
+from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_error
 from consumer_coord.consumer.librdkafka.plane import native, partition_of, position_of
 from consumer_coord.errors import ConfigurationError, NothingToCommitError
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata

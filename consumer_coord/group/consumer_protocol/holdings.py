@@ -8,8 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from consumer_coord.group.consumer_protocol.reconciliation import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.group.consumer_protocol.requests import Owned
+from consumer_coord.group.consumer_protocol.topic_names import TargetAssignment, owned_by_id, reconcile
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.topic_partition import TopicPartition, listed
 

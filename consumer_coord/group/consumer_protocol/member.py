@@ -26,19 +26,20 @@ from consumer_coord.errors import (
     RetriableError,
     UnsupportedVersionError,
 )
-from consumer_coord.group.answers import Step
-from consumer_coord.group.commit_lane import CommitLane
+from consumer_coord.group.commits import CommitLane
 from consumer_coord.group.committed_offsets import CommittedOffsets
-from consumer_coord.group.consumer_protocol import answers, requests
+from consumer_coord.group.consumer_protocol import error_steps as answers
+from consumer_coord.group.consumer_protocol import requests
 from consumer_coord.group.consumer_protocol.epochs import Epochs
+from consumer_coord.group.consumer_protocol.heartbeat_contents import Speaking
 from consumer_coord.group.consumer_protocol.holdings import Holdings, has_given_up
 from consumer_coord.group.consumer_protocol.leaving import say_goodbye
 from consumer_coord.group.consumer_protocol.polls import PollMarks, PollWatch
 from consumer_coord.group.consumer_protocol.requests import Said
 from consumer_coord.group.consumer_protocol.schedule import Schedule
 from consumer_coord.group.consumer_protocol.session import Session
-from consumer_coord.group.consumer_protocol.speaking import Speaking
 from consumer_coord.group.consumer_protocol.states import Event, State, after
+from consumer_coord.group.error_steps import Step
 from consumer_coord.group.generation import Generation
 from consumer_coord.group.protocol import MemberContext
 from consumer_coord.group.subscription import NOTHING, TopicSubscription
@@ -257,7 +258,7 @@ class ConsumerMember:
 
     def _next_look(self) -> tuple[Callable[[], bool], Deadline | None]:
         changes = self._schedule.changes
-        due = self._with.application.hears_at = self._send_at()
+        due = self._with.application.response_due_at = self._send_at()
         if self._state.heartbeats:
             due = min(due, now() + self._polls.look_s)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumer_coord.environment import now
-from consumer_coord.group.application import Application
+from consumer_coord.group.application_polls import Application
 from consumer_coord.group.metrics import Metrics
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 import attrs
 
-from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, Struct, array, field, message
+from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
+
+#: ``FetchPartition.high_watermark`` of a follower that knows none, and of every consumer.
+NO_HIGH_WATERMARK = 2**63 - 1
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -104,13 +108,16 @@ class FetchPartition(Struct):
     last_fetched_epoch: int = field(INT32, "12+", default=-1)
     log_start_offset: int = field(INT64, "5+", default=-1, ignorable=True)
     partition_max_bytes: int = field(INT32)
+    replica_directory_id: uuid.UUID = field(UUID, "17+", tag=0, ignorable=True)
+    high_watermark: int = field(INT64, "18+", tag=1, default=NO_HIGH_WATERMARK, ignorable=True)
 
 
 @attrs.frozen(eq=False, repr=False)
 class FetchTopic(Struct):
     """One of ``FetchRequest.topics``."""
 
-    topic: str = field(STRING, ignorable=True)
+    topic: str = field(STRING, "0-12", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
     partitions: Sequence[FetchPartition] = field(array(FetchPartition))
 
 
@@ -119,16 +126,26 @@ class ForgottenTopic(Struct):
     """One of ``FetchRequest.forgotten_topics_data``."""
 
     topic: str = field(STRING, "7-12", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
     partitions: Sequence[int] = field(array(INT32), "7+")
 
 
-@message("4-12", flexible="12+")
+@attrs.frozen(eq=False, repr=False)
+class FetchReplicaState(Struct):
+    """``FetchRequest.replica_state``: which follower fetches, -1 for a consumer (KIP-903)."""
+
+    replica_id: int = field(INT32, "15+", default=-1)
+    replica_epoch: int = field(INT64, "15+", default=-1)
+
+
+@message("4-18", flexible="12+")
 @attrs.frozen(eq=False, repr=False)
 class FetchRequest(Struct):
     """Reads record batches from offsets on, waiting up to ``max_wait_ms`` for ``min_bytes``."""
 
     cluster_id: str | None = field(STRING, "12+", nullable="12+", tag=0, default=None, ignorable=True)
-    replica_id: int = field(INT32, default=-1)
+    replica_id: int = field(INT32, "0-14", default=-1)
+    replica_state: FetchReplicaState = field(FetchReplicaState, "15+", tag=1)
     max_wait_ms: int = field(INT32)
     min_bytes: int = field(INT32)
     max_bytes: int = field(INT32, default=2147483647, ignorable=True)
@@ -193,11 +210,22 @@ class PartitionData(Struct):
 class FetchableTopicResponse(Struct):
     """One of ``FetchResponse.responses``."""
 
-    topic: str = field(STRING, ignorable=True)
+    topic: str = field(STRING, "0-12", ignorable=True)
+    topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
     partitions: Sequence[PartitionData] = field(array(PartitionData))
 
 
-@message("4-12", flexible="12+")
+@attrs.frozen(eq=False, repr=False)
+class FetchNodeEndpoint(Struct):
+    """One of ``FetchResponse.node_endpoints``: where a leader named in this response listens (KIP-951)."""
+
+    node_id: int = field(INT32, "16+")
+    host: str = field(STRING, "16+")
+    port: int = field(INT32, "16+")
+    rack: str | None = field(STRING, "16+", nullable="16+", default=None)
+
+
+@message("4-18", flexible="12+")
 @attrs.frozen(eq=False, repr=False)
 class FetchResponse(Struct):
     """Record batches per partition; the last one may be cut off."""
@@ -206,6 +234,7 @@ class FetchResponse(Struct):
     error_code: int = field(INT16, "7+", ignorable=True)
     session_id: int = field(INT32, "7+")
     responses: Sequence[FetchableTopicResponse] = field(array(FetchableTopicResponse))
+    node_endpoints: Sequence[FetchNodeEndpoint] = field(array(FetchNodeEndpoint), "16+", tag=0)
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -26,7 +26,7 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.apis import APIS
 from consumer_coord.wire.codec import Request, decode_request, encode_response
-from consumer_coord.wire.membership import (
+from consumer_coord.wire.embedded_protocol import (
     Assignment,
     Subscription,
     decode_assignment,

@@ -1,0 +1,281 @@
+"""Fetch: records from the log of a partition, in fetch sessions or without (KIP-227), by topic name or id (KIP-516)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import attrs
+
+from consumer_coord.broker.cluster import BrokerNode
+from consumer_coord.broker.config import RACK_AWARE_SELECTOR
+from consumer_coord.broker.fetch_sessions import NO_SESSION, FetchContext, TopicName
+from consumer_coord.broker.joining import RequestContext
+from consumer_coord.broker.requests.log import READ_COMMITTED
+from consumer_coord.broker.topics import Partition
+from consumer_coord.wire import error_codes
+from consumer_coord.wire.messages.log import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchEpochEndOffset,
+    FetchLeaderIdAndEpoch,
+    FetchNodeEndpoint,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+_NO_EPOCH = -1
+#: From this version on followers answer consumers, too (KIP-392).
+_FOLLOWERS_FROM = 11
+_TOPIC_IDS_FROM = 13
+#: From this version on an answer names the leader to one who asked another broker (KIP-951).
+_LEADERS_FROM = 16
+_waiters = itertools.count()
+
+Wanted = tuple[TopicName, FetchPartition]
+
+
+async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest) -> FetchResponse:
+    """Read batches; with nothing to read, wait for ``min_bytes`` or ``max_wait_ms``, whichever comes first."""
+    by_id = node.cluster.topics.by_id
+    reading = node.fetch_sessions.begin(
+        context.api_version,
+        request,
+        lambda topic_id: by_id[topic_id].name if topic_id in by_id else None,
+        asyncio.get_running_loop().time(),
+    )
+    if reading.error_code:
+        return FetchResponse(session_id=NO_SESSION, error_code=reading.error_code)
+    reader = _Reader(node, context.api_version, request)
+    if request.max_wait_ms > 0 and request.min_bytes > 0:
+        await reader.wait_for_records(reading.wanted)
+    session = reading.session
+    if session is not None and session.epoch != reading.epoch:
+        # Another request of that session overtook this one, on another connection.
+        return FetchResponse(session_id=session.session_id, error_code=error_codes.INVALID_FETCH_SESSION_EPOCH)
+    rows = _news(reading, reader.read(reading.wanted))
+    return FetchResponse(
+        session_id=NO_SESSION if session is None else session.session_id,
+        responses=_by_topic(rows),
+        node_endpoints=reader.endpoints(data for _, data in rows),
+    )
+
+
+def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchResponse:
+    """All of it failed with ``code``; from the version with topic ids on no partition is named."""
+    topics = request.topics if version < _TOPIC_IDS_FROM else ()
+    return FetchResponse(
+        error_code=code,
+        session_id=request.session_id,
+        responses=tuple(
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=tuple(_without_records(partition, code) for partition in topic.partitions),
+            )
+            for topic in topics
+        ),
+    )
+
+
+def _news(reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]) -> Sequence[tuple[TopicName, PartitionData]]:
+    """What an answer contains: everything, or in an incremental Fetch what the client does not know yet."""
+    if reading.session is None:
+        return rows
+    news = [(topic, data) for topic, data in rows if reading.session.answered(topic, data)]
+    return news if reading.incremental else rows
+
+
+def _by_topic(rows: Iterable[tuple[TopicName, PartitionData]]) -> Sequence[FetchableTopicResponse]:
+    return tuple(
+        FetchableTopicResponse(
+            topic=topic.name or "", topic_id=topic.topic_id, partitions=tuple(data for _, data in partitions)
+        )
+        for topic, partitions in itertools.groupby(rows, key=lambda row: row[0])
+    )
+
+
+def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
+    """The answer for a partition that was not read; of aborted transactions it has no list, or an empty one, as Kafka's."""
+    unknown = code in (error_codes.UNKNOWN_TOPIC_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return PartitionData(
+        partition_index=wanted.partition,
+        error_code=code,
+        high_watermark=-1,
+        aborted_transactions=() if unknown else None,
+        records=b"",
+    )
+
+
+class _Reader:
+    """Reads for one request."""
+
+    def __init__(self, node: BrokerNode, version: int, request: FetchRequest) -> None:
+        self._node = node
+        self._version = version
+        self._request = request
+        self._committed = request.isolation_level == READ_COMMITTED
+
+    def read(self, wanted: Sequence[Wanted]) -> Sequence[tuple[TopicName, PartitionData]]:
+        """Read every partition, within the bytes that the request allows; the first records come whatever their size."""
+        budget = min(self._request.max_bytes, self._node.cluster.config.fetch_max_bytes)
+        rows = []
+        empty_so_far = True
+        for topic, partition in wanted:
+            data = self._read(topic, partition, budget, empty_so_far)
+            size = len(data.records or b"")
+            budget = max(budget - size, 0)
+            empty_so_far = empty_so_far and not size
+            rows.append((topic, data))
+        return rows
+
+    def endpoints(self, rows: Iterable[PartitionData]) -> Sequence[FetchNodeEndpoint]:
+        """Where the leaders listen that the answer names."""
+        leaders = sorted({data.current_leader.leader_id for data in rows if data.current_leader.leader_id >= 0})
+        nodes = [self._node.cluster.node(leader) for leader in leaders]
+        return tuple(FetchNodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack) for one in nodes)
+
+    async def wait_for_records(self, wanted: Sequence[Wanted]) -> None:
+        """Return when there is enough to read, something else to say, or the time is up."""
+        partitions: list[tuple[Partition, FetchPartition]] = []
+        ready: dict[int, int] = {}
+        for place, (topic, partition) in enumerate(wanted):
+            found = self._find(topic, partition)
+            if isinstance(found, PartitionData):
+                return  # answered at once
+            partitions.append((found, partition))
+            ready[place] = self._available(found, partition)
+        if not partitions or sum(ready.values()) >= self._request.min_bytes:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def on_append(place: int) -> Callable[[int], None]:
+            def appended(size: int) -> None:
+                # What was appended may belong to an open transaction, and a marker may set free what came before it.
+                ready[place] = self._available(*partitions[place]) if self._committed else ready[place] + size
+                if not size or sum(ready.values()) >= self._request.min_bytes:
+                    wake()  # no bytes: the leader changed, or the topic is gone
+
+            return appended
+
+        number = next(_waiters)
+        # A session may name a partition under the id of a topic that is gone, and its successor's.
+        for place, (found, _) in enumerate(partitions):
+            found.log.on_append[number, place] = on_append(place)
+        self._node.waiting[number] = wake
+        timer = self._node.purgatory.schedule(self._request.max_wait_ms, wake)
+        try:
+            await done
+        finally:
+            self._node.purgatory.cancel(timer)
+            self._node.waiting.pop(number, None)
+            for place, (found, _) in enumerate(partitions):
+                found.log.on_append.pop((number, place), None)
+
+    def _available(self, partition: Partition, wanted: FetchPartition) -> int:
+        log = partition.log
+        if wanted.fetch_offset >= self._before(partition):
+            return 0
+        return log.available(
+            wanted.fetch_offset, min(self._request.min_bytes, wanted.partition_max_bytes), self._before(partition)
+        )
+
+    def _before(self, partition: Partition) -> int:
+        """The offset before which the client may read."""
+        return partition.log.last_stable_offset if self._committed else partition.log.end_offset
+
+    def _read(self, topic: TopicName, wanted: FetchPartition, budget: int, at_least_one: bool) -> PartitionData:
+        found = self._find(topic, wanted)
+        if isinstance(found, PartitionData):
+            return found
+        log = found.log
+        records = log.read(wanted.fetch_offset, min(budget, wanted.partition_max_bytes), at_least_one, self._before(found))
+        aborted = log.aborted_transactions(wanted.fetch_offset) if records else ()
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=error_codes.NONE,
+            high_watermark=log.end_offset,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=tuple(
+                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
+            )
+            if self._committed
+            else None,
+            records=records,
+        )
+
+    def _find(self, topic: TopicName, wanted: FetchPartition) -> Partition | PartitionData:
+        """Return the partition that this broker reads, or the answer without records."""
+        code, partition = self._look_up(topic, wanted)
+        if partition is None:
+            return self._refusal(code, topic, wanted)
+        log = partition.log
+        empty = PartitionData(
+            partition_index=wanted.partition,
+            error_code=error_codes.NONE,
+            high_watermark=log.end_offset,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=None,
+            records=b"",
+        )
+        preferred = self._preferred_replica(partition)
+        if preferred is not None:
+            return attrs.evolve(empty, preferred_read_replica=preferred)
+        if wanted.last_fetched_epoch != _NO_EPOCH:
+            epoch, end_offset = log.end_offset_for(wanted.last_fetched_epoch, partition.leader_epoch)
+            if epoch == _NO_EPOCH:
+                return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
+            if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+                return attrs.evolve(empty, diverging_epoch=FetchEpochEndOffset(epoch=epoch, end_offset=end_offset))
+        if not log.log_start_offset <= wanted.fetch_offset <= log.end_offset:
+            return _without_records(wanted, error_codes.OFFSET_OUT_OF_RANGE)
+        return partition
+
+    def _look_up(self, topic: TopicName, wanted: FetchPartition) -> tuple[int, Partition | None]:
+        """(0, the partition), or why it is not read here."""
+        topics = self._node.cluster.topics
+        if topic.name is None:
+            return error_codes.UNKNOWN_TOPIC_ID, None
+        partition = topics.partition(topic.name, wanted.partition)
+        if partition is None:
+            return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
+        here = self._node.broker_id
+        if here not in partition.replicas:
+            return error_codes.NOT_LEADER_OR_FOLLOWER, None
+        if topic.topic_id.int and topics.by_name[topic.name].topic_id != topic.topic_id:
+            return error_codes.INCONSISTENT_TOPIC_ID, None
+        if wanted.current_leader_epoch != _NO_EPOCH and wanted.current_leader_epoch < partition.leader_epoch:
+            return error_codes.FENCED_LEADER_EPOCH, None
+        if wanted.current_leader_epoch > partition.leader_epoch:
+            return error_codes.UNKNOWN_LEADER_EPOCH, None
+        if partition.leader != here and self._version < _FOLLOWERS_FROM:
+            return error_codes.NOT_LEADER_OR_FOLLOWER, None
+        return error_codes.NONE, partition
+
+    def _refusal(self, code: int, topic: TopicName, wanted: FetchPartition) -> PartitionData:
+        stale = code in (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
+        partition = self._node.cluster.topics.partition(topic.name or "", wanted.partition)
+        if not stale or partition is None or self._version < _LEADERS_FROM:
+            return _without_records(wanted, code)
+        return attrs.evolve(
+            _without_records(wanted, code),
+            current_leader=FetchLeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch),
+        )
+
+    def _preferred_replica(self, partition: Partition) -> int | None:
+        """Return the replica in the client's rack, if the leader is asked and is not there (``RackAwareReplicaSelector``)."""
+        cluster, rack = self._node.cluster, self._request.rack_id
+        if cluster.config.replica_selector_class != RACK_AWARE_SELECTOR or not rack or self._version < _FOLLOWERS_FROM:
+            return None
+        if partition.leader != self._node.broker_id or self._node.rack == rack:
+            return None
+        near = (broker for broker in partition.replicas if cluster.is_up(broker) and cluster.rack_of(broker) == rack)
+        return next(near, None)

@@ -1,0 +1,26 @@
+"""Records of Fetch responses as Arrow columns, without a Python object per record.
+
+``KERNEL`` says which kernel decodes: ``"c"``, or ``"python"`` where the package was built without a C compiler.
+"""
+
+from consumer_coord.columns.batch import (
+    COLUMNS,
+    MAX_BATCH_BYTES,
+    Appended,
+    ArrowColumns,
+    Columns,
+    CompletedFetch,
+    UnreadableRecordError,
+)
+from consumer_coord.columns.kernel import KERNEL
+
+__all__ = [
+    "COLUMNS",
+    "KERNEL",
+    "MAX_BATCH_BYTES",
+    "Appended",
+    "ArrowColumns",
+    "Columns",
+    "CompletedFetch",
+    "UnreadableRecordError",
+]

@@ -1,0 +1,263 @@
+"""Records of Fetch responses as Arrow columns.
+
+A :class:`CompletedFetch` is what one Fetch response holds of one partition, and how far it was read.  :class:`Columns`
+takes records from any number of them, and returns :class:`ArrowColumns`, which every Arrow library imports without a copy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from consumer_coord.columns import kernel
+from consumer_coord.columns.decompress import decompress
+from consumer_coord.errors import ConfigurationError, MalformedMessageError
+from consumer_coord.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: The columns, named as Spark's Kafka source names them.
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+#: The most bytes of one batch after decompression, unless a caller chooses another number.
+MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
+#: The most bytes of data that a column has in one Arrow record batch: its offsets are 32-bit integers.
+_MAX_COLUMN_BYTES: Final = 2**31 - 1
+#: Batches are decompressed ahead until there are this many bytes, or this many bytes of input.
+_AHEAD_BYTES: Final = 4 * 1024 * 1024
+_AHEAD_COMPRESSED_BYTES: Final = 1024 * 1024
+#: Buffers for decompressed batches that wait for their next use, and their limits.
+_spare_buffers: list[bytearray] = []
+_MOST_SPARES: Final = 2
+_MOST_SPARE_BYTES: Final = 4 * _AHEAD_BYTES
+#: The kernels' text for a batch that :mod:`consumer_coord.columns.decompress` refused; why stands in its result.
+_DECOMPRESSION: Final = "the batch cannot be decompressed"
+#: The states of a kernel's batches.
+_EXHAUSTED, _COMPRESSED, _FAILED = 1, 2, 3
+
+
+class UnreadableRecordError(MalformedMessageError):
+    """Records cannot be read from an offset on; the records before it were delivered.
+
+    The cause is damage (CRC, lengths, counts, offsets), a batch that cannot be decompressed, or a record format older than
+    Kafka 0.11.  To skip the damage, seek to a later offset.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, problem: str) -> None:
+        super().__init__(
+            f"{topic}-{partition} cannot be read at offset {offset}: {problem}. Seek to a later offset to skip these records"
+        )
+        #: The partition, with the offset from which records cannot be read.
+        self.partition = TopicPartition(topic, partition, offset)
+
+
+@attrs.frozen
+class Appended:
+    """What one call of :meth:`Columns.append` read."""
+
+    #: Number of records.
+    records: int
+    #: Size of these records in their batches, decompressed, in bytes.
+    bytes: int
+
+
+class CompletedFetch:
+    """The records of one partition in one Fetch response, and the position in them (Java's ``CompletedFetch``).
+
+    CRCs are checked once, when the object is made.  Batches are decompressed once, when their turn comes.  The response's
+    buffer is kept until the object is dropped, and must not change.  Only one thread may use an object at a time.
+    """
+
+    def __init__(
+        self,
+        records: Buffer,
+        *,
+        topic: str,
+        partition: int,
+        offset: int,
+        aborted: Sequence[tuple[int, int]] = (),
+        read_committed: bool = False,
+        check_crcs: bool = True,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        """Take the response's ``records`` field.
+
+        ``offset`` is the one that was asked for: records before it are skipped.  ``aborted`` holds the (producer id, first
+        offset) of aborted transactions in any order; ``read_committed`` skips their records.  A batch of more than
+        ``max_batch_bytes`` after decompression is an error.
+        """
+        self.topic = topic
+        self.partition = partition
+        self._records = memoryview(records).cast("B")
+        self._max_batch_bytes = max_batch_bytes
+        self._topic_bytes = topic.encode()
+        self._buffer: bytearray | None = None
+        self._damage = ""
+        pairs = array("q", chain.from_iterable(aborted))
+        self._batches = kernel.kernel.Batches(self._records, offset, pairs, read_committed, check_crcs)
+
+    @property
+    def next_offset(self) -> int:
+        """The position: the offset behind the last record that was read, and behind what was skipped after it."""
+        return self._batches.next_offset
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left to read: neither a record nor an error."""
+        return self._batches.state == _EXHAUSTED
+
+    @property
+    def needs_bytes(self) -> int:
+        """Size of the first batch in bytes if the response holds only its beginning, else 0.
+
+        Then no record can be read; the partition must be fetched again with at least that many bytes.
+        """
+        return self._batches.needs_bytes
+
+    def append_to(self, builder: Any, max_records: int, max_bytes: int) -> Appended:
+        """Append records to a kernel's builder, as :meth:`Columns.append` does."""
+        batches = self._batches
+        records = size = 0
+        while True:
+            if batches.state == _COMPRESSED:
+                self._decompress()
+            more = builder.append(batches, self._topic_bytes, self.partition, max_records - records, max_bytes - size)
+            records += more[0]
+            size += more[1]
+            if batches.state != _COMPRESSED or records >= max_records or size >= max_bytes:
+                break
+        if batches.state == _EXHAUSTED:
+            self._keep_buffer()
+        if batches.state == _FAILED and not records:
+            problem = batches.problem
+            if problem == _DECOMPRESSION:
+                problem += f" ({self._damage})"
+            raise UnreadableRecordError(self.topic, self.partition, batches.next_offset, problem)
+        return Appended(records, size)
+
+    def _decompress(self) -> None:
+        """Decompress the next batches.  The kernel has read those before, so their memory is free."""
+        found = decompress(
+            self._records,
+            self._batches.compressed(_AHEAD_COMPRESSED_BYTES),
+            most=_AHEAD_BYTES,
+            limit=self._max_batch_bytes,
+            buffer=self._buffer or _spare_buffer(),
+        )
+        self._buffer = found.buffer
+        self._damage = found.problem
+        self._batches.supply(found.buffer, found.ends, bool(found.problem))
+
+    def _keep_buffer(self) -> None:
+        """Leave the buffer to the next response: new memory costs as much time as its decompression."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None and len(buffer) <= _MOST_SPARE_BYTES and len(_spare_buffers) < _MOST_SPARES:
+            _spare_buffers.append(buffer)
+
+
+def _spare_buffer() -> bytearray:
+    try:
+        return _spare_buffers.pop()
+    except IndexError:
+        return bytearray()
+
+
+class ArrowColumns:
+    """Records as columns, for any library that imports Arrow's PyCapsule interface: pyarrow, Polars, DuckDB, pandas.
+
+    =============  ================================  =====================================================================
+    column         Arrow type
+    =============  ================================  =====================================================================
+    key            binary                            null without a key
+    value          binary                            null for a tombstone
+    topic          string
+    partition      int32
+    offset         int64
+    timestamp      timestamp[us, tz=UTC]             as Spark shows it; Kafka's milliseconds times 1000
+    timestampType  int32                             0 CreateTime, 1 LogAppendTime
+    headers        list<struct<key: string,          null without headers; bytes of a header key that are not UTF-8
+                   value: binary>>                   are replaced by U+FFFD, as Java does
+    =============  ================================  =====================================================================
+
+    Exported arrays own their buffers: they stay valid when this object is gone, and each export is independent.
+    """
+
+    def __init__(self, arrays: Any, positions: Mapping[TopicPartition, int]) -> None:
+        self._arrays = arrays
+        #: The next offset of each partition of which records were appended or skipped.
+        self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._arrays)
+
+    def __arrow_c_schema__(self) -> object:
+        """Return a PyCapsule of an ArrowSchema."""
+        return self._arrays.schema()
+
+    @property
+    def __arrow_c_array__(self) -> Callable[..., tuple[object, object]]:
+        """Export the columns as one array: PyCapsules of an ArrowSchema and an ArrowArray.
+
+        The attribute is missing if a column has more than 2 GiB. Libraries then import the stream.
+        """
+        if self._arrays.chunks > 1:
+            raise AttributeError("__arrow_c_array__: a column has more than 2 GiB; only the stream holds all records")
+        return self._export_array
+
+    def _export_array(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._arrays.schema(), self._arrays.array(0)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a PyCapsule of an ArrowArrayStream; ``requested_schema`` is ignored, as Arrow permits."""
+        return self._arrays.stream()
+
+
+class Columns:
+    """Arrow columns that grow by records of Fetch responses.  Only one thread may use an object at a time."""
+
+    def __init__(self, columns: Sequence[str] = COLUMNS, *, max_column_bytes: int = _MAX_COLUMN_BYTES) -> None:
+        """Choose the columns and their order; a column that is not chosen is not built.
+
+        ``max_column_bytes`` is where a new Arrow record batch begins.
+        """
+        if not columns:
+            raise ConfigurationError(f"columns: choose at least one of {', '.join(COLUMNS)}")
+        unknown = [name for name in columns if name not in COLUMNS]
+        if unknown or isinstance(columns, str):
+            named = columns if isinstance(columns, str) else unknown[0]
+            raise ConfigurationError(f"columns: there is no column {named!r}; name some of {', '.join(COLUMNS)}, in a list")
+        if len(set(columns)) < len(columns):
+            raise ConfigurationError(f"columns: a column is named twice: {', '.join(columns)}")
+        self._builder = kernel.kernel.Builder(bytes(map(COLUMNS.index, columns)), max_column_bytes)
+        self._positions: dict[TopicPartition, int] = {}
+
+    def __len__(self) -> int:
+        """Return the number of records so far."""
+        return len(self._builder)
+
+    def append(self, fetch: CompletedFetch, *, max_records: int = 2**63 - 1, max_bytes: int = 2**63 - 1) -> Appended:
+        """Append records of a response until ``max_records`` or ``max_bytes`` are reached, or no more can be read.
+
+        The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
+        next record cannot be read; records before it are returned first, without an error.  Raise ``ImportError`` if a
+        batch is compressed and cramjam is not installed; records before it stay in the columns.
+        """
+        if max_records < 1 or max_bytes < 1:
+            raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
+        try:
+            return fetch.append_to(self._builder, max_records, max_bytes)
+        finally:
+            # Also after an error, before which records may have been read.
+            self._positions[TopicPartition(fetch.topic, fetch.partition)] = fetch.next_offset
+
+    def finish(self) -> ArrowColumns:
+        """Return the columns, and begin again without records."""
+        finished = ArrowColumns(self._builder.finish(), self._positions)
+        self._positions = {}
+        return finished

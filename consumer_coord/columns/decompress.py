@@ -1,0 +1,137 @@
+"""Decompression of record batches by cramjam: gzip, snappy in Java's framing or without, lz4 frames, zstd.
+
+All payloads of one call land in one buffer, one behind the other.  cramjam stops at the end of the buffer it is given, so
+no payload grows beyond a limit, whatever it consists of.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+
+from consumer_coord.extras import missing
+
+#: Decompresses its first argument into the beginning of the second, and returns the number of bytes.
+_Into: TypeAlias = Callable[[memoryview, memoryview], int]
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+#: The text of cramjam's error when its output is full (Rust's, for ``ErrorKind::WriteZero``).
+_OUTPUT_IS_FULL: Final = "failed to write whole buffer"
+#: The magic of snappy-java's stream.  Two versions follow, then blocks, each behind its length.
+_XERIAL: Final = b"\x82SNAPPY\0"
+_XERIAL_HEADER_SIZE: Final = 16
+_BLOCK_SIZE: Final = struct.Struct(">I")
+_LEAST_ROOM: Final = 64 * 1024
+#: The first guess of decompressed by compressed bytes.
+_RATIO: Final = 4
+
+
+class _DamagedError(Exception):
+    """The payload is not of its codec."""
+
+
+class _FullError(Exception):
+    """The output is too small."""
+
+
+@attrs.frozen
+class Decompressed:
+    """Payloads one behind the other in ``buffer``; ``ends`` holds the position behind each, in bytes.
+
+    ``problem`` says why the next payload cannot be decompressed; it is empty if there is no problem.
+    """
+
+    buffer: bytearray
+    ends: array[int]
+    problem: str
+
+
+def decompress(
+    records: memoryview, payloads: Sequence[tuple[int, int, int]], *, most: int, limit: int, buffer: bytearray
+) -> Decompressed:
+    """Decompress payloads, given as (codec, start, end) in ``records``, until there are ``most`` bytes; at least one.
+
+    A payload of more than ``limit`` bytes is a problem.  ``buffer`` is used again, unless it is too small.  Raise
+    ``ImportError`` if cramjam is not installed.
+    """
+    codecs = _codecs()
+    ends = array("q")
+    used = 0
+    for codec, start, end in payloads:
+        room = min(limit, max(_LEAST_ROOM, _RATIO * (end - start)))
+        while True:
+            if len(buffer) - used < room:
+                larger = bytearray(max(2 * len(buffer), used + room))
+                larger[:used] = memoryview(buffer)[:used]
+                buffer = larger
+            view = memoryview(buffer)[used : used + limit]
+            try:
+                used += codecs[codec](records[start:end], view)
+            except _FullError:
+                if len(view) == limit:
+                    return Decompressed(buffer, ends, f"{CODECS[codec]}: the batch has more than {limit} bytes")
+                room = min(limit, 2 * len(view))
+            except _DamagedError as error:
+                return Decompressed(buffer, ends, f"{CODECS[codec]}: {error}")
+            else:
+                break
+        ends.append(used)
+        if used >= most:
+            break
+    return Decompressed(buffer, ends, "")
+
+
+@functools.cache
+def _codecs() -> dict[int, _Into]:
+    """Return what decompresses each of Kafka's codecs."""
+    try:
+        import cramjam
+    except ImportError as error:
+        raise missing("columns", error) from error
+
+    def checked(into: _Into) -> _Into:
+        def decompressed(data: memoryview, output: memoryview) -> int:
+            try:
+                return into(data, output)
+            except cramjam.DecompressionError as error:
+                if str(error) == _OUTPUT_IS_FULL:
+                    raise _FullError from error
+                raise _DamagedError(str(error)) from error
+
+        return decompressed
+
+    def snappy_block(data: memoryview, output: memoryview) -> int:
+        try:
+            size = cramjam.snappy.decompress_raw_len(data)
+            if size > len(output):
+                raise _FullError
+            return int(cramjam.snappy.decompress_raw_into(data, output))
+        except cramjam.DecompressionError as error:
+            raise _DamagedError(str(error)) from error
+
+    def snappy(data: memoryview, output: memoryview) -> int:
+        if bytes(data[: len(_XERIAL)]) != _XERIAL:
+            return snappy_block(data, output)
+        at, used = _XERIAL_HEADER_SIZE, 0
+        while at < len(data):
+            if len(data) - at < _BLOCK_SIZE.size:
+                raise _DamagedError("the stream ends inside the length of a block")
+            (size,) = _BLOCK_SIZE.unpack_from(data, at)
+            at += _BLOCK_SIZE.size
+            if size > len(data) - at:
+                raise _DamagedError("a block is longer than the stream")
+            used += snappy_block(data[at : at + size], output[used:])
+            at += size
+        return used
+
+    return {
+        1: checked(cramjam.gzip.decompress_into),
+        2: snappy,
+        3: checked(cramjam.lz4.decompress_into),
+        4: checked(cramjam.zstd.decompress_into),
+    }

@@ -1,0 +1,44 @@
+"""The kernel that decodes: ``_kernel.c`` where it was compiled, its Python twin elsewhere.
+
+``CONSUMER_COORD_KERNEL=c`` or ``=python`` chooses one; the first raises ``ImportError`` where the kernel was not compiled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from consumer_coord.errors import ConfigurationError
+
+KernelName: TypeAlias = Literal["c", "python"]
+
+SWITCH = "CONSUMER_COORD_KERNEL"
+
+
+def load(name: str | None) -> tuple[KernelName, Any]:
+    """Return a kernel by its name, or the fastest one there is: its name, and its module."""
+    if name not in (None, "", "c", "python"):
+        raise ConfigurationError(f"{SWITCH} is {name!r}; use c or python, or unset it")
+    if name != "python":
+        try:
+            compiled = importlib.import_module("consumer_coord.columns._kernel")
+        except ImportError as error:
+            if name == "c":
+                raise ImportError(
+                    f"{SWITCH} is c, but the kernel was not compiled: install a wheel, or a C compiler and this package again"
+                ) from error
+        else:
+            return "c", compiled
+    from consumer_coord.columns import twin
+
+    return "python", twin
+
+
+if TYPE_CHECKING:
+    from consumer_coord.columns import twin
+
+    KERNEL: KernelName
+    kernel = twin  # both have the same surface
+else:
+    KERNEL, kernel = load(os.environ.get(SWITCH))

@@ -1,0 +1,191 @@
+"""What librdkafka says about security, raised at once: left alone it would retry for ever, and only log.
+
+Its ``error_cb`` hears of it, so a refusal reaches the application without a look at every message.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from consumer_coord.consumer.librdkafka.kafka_exceptions import to_kafka_exception
+from consumer_coord.errors import AuthenticationError, AuthorizationError, CoordinatorError
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.failures import copy_of
+from consumer_coord.net.oauth import with_oauth_callback
+from consumer_coord.net.sasl import KeptTokens, parse_token, told_as
+from consumer_coord.net.security import cipher_suites
+from consumer_coord.printable import get_logger
+from consumer_coord.wire import error_codes
+
+logger = get_logger(__name__)
+
+#: The broker's own word.  What else comes with these codes (a broker that goes away in mid-handshake) passes.
+_REFUSED_SASL = re.compile(r"SASL authentication error: (?!.*\bLocal: )|mechanism handshake failed: Broker: ")
+_REFUSED_TLS = re.compile(r"certificate|wrong version number|\balert\b|unsupported protocol|no shared cipher", re.IGNORECASE)
+
+#: So long the control plane has to be let in or refused before librdkafka's word counts.
+_PATIENCE_S = 10.0
+
+_ACLS = {
+    error_codes.TOPIC_AUTHORIZATION_FAILED: "the principal needs READ on the topic",
+    error_codes.GROUP_AUTHORIZATION_FAILED: "the principal needs READ on the group (group.id)",
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: "the principal may not do this on the cluster",
+}
+
+
+def refusal(error: KafkaError, settings: Mapping[str, Any]) -> CoordinatorError | None:
+    """Our error for one of librdkafka's that is about security and that trying again cannot help; None for any other."""
+    code, told = error.code(), _without_secrets(error.str(), settings)
+    if code == KafkaError._AUTHENTICATION and _REFUSED_SASL.search(told):
+        callback = with_oauth_callback(settings).get("oauth_cb")
+        if isinstance(callback, KeptTokens):
+            remedy = callback.told_as
+        else:
+            by_token = callback is not None
+            remedy = "what oauth_cb returns" if by_token else "sasl.mechanism, sasl.username and sasl.password"
+        return AuthenticationError(f"data plane: {told}; check {remedy}")
+    if code == KafkaError._SSL and _REFUSED_TLS.search(told):
+        return AuthenticationError(
+            f"data plane: {told}; check security.protocol, ssl.ca.location, ssl.certificate.location and ssl.key.location"
+        )
+    if code in _ACLS:
+        return AuthorizationError(f"data plane: {told}: {_ACLS[code]}", code=code)
+    return None
+
+
+def _without_secrets(text: str, settings: Mapping[str, Any]) -> str:
+    for key in ("sasl.password", "ssl.key.password", "ssl.keystore.password", "sasl.oauthbearer.client.secret"):
+        secret = settings.get(key)
+        if isinstance(secret, str) and secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+def message_failure(message: Message, settings: Mapping[str, Any]) -> Exception:
+    """What to raise for a message that carries an error instead of a record."""
+    refused = refusal(message.error(), settings)
+    return KafkaException(message.error()) if refused is None else to_kafka_exception(refused)
+
+
+class Refusals:
+    """What librdkafka heard of refused credentials and TLS, until it is clear which plane tells of it.
+
+    Both planes connect with the same settings, and which one is refused first is chance.  The control plane knows which
+    setting is wrong and what the broker offers instead, so librdkafka's word waits for it, and counts when the control
+    plane was let in, or has said nothing for a while.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._held: AuthenticationError | None = None
+        self._until = 0.0
+
+    def note(self, error: KafkaError) -> None:
+        """Librdkafka told its ``error_cb`` of this; raises at once what the control plane does not hear of."""
+        refused = refusal(error, self._settings)
+        if isinstance(refused, AuthenticationError):
+            if self._held is None:
+                self._held, self._until = refused, self._clock() + _PATIENCE_S
+        elif refused is not None:
+            raise to_kafka_exception(refused)
+        else:
+            logger.info("data plane: %s", error)
+
+    def settle(self, core: ConsumerCoordinator, *, joins: bool) -> None:
+        """Raise what is held if it is the data plane's to tell.
+
+        ``joins``: the member wants to join its group, so that a refusal of the control plane reaches the application.
+        """
+        held = self._held
+        if held is None:
+            return
+        cluster = core.cluster
+        if cluster.refusal is None and not cluster.reached and self._clock() < self._until:
+            core.application.look_again()
+            return
+        self._held = None
+        if cluster.refusal is None:
+            raise to_kafka_exception(held)
+        logger.debug("the control plane was refused as well, and tells: %s", held)
+        if not joins:
+            raise to_kafka_exception(copy_of(cluster.refusal))
+
+
+def raise_if_refused(error: KafkaError, settings: Mapping[str, Any]) -> None:
+    """For what librdkafka told its ``error_cb``: raise what is final, log what is not."""
+    refused = refusal(error, settings)
+    if refused is not None:
+        raise to_kafka_exception(refused)
+    logger.info("data plane: %s", error)
+
+
+def with_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` for ``confluent_kafka.Consumer``: our floor for TLS, and an ``oauth_cb`` of ours around the application's.
+
+    Raises :class:`AuthenticationError` at once when it has no token to give: the consumer's constructor would wait ten
+    seconds for one.
+    """
+    made = with_tls_floor(with_oauth_callback(settings))
+    if callable(made.get("oauth_cb")):
+        made["oauth_cb"] = _Tokens(made["oauth_cb"], made.get("sasl.oauthbearer.config"))
+    return made
+
+
+def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with an ``error_cb`` that raises what is final out of ``poll`` and ``consume``.
+
+    For a consumer that may lose a batch to an exception, because it reads by position.
+    """
+    made = with_tokens(settings)
+    own: Callable[[KafkaError], object] | None = made.get("error_cb")
+
+    def on_error(error: KafkaError) -> None:
+        if own is not None:
+            own(error)
+        raise_if_refused(error, settings)
+
+    made["error_cb"] = on_error
+    return made
+
+
+def with_tls_floor(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` for any handle of librdkafka, so that it speaks no TLS before 1.2, as the control plane."""
+    made = dict(settings)
+    if str(made.get("security.protocol", "")).lower().endswith("ssl"):
+        made["ssl.cipher.suites"] = cipher_suites(made)
+    return made
+
+
+class _Tokens:
+    """``oauth_cb`` for librdkafka, whose first token is there before it asks."""
+
+    def __init__(self, callback: Callable[[Any], tuple[Any, ...]], config: str | None) -> None:
+        self._callback = callback
+        try:
+            first = callback(config)
+        except CoordinatorError as error:
+            raise AuthenticationError(f"data plane: {error}") from error
+        except Exception as error:
+            raise AuthenticationError(f"data plane: oauth_cb raised {type(error).__name__}: {error}") from error
+        token = parse_token(first, time.time() * 1000)
+        if token.expires_at_ms <= time.time() * 1000:
+            raise AuthenticationError(f"data plane: {told_as(callback)} returned a token that has expired")
+        self._first: tuple[Any, ...] | None = first
+
+    def __call__(self, config: str | None) -> tuple[Any, ...]:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        try:
+            return self._callback(config)
+        except Exception as error:
+            # librdkafka hears of it and asks again in ten seconds; until the token expires nothing is lost.
+            told = "" if isinstance(error, CoordinatorError) else f"oauth_cb raised {type(error).__name__}: "
+            logger.warning("data plane: %s%s; it is asked again", told, error)
+            raise

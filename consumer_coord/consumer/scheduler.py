@@ -1,0 +1,163 @@
+"""Where an engine runs: on its coordinator's loop, which is the background thread's, an application's or a simulation's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from consumer_coord.errors import CallbackError, CoordinatorError
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.runtime.blocking_call import CallInterruptedError
+
+T = TypeVar("T")
+
+#: The future result of what the engine started.
+Pending = asyncio.Future
+
+
+def callback_never_ends(limit_ms: int) -> str:
+    """Return the message for a call that waited for its turn while a callback had it for ``limit_ms``."""
+    return (
+        f"a callback of this consumer has been running for {limit_ms} ms (max.poll.interval.ms): it must not wait for a thread"
+        " or task that calls this consumer; call it in the callback itself"
+    )
+
+
+class LoopBell:
+    """In place of the coordinator's bell for threads; one task waits for it at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """Ring, in the loop's next turn: what rouses the application goes on before it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._loop.call_soon(_end, waiting)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until it rings, at most ``timeout_s``."""
+        waiting = self._waiting = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, _end, waiting)
+        try:
+            await waiting
+        finally:
+            timer.cancel()
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+class Scheduler:
+    """The loop, its clock and its tasks, as the engine uses them.  Made on the loop, and used there."""
+
+    def __init__(self, core: ConsumerCoordinator, *, other_threads: bool = False) -> None:
+        """``other_threads``: the application calls from other threads than the loop's."""
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._other_threads = other_threads
+        self._bell = LoopBell()
+        core.application.ring = self._ring_from_anywhere if other_threads else self._bell.set
+        self.now = self._loop.time
+        self._work: asyncio.Task[None] | None = None
+        self._abandoned: list[CoordinatorError] = []
+        #: The callback that is running, and in its task, and in tasks that it starts, the callback they belong to.
+        self._running: object | None = None
+        self._running_since = 0.0
+        self._callback = contextvars.ContextVar[object | None]("callback", default=None)
+
+    @property
+    def in_callback(self) -> bool:
+        """True in a callback that is running, and in tasks that it started; such a task that goes on is one like any other."""
+        return self._running is not None and self._callback.get() is self._running
+
+    @property
+    def callback_runs_s(self) -> float:
+        """For how long a callback has been running, in seconds; 0 when none is."""
+        return 0.0 if self._running is None else self._loop.time() - self._running_since
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Start a coroutine as a task of its own."""
+        task = self._loop.create_task(work())
+        # Mark the outcome as seen: an automatic commit of a closed consumer has no reader.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """Call a function after ``delay_s``; it must not keep the consumer alive."""
+        self._loop.call_later(delay_s, function)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, soon; from any thread of the application."""
+        if self._other_threads:
+            self._loop.call_soon_threadsafe(function)
+        else:
+            self._loop.call_later(0, function)
+
+    def _ring_from_anywhere(self) -> None:
+        # The loop ends with the interpreter.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._bell.set)
+
+    async def wait(self, pending: Pending[Any], timeout_s: float) -> bool:
+        """Wait until it is done; return False when the time is up.  It continues when the waiting is interrupted."""
+        done, _ = await asyncio.wait({pending}, timeout=timeout_s)
+        return bool(done)
+
+    async def ring(self, timeout_s: float) -> None:
+        """Wait until the coordinator rouses the application, at most ``timeout_s``.
+
+        It suspends also with nothing to wait for: the engine may wait for a task of this loop.
+        """
+        if self._core.application.attention:
+            await asyncio.sleep(0)
+        else:
+            await self._bell.wait(timeout_s)
+
+    async def through(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``, which continues when the waiting is cancelled: in a task whose context says that it is a callback."""
+        callback, outer = object(), self._running
+
+        async def run() -> None:
+            try:
+                await work
+            finally:
+                self._running = outer
+
+        context = contextvars.copy_context()
+        context.run(self._callback.set, callback)
+        if outer is None:
+            self._running_since = self._loop.time()
+        self._running = callback
+        self._work = self._loop.create_task(run(), context=context)
+        try:
+            await asyncio.shield(self._work)
+        except asyncio.CancelledError:
+            self._work.add_done_callback(self._abandon)
+            raise
+
+    def _abandon(self, work: asyncio.Task[None]) -> None:
+        """Keep what work raised whose caller was cancelled."""
+        error = None if work.cancelled() else work.exception()
+        # The application's thread left its callback by an exception, which it has raised already.
+        if error is not None and not isinstance(error, CallInterruptedError):
+            failure = CallbackError(f"a callback raised {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._abandoned.append(failure)
+            self._core.application.rouse()
+
+    def abandoned(self) -> list[CoordinatorError]:
+        """Return the exceptions of coroutine callbacks whose poll was cancelled, once."""
+        failures, self._abandoned = self._abandoned, []
+        return failures
+
+    async def wait_idle(self) -> None:
+        """Wait for the callback of a call that was cancelled."""
+        if self._work is not None and not self._work.done():
+            await asyncio.wait({self._work})

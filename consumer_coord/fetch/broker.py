@@ -1,0 +1,452 @@
+"""The Fetch requests to one broker: one in flight at a time, and what its response does to each partition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from consumer_coord.environment import now
+from consumer_coord.errors import (
+    CoordinatorError,
+    MalformedMessageError,
+    RetriableError,
+    UnsupportedVersionError,
+)
+from consumer_coord.fetch.batches import reach
+from consumer_coord.fetch.errors import EPOCH_END, PARTITION, RESPONSE, Step, refusal, step_for
+from consumer_coord.fetch.leaders import Leaders
+from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.sessions import FetchSession, SessionPart, Wanted
+from consumer_coord.fetch.values import FetchConfig, FetchedRecords, StopReason
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Versioned
+from consumer_coord.net.metadata import Broker
+from consumer_coord.printable import get_logger
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.log import (
+    FetchNodeEndpoint,
+    FetchRequest,
+    FetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    PartitionData,
+)
+from consumer_coord.wire.schema import ZERO_UUID
+
+logger = get_logger(__name__)
+
+#: The replica id of a consumer.
+_CONSUMER = -1
+_READ_COMMITTED = 1
+#: From these versions on a response reports truncation, and a request needs topic ids.
+_TRUNCATION_FROM = 12
+_TOPIC_IDS_FROM = 13
+#: How long a Fetch waits at most, in milliseconds, while some partition of its broker is left out because the caller has still
+#: to take its records: the caller may take them at any moment.
+_WAIT_WITHOUT_ALL_MS = 100
+#: How long the farewell to a session may take, in milliseconds.
+_FAREWELL_MS = 500
+
+
+class Owner(Protocol):
+    """What a broker's loop needs from its fetcher."""
+
+    config: FetchConfig
+    cluster: ClusterClient
+    leaders: Leaders
+
+    def share_bytes(self) -> int:
+        """Return the part of the buffer that belongs to one broker, in bytes."""
+
+    def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
+        """Return the readings that a broker is to be asked for."""
+
+    def is_current(self, state: FetchState) -> bool:
+        """Return whether a reading is still assigned and neither paused nor stopped."""
+
+    def place(self, state: FetchState) -> None:
+        """Decide again which broker to ask for a reading."""
+
+    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
+        """Keep records until they are taken, and move the position behind them."""
+
+    def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
+        """End a reading."""
+
+
+@attrs.frozen
+class _Ask:
+    """What the next Fetch names, and from which offset."""
+
+    states: Mapping[TopicPartition, FetchState]
+    wanted: Mapping[TopicPartition, Wanted]
+    max_bytes: int
+    max_wait_ms: int
+
+
+class BrokerFetches:
+    """The task that fetches from one broker, for as long as the fetcher lives."""
+
+    def __init__(self, owner: Owner, broker_id: int) -> None:
+        self._owner = owner
+        self._broker_id = broker_id
+        self._session = FetchSession()
+        self._wake = asyncio.Event()
+        #: The version that the broker answered last, None before.
+        self._version: int | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        #: The request in flight, and whether it waits for new records only.
+        self._in_flight: asyncio.Task[FetchResponse] | None = None
+        self._waits = False
+
+    def look(self) -> None:
+        """Look again at what is to be fetched."""
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Look again at once, also while a Fetch waits for new records at the ends of all logs that it names.
+
+        A new partition would otherwise wait up to ``fetch.wait.max.ms`` for its first records.
+        """
+        self._wake.set()
+        if self._in_flight is not None and self._waits:
+            self._in_flight.cancel()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            self._wake.clear()
+            ask, look_at = self._next()
+            if ask is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(look_at):
+                        await self._wake.wait()
+                continue
+            broker = self._owner.leaders.broker(self._broker_id)
+            if broker is None:
+                # The metadata does not name it any longer.
+                for state in ask.states.values():
+                    self._find_leader(state)
+                continue
+            if self._version is not None and self._version < _TRUNCATION_FROM:
+                unsure = {partition: state for partition, state in ask.states.items() if self._needs_validation(state)}
+                if unsure:
+                    await self._validate(broker, unsure)
+                    continue
+            await self._fetch(broker, ask)
+
+    async def say_goodbye(self) -> None:
+        """End the session at the broker, if a connection is open: its memory is for others (best effort)."""
+        part, broker = self._session.final, self._owner.leaders.broker(self._broker_id)
+        connection = None if broker is None else self._owner.cluster.open_connection(broker)
+        if part is None or connection is None:
+            return
+        config = self._owner.config
+        farewell = Versioned(FetchRequest, lambda version: _request(config, part, 0, 0), newest=self._newest())
+        try:
+            async with asyncio.timeout(_FAREWELL_MS / 1000):
+                await connection.request(farewell, timeout_ms=self._owner.cluster.config.request_timeout_ms)
+        except (CoordinatorError, TimeoutError) as error:
+            logger.debug("the fetch session with broker %d was not ended: %s", self._broker_id, error)
+
+    # -- what to ask --------------------------------------------------------------------------------------------------
+
+    def _next(self) -> tuple[_Ask | None, float | None]:
+        """Return the next Fetch; or None, and when to look again (None: when something changes)."""
+        owner, config, moment = self._owner, self._owner.config, now()
+        if self._not_before > moment:
+            return None, self._not_before
+        share, held, left_out = owner.share_bytes(), 0, False
+        look_at: float | None = None
+        due: dict[TopicPartition, FetchState] = {}
+        for partition, state in tuple(owner.partitions_of(self._broker_id).items()):
+            held += state.held
+            if not state.active:
+                continue
+            if state.preferred is not None and state.preferred[1] <= moment:
+                state.preferred = None
+                owner.place(state)
+                if state.broker_id != self._broker_id:
+                    continue
+            if state.not_before > moment:
+                look_at = state.not_before if look_at is None else min(look_at, state.not_before)
+            elif state.untaken * 2 >= config.max_partition_fetch_bytes:
+                left_out = True
+            else:
+                due[partition] = state
+        if not due or held * 2 > share:
+            return None, look_at
+        return self._ask(due, min(config.fetch_max_bytes, share - held), left_out), None
+
+    def _ask(self, due: Mapping[TopicPartition, FetchState], max_bytes: int, left_out: bool) -> _Ask:
+        config = self._owner.config
+        wanted = {
+            partition: Wanted(
+                topic_id=state.topic_id,
+                offset=state.offset,
+                current_leader_epoch=self._owner.leaders.of(partition).epoch,
+                last_fetched_epoch=state.leader_epoch,
+                max_bytes=config.max_partition_fetch_bytes,
+            )
+            for partition, state in due.items()
+        }
+        wait_ms = config.fetch_wait_max_ms
+        if any(state.high_watermark < 0 for state in due.values()):
+            # The first Fetch of a partition: whether there is anything to wait for is not known yet.
+            wait_ms = 0
+        elif left_out:
+            wait_ms = min(wait_ms, _WAIT_WITHOUT_ALL_MS)
+        return _Ask(due, wanted, max_bytes, wait_ms)
+
+    def _newest(self) -> int | None:
+        """Return the newest version to use: without topic ids where the metadata has none."""
+        readings = self._owner.partitions_of(self._broker_id).values()
+        return _TOPIC_IDS_FROM - 1 if any(state.topic_id == ZERO_UUID for state in readings) else None
+
+    def _needs_validation(self, state: FetchState) -> bool:
+        epoch = self._owner.leaders.of(state.partition).epoch
+        return state.leader_epoch >= 0 and epoch >= 0 and state.validated_in != epoch
+
+    async def _fetch(self, broker: Broker, ask: _Ask) -> None:
+        """Send one Fetch, and carry out what its response says."""
+        owner = self._owner
+        named = dict(ask.wanted)
+
+        def build(version: int) -> FetchRequest:
+            self._version = version
+            if version < _TRUNCATION_FROM:
+                # Such a broker does not report truncation: first ask where the epoch of the position ended.
+                for partition, state in ask.states.items():
+                    if self._needs_validation(state):
+                        del named[partition]
+                if not named:
+                    return _request(owner.config, SessionPart(0, -1, (), ()), 0, 0)
+            return _request(owner.config, self._session.build(version, named), ask.max_bytes, ask.max_wait_ms)
+
+        timeout_ms = owner.cluster.config.request_timeout_ms + ask.max_wait_ms
+        question = Versioned(FetchRequest, build, newest=self._newest(), quick=True)
+        self._in_flight = asyncio.ensure_future(owner.cluster.request(broker, question, timeout_ms=timeout_ms, waits=True))
+        self._waits = all(state.at_end for state in ask.states.values())
+        try:
+            await asyncio.wait([self._in_flight])
+        finally:
+            request, self._in_flight = self._in_flight, None
+            if not request.done():
+                request.cancel()
+                await asyncio.wait([request])
+        if request.cancelled():
+            self._session.failed()
+            return
+        try:
+            response = request.result()
+            if named:
+                self._take(response, named, ask.states)
+        except (RetriableError, MalformedMessageError) as error:
+            self._session.failed()
+            self._failed(broker, ask.states, error)
+        else:
+            if response.throttle_time_ms > 0:
+                # The broker mutes the connection for that time (KIP-219).
+                self._not_before = now() + response.throttle_time_ms / 1000
+
+    def _failed(self, broker: Broker, states: Mapping[TopicPartition, FetchState], error: CoordinatorError) -> None:
+        """Wait for the backoff, and ask elsewhere if the leaders are others by then."""
+        cluster = self._owner.cluster
+        logger.debug("Fetch from broker %s failed: %s", broker.address, error)
+        self._not_before = now() + cluster.backoff.ms(self._failures) / 1000
+        self._failures += 1
+        cluster.refresh_soon()
+        for state in states.values():
+            if state.preferred is not None:
+                state.preferred = None
+                self._owner.place(state)
+
+    # -- what the response says ---------------------------------------------------------------------------------------
+
+    def _take(
+        self, response: FetchResponse, named: Mapping[TopicPartition, Wanted], states: Mapping[TopicPartition, FetchState]
+    ) -> None:
+        step = step_for(RESPONSE, response.error_code)
+        if step is Step.NEW_SESSION:
+            logger.debug("broker %d: %s", self._broker_id, codes.error_name(response.error_code))
+            if response.error_code == codes.FETCH_SESSION_ID_NOT_FOUND:
+                self._session.not_found()
+            else:
+                self._session.failed()
+            # At once, but not again and again.
+            self._not_before = now() + (self._owner.cluster.backoff.ms(self._failures - 1) / 1000 if self._failures else 0)
+            self._failures += 1
+            return
+        if step is not Step.DELIVER:
+            raise RetriableError(
+                f"broker {self._broker_id} answered Fetch with {codes.error_name(response.error_code)}",
+                code=response.error_code,
+            )
+        rows = self._session.answered(response)
+        self._failures = 0
+        endpoints = {one.node_id: one for one in response.node_endpoints}
+        for partition, row in rows.items():
+            state, wanted = states.get(partition), named.get(partition)
+            # The caller may have sought, paused or revoked it since.
+            if state is not None and wanted is not None and self._owner.is_current(state) and state.offset == wanted.offset:
+                self._take_row(state, row, endpoints)
+
+    def _take_row(self, state: FetchState, row: PartitionData, endpoints: Mapping[int, FetchNodeEndpoint]) -> None:
+        owner = self._owner
+        step = step_for(PARTITION, row.error_code)
+        if step is not Step.DELIVER:
+            leader = row.current_leader
+            if owner.leaders.learn(state.partition, leader.leader_id, leader.leader_epoch, endpoints):
+                # The response names the new leader (KIP-951): no need to wait for the metadata.
+                state.preferred = None
+                owner.cluster.refresh_soon()
+                owner.place(state)
+                return
+            self._refused(state, step, row.error_code)
+            return
+        state.failures = 0
+        state.high_watermark = row.high_watermark
+        if row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
+            self._truncated(state, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
+        elif row.preferred_read_replica >= 0 and not row.records:
+            expires = now() + owner.cluster.config.metadata_max_age_ms / 1000
+            state.preferred = row.preferred_read_replica, expires
+            owner.place(state)
+            if state.broker_id == self._broker_id:
+                # The metadata does not name that replica, and the leader would say the same at once.
+                self._back_off(state)
+        elif row.records:
+            self._take_records(state, row, row.records)
+
+    def _take_records(self, state: FetchState, row: PartitionData, records: bytes) -> None:
+        try:
+            end = reach(records, state.offset)
+        except (MalformedMessageError, UnsupportedVersionError) as error:
+            unreadable = type(error)(f"{state.partition}: {error}")
+            unreadable.__cause__ = error
+            self._owner.stop(state, StopReason.UNREADABLE, unreadable)
+            return
+        aborted = sorted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
+        fetched = FetchedRecords(
+            partition=state.partition,
+            serial=state.serial,
+            offset=state.offset,
+            next_offset=end.next_offset,
+            leader_epoch=end.leader_epoch,
+            # Kafka cuts the last batch off where the response is full.
+            records=records if end.size == len(records) else memoryview(records)[: end.size],
+            aborted=tuple((producer_id, first_offset) for first_offset, producer_id in aborted),
+            high_watermark=row.high_watermark,
+            last_stable_offset=row.last_stable_offset,
+            log_start_offset=row.log_start_offset,
+        )
+        # The whole of the response's bytes live as long as the part that is used.
+        self._owner.deliver(state, fetched, len(records))
+
+    def _refused(self, state: FetchState, step: Step, code: int) -> None:
+        owner = self._owner
+        if step is Step.OUT_OF_RANGE:
+            if state.preferred is not None:
+                # The follower may lag behind, or hold less: only the leader knows.
+                state.preferred = None
+                owner.place(state)
+            else:
+                owner.stop(state, StopReason.OUT_OF_RANGE, refusal(code, state.partition, state.offset))
+        elif step is Step.STOP:
+            owner.stop(state, StopReason.REFUSED, refusal(code, state.partition, state.offset))
+        else:
+            logger.debug("Fetch of %s from broker %d: %s", state.partition, self._broker_id, codes.error_name(code))
+            if step is Step.BACK_OFF:
+                self._back_off(state)
+            else:
+                self._find_leader(state)
+
+    def _find_leader(self, state: FetchState) -> None:
+        state.preferred = None
+        self._back_off(state)
+        self._owner.cluster.refresh_soon()
+        self._owner.place(state)
+
+    def _back_off(self, state: FetchState) -> None:
+        state.not_before = now() + self._owner.cluster.backoff.ms(state.failures) / 1000
+        state.failures += 1
+
+    def _truncated(self, state: FetchState, end_epoch: int, end_offset: int) -> None:
+        end = f"only up to offset {end_offset} of leader epoch {end_epoch}" if end_epoch >= 0 else "nowhere"
+        error = CoordinatorError(
+            f"log truncation detected: {state.partition} was read up to offset {state.offset} of leader epoch"
+            f" {state.leader_epoch}, and its leader's log agrees with that {end}"
+        )
+        self._owner.stop(state, StopReason.TRUNCATED, error, (end_offset, end_epoch))
+
+    # -- truncation below Fetch version 12 ----------------------------------------------------------------------------
+
+    async def _validate(self, broker: Broker, states: Mapping[TopicPartition, FetchState]) -> None:
+        """Ask where the epochs of positions ended (OffsetForLeaderEpoch, KIP-320)."""
+        owner = self._owner
+        asked = {
+            partition: (state.offset, state.leader_epoch, owner.leaders.of(partition).epoch)
+            for partition, state in states.items()
+        }
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for partition, (_, epoch, current) in asked.items():
+            topics.setdefault(partition.topic, []).append(
+                OffsetForLeaderPartition(partition=partition.partition, current_leader_epoch=current, leader_epoch=epoch)
+            )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=name, partitions=rows) for name, rows in topics.items()]
+        )
+        try:
+            answer: OffsetForLeaderEpochResponse = await owner.cluster.request(
+                broker, request, timeout_ms=owner.cluster.config.request_timeout_ms
+            )
+        except UnsupportedVersionError as error:
+            # Before Kafka 2.1, as with Java.
+            logger.debug("broker %s cannot say whether its log was truncated: %s", broker.address, error)
+            for partition, state in states.items():
+                state.validated_in = asked[partition][2]
+            return
+        except (RetriableError, MalformedMessageError) as error:
+            self._failed(broker, states, error)
+            return
+        self._failures = 0
+        missing = dict(states)
+        for result in answer.topics:
+            for row in result.partitions:
+                partition = TopicPartition(result.topic, row.partition)
+                if partition not in missing:
+                    continue
+                state = missing.pop(partition)
+                if not owner.is_current(state) or state.offset != asked[partition][0]:
+                    continue
+                step = step_for(EPOCH_END, row.error_code)
+                if step is not Step.DELIVER:
+                    self._refused(state, step, row.error_code)
+                elif row.error_code == codes.NONE and (row.leader_epoch < 0 or row.end_offset < state.offset):
+                    self._truncated(state, row.leader_epoch, row.end_offset)
+                else:
+                    state.validated_in = asked[partition][2]
+        for state in missing.values():
+            self._back_off(state)
+
+
+def _request(config: FetchConfig, part: SessionPart, max_bytes: int, max_wait_ms: int) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=_READ_COMMITTED if config.read_committed else 0,
+        session_id=part.session_id,
+        session_epoch=part.session_epoch,
+        topics=part.topics,
+        forgotten_topics_data=part.forgotten,
+        rack_id=config.client_rack,
+    )

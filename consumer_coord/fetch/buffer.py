@@ -1,0 +1,79 @@
+"""What was fetched and not taken yet, in the order in which it came, and how many bytes that is."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.values import FetchedRecords, Stopped
+
+
+@attrs.define(eq=False)
+class _Item:
+    state: FetchState
+    value: FetchedRecords | Stopped
+    size: int
+    #: The leader epoch of the position before the records.
+    epoch_before: int
+
+
+class Buffer:
+    """A queue for every partition together.  The bytes of a response count until the caller advanced over them."""
+
+    def __init__(self) -> None:
+        self._ready: deque[_Item] = deque()
+        #: What was taken: (next offset, size) by reading.
+        self._taken: dict[FetchState, deque[tuple[int, int]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ready)
+
+    def add(self, state: FetchState, value: FetchedRecords | Stopped, size: int, epoch_before: int) -> None:
+        """Append records of ``size`` bytes, or the end of a reading."""
+        state.untaken += size
+        state.held += size
+        self._ready.append(_Item(state, value, size, epoch_before))
+
+    def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
+        """Remove and return what came first: up to ``max_bytes`` of records, at least one item if there is any."""
+        found: list[FetchedRecords | Stopped] = []
+        total = 0
+        while self._ready and (not found or total + self._ready[0].size <= max_bytes):
+            item = self._ready.popleft()
+            found.append(item.value)
+            total += item.size
+            item.state.untaken -= item.size
+            if isinstance(item.value, FetchedRecords):
+                self._taken.setdefault(item.state, deque()).append((item.value.next_offset, item.size))
+        return found
+
+    def advance(self, state: FetchState, next_offset: int) -> bool:
+        """Free the records before ``next_offset``, which were taken; return whether there were any."""
+        taken = self._taken.get(state)
+        freed = 0
+        while taken and taken[0][0] <= next_offset:
+            freed += taken.popleft()[1]
+        if taken is not None and not taken:
+            del self._taken[state]
+        state.held -= freed
+        return freed > 0
+
+    def rewind(self, state: FetchState) -> None:
+        """Drop what nobody took of a reading; the next Fetch brings it again."""
+        dropped = [item for item in self._ready if item.state is state]
+        if not dropped:
+            return
+        first = dropped[0]
+        state.offset, state.leader_epoch = first.value.offset, first.epoch_before
+        state.stopped = False
+        self._ready = deque(item for item in self._ready if item.state is not state)
+        state.held -= state.untaken
+        state.untaken = 0
+
+    def forget(self, state: FetchState) -> None:
+        """Drop everything of a reading that is over."""
+        self._ready = deque(item for item in self._ready if item.state is not state)
+        self._taken.pop(state, None)
+        state.untaken = state.held = 0

@@ -1,0 +1,87 @@
+"""The step that an error code in a Fetch response requires, as tables.
+
+They follow ``FetchCollector.handleInitializeErrors`` and ``FetchSessionHandler.handleResponse`` of the Java client.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from consumer_coord.errors import AuthorizationError, BrokerError, CoordinatorError
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+
+
+class Step(enum.Enum):
+    """What the fetcher does next with a partition, or with a broker's fetch session."""
+
+    #: Use the records.
+    DELIVER = "deliver"
+    #: Forget the preferred replica, refresh the metadata and ask the leader after the backoff.
+    FIND_LEADER = "find leader"
+    #: Refresh the metadata, which says whether the topic was deleted and created again, and retry after the backoff.
+    CHECK_TOPIC = "check topic"
+    #: Retry after the backoff; the broker does not know yet what the client knows.
+    BACK_OFF = "back off"
+    #: Return from a follower to the leader; at the leader stop and report that the offset is out of range.
+    OUT_OF_RANGE = "out of range"
+    #: Stop fetching the partition and report the error.
+    STOP = "stop"
+    #: Begin a new fetch session (KIP-227).
+    NEW_SESSION = "new session"
+
+
+PARTITION: Mapping[int, Step] = {
+    codes.NONE: Step.DELIVER,
+    codes.NOT_LEADER_OR_FOLLOWER: Step.FIND_LEADER,
+    codes.LEADER_NOT_AVAILABLE: Step.FIND_LEADER,
+    codes.REPLICA_NOT_AVAILABLE: Step.FIND_LEADER,
+    codes.KAFKA_STORAGE_ERROR: Step.FIND_LEADER,
+    codes.FENCED_LEADER_EPOCH: Step.FIND_LEADER,
+    codes.OFFSET_NOT_AVAILABLE: Step.FIND_LEADER,
+    codes.UNKNOWN_TOPIC_OR_PARTITION: Step.CHECK_TOPIC,
+    codes.UNKNOWN_TOPIC_ID: Step.CHECK_TOPIC,
+    codes.INCONSISTENT_TOPIC_ID: Step.CHECK_TOPIC,
+    codes.UNKNOWN_LEADER_EPOCH: Step.BACK_OFF,
+    codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
+    codes.OFFSET_OUT_OF_RANGE: Step.OUT_OF_RANGE,
+    codes.TOPIC_AUTHORIZATION_FAILED: Step.STOP,
+    # Java raises it, too: the broker checked the batch on its disk, and would read the same bytes again.
+    codes.CORRUPT_MESSAGE: Step.STOP,
+}
+RESPONSE: Mapping[int, Step] = {
+    codes.NONE: Step.DELIVER,
+    codes.FETCH_SESSION_ID_NOT_FOUND: Step.NEW_SESSION,
+    codes.INVALID_FETCH_SESSION_EPOCH: Step.NEW_SESSION,
+    codes.FETCH_SESSION_TOPIC_ID_ERROR: Step.NEW_SESSION,
+}
+EPOCH_END: Mapping[int, Step] = {
+    **PARTITION,
+    # A broker whose log has an old format keeps no epochs: there is nothing to compare.
+    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: Step.DELIVER,
+}
+
+_ADVICE: Mapping[int, tuple[str, type[CoordinatorError]]] = {
+    codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
+    codes.CORRUPT_MESSAGE: (
+        "the batch is damaged on the broker's disk; seek behind it, or let another replica lead the partition",
+        BrokerError,
+    ),
+    codes.OFFSET_OUT_OF_RANGE: ("the log begins behind this offset, or ends before it", BrokerError),
+}
+
+
+def step_for(table: Mapping[int, Step], code: int) -> Step:
+    """Return the step for ``code``; a code that no table has is retried if Kafka calls it retriable, else it is final."""
+    known = table.get(code)
+    if known is not None:
+        return known
+    return Step.FIND_LEADER if codes.is_retriable(code) else Step.STOP
+
+
+def refusal(code: int, partition: TopicPartition, offset: int) -> CoordinatorError:
+    """Return the exception for a partition that is no longer fetched because of ``code``."""
+    advice, kind = _ADVICE.get(code, ("", BrokerError))
+    text = f"Fetch of {partition} at offset {offset} was refused with {codes.error_name(code)} ({code})"
+    return kind(f"{text}: {advice}" if advice else text, code=code)

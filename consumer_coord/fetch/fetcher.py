@@ -1,0 +1,287 @@
+"""The fetcher: reads assigned partitions from their brokers into a bounded buffer.
+
+Theory of operation
+-------------------
+
+*Readings.*  The caller assigns partitions, each with a start and a serial number (:class:`FetchStart`).  That begins a
+*reading* (:class:`FetchState`).  A seek, a reset and a new assignment begin another reading with another serial.  Everything
+that comes out carries its serial, so nothing of an earlier reading can be taken for the present one.
+
+*Brokers.*  Each reading belongs to one broker: the leader of the partition, or for a while a replica in the client's rack
+(KIP-392).  One task per broker (:class:`BrokerFetches`) sends one Fetch at a time, on one connection, within a fetch session
+(KIP-227).  It applies a response in one step: the headers of the batches give the next offset (``batches.py``), so the next
+Fetch is on its way before anyone has decoded the last one.
+
+*The buffer.*  The caller takes whole responses (:meth:`Fetcher.take`), decodes them, and reports how far it got
+(:meth:`Fetcher.advance`), which frees their bytes.  Every broker has an equal share of ``queued_max_bytes``:
+
+1. A partition is left out of a Fetch while half of ``max_partition_fetch_bytes`` of it are not taken.
+2. A broker is asked while its partitions hold at most half of its share, for at most the rest of the share.
+3. While a partition is left out a Fetch waits for a short time only, so that the partition can join the next one.  A Fetch
+   that names a partition for the first time does not wait, and one that waits for new records ends when another partition is
+   assigned.
+4. A partition that nobody reads is paused: its records are dropped and fetched again after :meth:`Fetcher.resume`.
+
+*Truncation.*  A request names the leader epoch of the record before its offset.  A leader whose log disagrees says where
+(``diverging_epoch``); brokers below Fetch version 12 are asked by OffsetForLeaderEpoch whenever the leader epoch changes.
+
+*Errors.*  ``errors.py`` has the step for every error code.  What passes by itself is retried with Kafka's backoff.  What the
+caller has to decide ends the reading with a :class:`Stopped`, which comes behind the last records of that reading.
+What no retry cures, such as refused credentials, is raised by :meth:`Fetcher.take` and :meth:`Fetcher.wait`.
+
+All of it runs on one event loop and reads time and randomness from the loop and the :class:`ClusterClient`'s environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from consumer_coord.errors import ClosedError, CoordinatorError, FatalError
+from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.buffer import Buffer
+from consumer_coord.fetch.leaders import Leaders
+from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.values import FetchConfig, FetchedRecords, FetchStart, Stopped, StopReason
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Metadata
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
+from consumer_coord.signals import Signal
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.schema import ZERO_UUID
+
+logger = get_logger(__name__)
+
+
+class Fetcher:
+    """Fetches assigned partitions; made and used on one event loop, ended by :meth:`close`."""
+
+    def __init__(self, cluster: ClusterClient, config: FetchConfig | None = None) -> None:
+        self.cluster = cluster
+        self.config = config or FetchConfig()
+        self.leaders = Leaders(cluster)
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._by_broker: dict[int, dict[TopicPartition, FetchState]] = {}
+        self._brokers: dict[int, BrokerFetches] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._buffer = Buffer()
+        self._ready = Signal()
+        self._failure: CoordinatorError | None = None
+        self._closed = False
+        #: How often the metadata was asked in vain for leaders of assigned partitions.
+        self._leaderless = 0
+        self._watch = cluster.watch(frozenset(), self._metadata_changed)
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    def assign(self, starts: Mapping[TopicPartition, FetchStart]) -> None:
+        """Read these partitions too, from these starts; one that is assigned already begins a new reading."""
+        self._check_open()
+        for partition, start in starts.items():
+            self._drop(partition)
+            topic_id = self.leaders.topic_id(partition.topic) if start.topic_id == ZERO_UUID else start.topic_id
+            self._states[partition] = FetchState.starting(partition, start, topic_id)
+        self._watch_topics()
+        fresh = [self._states[partition] for partition in starts]
+        self._compare_topic_ids(fresh)
+        for state in fresh:
+            self.place(state)
+        for broker_id in {state.broker_id for state in fresh if state.broker_id is not None and state.active}:
+            self._brokers[broker_id].hurry()
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading these partitions; nothing of them is taken afterwards."""
+        for partition in partitions:
+            self._drop(partition)
+        self._watch_topics()
+        self._look()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch nothing of these partitions until :meth:`resume`, and drop what was not taken."""
+        for state in self._assigned(partitions):
+            state.paused = True
+            self._buffer.rewind(state)
+        self._look()
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these partitions again, from the first record that was not taken."""
+        for state in self._assigned(partitions):
+            state.paused = False
+        self._look()
+
+    @property
+    def assignment(self) -> Mapping[TopicPartition, int]:
+        """The serials of the present readings, by partition."""
+        return {partition: state.serial for partition, state in self._states.items()}
+
+    # -- what comes out -----------------------------------------------------------------------------------------------
+
+    def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:
+        """Return what was fetched, in the order in which it came, without waiting.
+
+        Up to ``max_bytes`` of record batches, and at least one response if there is any.  Call :meth:`advance` for each when
+        its records are decoded.  Raises the error that ended the fetcher, if one did.
+        """
+        self._check_open()
+        found = self._buffer.take(max_bytes)
+        if found:
+            self._look()
+        elif self._failure is not None:
+            raise self._failure
+        return found
+
+    async def wait(self, deadline: Deadline) -> bool:
+        """Wait until :meth:`take` has something to return or to raise; return False when ``deadline`` came first."""
+        self._check_open()
+        return await self._ready.until(lambda: bool(self._buffer) or self._failure is not None or self._closed, deadline)
+
+    def advance(self, partition: TopicPartition, serial: int, next_offset: int) -> None:
+        """Free the responses of a reading that end at or before ``next_offset``; a reading that is over has none."""
+        state = self._states.get(partition)
+        if state is not None and state.serial == serial and self._buffer.advance(state, next_offset):
+            self._look(state.broker_id)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop fetching, end the fetch sessions where that takes no connection and no time, and drop the buffer."""
+        if self._closed:
+            return
+        self._closed = True
+        self.cluster.unwatch(self._watch)
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*(broker.say_goodbye() for broker in self._brokers.values()))
+        self._states.clear()
+        self._by_broker.clear()
+        self._buffer = Buffer()
+        self._ready.fire()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this fetcher was closed")
+
+    # -- for the brokers' tasks ---------------------------------------------------------------------------------------
+
+    def share_bytes(self) -> int:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        return self.config.queued_max_bytes // max(1, sum(map(bool, self._by_broker.values())))
+
+    def partitions_of(self, broker_id: int) -> Mapping[TopicPartition, FetchState]:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        return self._by_broker.get(broker_id, {})
+
+    def is_current(self, state: FetchState) -> bool:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        return state.active and self._states.get(state.partition) is state
+
+    def deliver(self, state: FetchState, records: FetchedRecords, size: int) -> None:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        self._buffer.add(state, records, size, state.leader_epoch)
+        state.offset, state.leader_epoch = records.next_offset, records.leader_epoch
+        # The next partitions in a request are those that had no records for longer.
+        queue = self._by_broker.get(-1 if state.broker_id is None else state.broker_id, {})
+        if state.partition in queue:
+            queue[state.partition] = queue.pop(state.partition)
+        self._ready.fire()
+
+    def stop(self, state: FetchState, reason: StopReason, error: CoordinatorError, end: tuple[int, int] = (-1, -1)) -> None:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        state.stopped = True
+        logger.debug("%s is not fetched any longer: %s", state.partition, error)
+        stopped = Stopped(state.partition, state.serial, reason, state.offset, error, *end)
+        self._buffer.add(state, stopped, 0, state.leader_epoch)
+        self._ready.fire()
+
+    def place(self, state: FetchState) -> None:
+        """See :class:`~consumer_coord.fetch.broker.Owner`."""
+        if self._states.get(state.partition) is not state:
+            return
+        broker_id = self._broker_for(state)
+        if broker_id != state.broker_id:
+            self._take_from_broker(state)
+            state.broker_id = broker_id
+            if broker_id is not None:
+                self._by_broker.setdefault(broker_id, {})[state.partition] = state
+        if broker_id is None:
+            self.cluster.refresh_later(self.cluster.backoff.ms(self._leaderless))
+        else:
+            self._start(broker_id)
+            self._look(broker_id)
+
+    def _broker_for(self, state: FetchState) -> int | None:
+        if state.preferred is not None:
+            if self.leaders.broker(state.preferred[0]) is not None:
+                return state.preferred[0]
+            # As Java does: a replica that the metadata does not name is looked up, and the leader is asked again.
+            self.cluster.refresh_soon()
+            state.preferred = None
+        leader = self.leaders.of(state.partition).broker
+        return None if leader is None else leader.id
+
+    def _start(self, broker_id: int) -> None:
+        if broker_id not in self._tasks:
+            self._brokers[broker_id] = BrokerFetches(self, broker_id)
+            task = asyncio.get_running_loop().create_task(self._brokers[broker_id].run(), name=f"fetch from broker {broker_id}")
+            task.add_done_callback(self._ended)
+            self._tasks[broker_id] = task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A broker's task ends only with the fetcher, or with an error that no retry cures."""
+        if task.cancelled() or self._closed:
+            return
+        error = task.exception()
+        if isinstance(error, FatalError):
+            self._failure = error
+        else:
+            logger.error("a task of the fetcher crashed", exc_info=error)
+            self._failure = CoordinatorError(f"{task.get_name()!r} crashed: {error!r}; please report this")
+            self._failure.__cause__ = error
+        self._ready.fire()
+
+    # -- the cluster --------------------------------------------------------------------------------------------------
+
+    def _metadata_changed(self, metadata: Metadata) -> None:
+        self.leaders.metadata_changed()
+        states = tuple(self._states.values())
+        self._compare_topic_ids(states)
+        waiting = any(self.leaders.of(state.partition).broker is None for state in states)
+        self._leaderless = self._leaderless + 1 if waiting else 0
+        for state in states:
+            self.place(state)
+
+    def _compare_topic_ids(self, states: Iterable[FetchState]) -> None:
+        """Stop the readings of topics that were deleted and created again; take the id of a topic that had none so far."""
+        for state in states:
+            known = self.leaders.topic_id(state.partition.topic)
+            if state.topic_id == ZERO_UUID:
+                state.topic_id = known
+            elif known not in (ZERO_UUID, state.topic_id) and not state.stopped:
+                error = CoordinatorError(
+                    f"topic {state.partition.topic} was deleted and created again: {state.partition} was read up to offset"
+                    f" {state.offset} of the topic with id {state.topic_id}, and its id is {known} now"
+                )
+                self.stop(state, StopReason.RECREATED, error)
+
+    def _watch_topics(self) -> None:
+        self.cluster.change_watch(self._watch, frozenset(partition.topic for partition in self._states))
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> list[FetchState]:
+        return [self._states[partition] for partition in partitions if partition in self._states]
+
+    def _drop(self, partition: TopicPartition) -> None:
+        state = self._states.pop(partition, None)
+        if state is not None:
+            self._buffer.forget(state)
+            self._take_from_broker(state)
+
+    def _take_from_broker(self, state: FetchState) -> None:
+        if state.broker_id is not None:
+            self._by_broker[state.broker_id].pop(state.partition, None)
+
+    def _look(self, broker_id: int | None = None) -> None:
+        """Let one broker's task, or all of them, look again at what is to be fetched."""
+        for broker in self._brokers.values() if broker_id is None else (self._brokers[broker_id],):
+            broker.look()

@@ -1,0 +1,80 @@
+"""Which broker leads a partition, and in which leader epoch: from the metadata, or newer from a response (KIP-951)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.messages.log import FetchNodeEndpoint
+from consumer_coord.wire.schema import ZERO_UUID
+
+
+@attrs.frozen
+class Leader:
+    """The broker that leads a partition, None while there is none, and its leader epoch, -1 for an unknown one."""
+
+    broker: Broker | None
+    epoch: int = -1
+
+
+class Leaders:
+    """The leaders of partitions, as far as one client knows."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        #: Leaders that a response named and the metadata does not know yet, with the topic's id: a recreated topic counts its
+        #: epochs from 0 again.
+        self._newer: dict[TopicPartition, tuple[Leader, uuid.UUID]] = {}
+
+    def of(self, partition: TopicPartition) -> Leader:
+        """Return the newest leader that is known."""
+        newer = self._newer.get(partition)
+        return _leader(self._cluster.metadata, partition) if newer is None else newer[0]
+
+    def learn(self, partition: TopicPartition, leader_id: int, epoch: int, endpoints: Mapping[int, FetchNodeEndpoint]) -> bool:
+        """Take a leader that a response names; return whether it is newer than the one that was known."""
+        if epoch <= self.of(partition).epoch:
+            return False
+        endpoint = endpoints.get(leader_id)
+        broker = (
+            self._cluster.metadata.brokers.get(leader_id)
+            if endpoint is None
+            else Broker(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+        )
+        if broker is None:
+            return False
+        self._newer[partition] = Leader(broker, epoch), self.topic_id(partition.topic)
+        return True
+
+    def metadata_changed(self) -> None:
+        """Forget what the metadata knows by now."""
+        self._newer = {
+            partition: (leader, topic_id)
+            for partition, (leader, topic_id) in self._newer.items()
+            if leader.epoch > _leader(self._cluster.metadata, partition).epoch and topic_id == self.topic_id(partition.topic)
+        }
+
+    def broker(self, broker_id: int) -> Broker | None:
+        """Return where a broker listens; None for one that is not known."""
+        found = self._cluster.metadata.brokers.get(broker_id)
+        if found is not None:
+            return found
+        newer = (leader.broker for leader, _ in self._newer.values() if leader.broker is not None)
+        return next((broker for broker in newer if broker.id == broker_id), None)
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        """Return a topic's id in the metadata; zeros where the topic or its id is not known."""
+        found = self._cluster.metadata.topics.get(topic)
+        return ZERO_UUID if found is None else found.id
+
+
+def _leader(metadata: Metadata, partition: TopicPartition) -> Leader:
+    topic = metadata.topics.get(partition.topic)
+    if topic is None or not 0 <= partition.partition < topic.partition_count:
+        return Leader(None)
+    return Leader(metadata.brokers.get(topic.leaders[partition.partition]), topic.leader_epochs[partition.partition])

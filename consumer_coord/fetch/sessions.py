@@ -1,0 +1,151 @@
+"""A client's half of a fetch session (KIP-227, ``FetchSessionHandler`` of the Java client): a value per broker, no I/O.
+
+The first Fetch to a broker names every partition; the following ones name what changed since.  An error, or a response that
+does not fit the request, begins a new session with the next Fetch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.messages.log import FetchPartition, FetchResponse, FetchTopic, ForgottenTopic, PartitionData
+from consumer_coord.wire.schema import ZERO_UUID
+
+_NO_SESSION = 0
+_INITIAL_EPOCH = 0
+_FINAL_EPOCH = -1
+_LAST_EPOCH = 2**31 - 1
+_SESSIONS_FROM = 7
+_TOPIC_IDS_FROM = 13
+
+#: A partition in a request: with the topic's id where the request's version has ids.
+Key = tuple[TopicPartition, uuid.UUID]
+
+
+@attrs.frozen
+class Wanted:
+    """From where a partition is fetched, as FetchRequest says it; epochs are -1 where they are unknown."""
+
+    topic_id: uuid.UUID
+    offset: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    max_bytes: int = 1 << 20
+
+
+@attrs.frozen
+class SessionPart:
+    """What a session contributes to a FetchRequest."""
+
+    session_id: int
+    session_epoch: int
+    topics: Sequence[FetchTopic]
+    forgotten: Sequence[ForgottenTopic]
+
+
+class FetchSession:
+    """The session with one broker.  Call :meth:`build` and then :meth:`answered` or :meth:`failed`, in turns."""
+
+    def __init__(self) -> None:
+        self.session_id = _NO_SESSION
+        self._epoch = _INITIAL_EPOCH
+        self._version = 0
+        #: What the broker knows, or will know from the request in flight.
+        self._named: dict[Key, Wanted] = {}
+        self._full = True
+
+    def build(self, version: int, wanted: Mapping[TopicPartition, Wanted]) -> SessionPart:
+        """Return what the next request says in order to fetch ``wanted``, in this order, and nothing else."""
+        by_id = version >= _TOPIC_IDS_FROM
+        if by_id != (self._version >= _TOPIC_IDS_FROM):
+            # The broker was upgraded or downgraded: a session has either ids or names.
+            self.failed()
+        self._version = version
+        named: dict[Key, Wanted] = {(partition, one.topic_id if by_id else ZERO_UUID): one for partition, one in wanted.items()}
+        before, self._named = self._named, named
+        if version < _SESSIONS_FROM:
+            self._full = True
+            return SessionPart(_NO_SESSION, _FINAL_EPOCH, _topics(named, version), ())
+        self._full = self._epoch == _INITIAL_EPOCH
+        if self._full:
+            return SessionPart(self.session_id, _INITIAL_EPOCH, _topics(named, version), ())
+        changed = {key: one for key, one in named.items() if before.get(key) != one}
+        gone = before.keys() - named.keys()
+        return SessionPart(self.session_id, self._epoch, _topics(changed, version), _forgotten(sorted(gone)))
+
+    def answered(self, response: FetchResponse) -> Mapping[TopicPartition, PartitionData]:
+        """Take a response without an error code of its own, and return its rows by partition.
+
+        Raises :class:`MalformedMessageError` when it names a partition that is not fetched, or does not answer for one that
+        a full request named; call :meth:`failed` then.
+        """
+        by_id = self._version >= _TOPIC_IDS_FROM
+        names = {topic_id: partition.topic for partition, topic_id in self._named} if by_id else {}
+        rows: dict[TopicPartition, PartitionData] = {}
+        for topic in response.responses:
+            name = names.get(topic.topic_id, "") if by_id else topic.topic
+            for row in topic.partitions:
+                partition = TopicPartition(name, row.partition_index)
+                if (partition, topic.topic_id if by_id else ZERO_UUID) not in self._named:
+                    raise MalformedMessageError(
+                        f"a Fetch response names partition {row.partition_index} of topic {topic.topic or topic.topic_id},"
+                        " which is not fetched here"
+                    )
+                rows[partition] = row
+        if self._full and len(rows) < len(self._named):
+            missing = next(partition for partition, _ in self._named if partition not in rows)
+            raise MalformedMessageError(f"the response to a full Fetch says nothing of {missing}")
+        if self._version < _SESSIONS_FROM:
+            return rows
+        if response.session_id == _NO_SESSION:
+            # The broker has no room for a session, or closed this one: the next request is a full one.
+            self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
+        else:
+            self.session_id = response.session_id
+            self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+        return rows
+
+    def failed(self) -> None:
+        """Begin a new session with the next request; that request closes the present one, if the broker still has it."""
+        self._epoch = _INITIAL_EPOCH
+
+    def not_found(self) -> None:
+        """Begin a new session with the next request: the broker does not have the present one."""
+        self.session_id, self._epoch = _NO_SESSION, _INITIAL_EPOCH
+
+    @property
+    def final(self) -> SessionPart | None:
+        """What a request says that ends the session; None when there is none."""
+        if self.session_id == _NO_SESSION:
+            return None
+        return SessionPart(self.session_id, _FINAL_EPOCH, (), ())
+
+
+def _topics(named: Mapping[Key, Wanted], version: int) -> Sequence[FetchTopic]:
+    """Rows of a request; partitions of one topic that stand together share a row."""
+    topics: list[tuple[str, uuid.UUID, list[FetchPartition]]] = []
+    for (partition, topic_id), wanted in named.items():
+        if not topics or topics[-1][:2] != (partition.topic, topic_id):
+            topics.append((partition.topic, topic_id, []))
+        topics[-1][2].append(
+            FetchPartition(
+                partition=partition.partition,
+                current_leader_epoch=wanted.current_leader_epoch,
+                fetch_offset=wanted.offset,
+                last_fetched_epoch=wanted.last_fetched_epoch if version >= 12 else -1,
+                partition_max_bytes=wanted.max_bytes,
+            )
+        )
+    return [FetchTopic(topic=name, topic_id=topic_id, partitions=rows) for name, topic_id, rows in topics]
+
+
+def _forgotten(gone: Sequence[Key]) -> Sequence[ForgottenTopic]:
+    topics: dict[tuple[str, uuid.UUID], list[int]] = {}
+    for partition, topic_id in gone:
+        topics.setdefault((partition.topic, topic_id), []).append(partition.partition)
+    return [ForgottenTopic(topic=name, topic_id=topic_id, partitions=rows) for (name, topic_id), rows in topics.items()]

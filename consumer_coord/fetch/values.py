@@ -1,0 +1,111 @@
+"""What goes into the fetcher and what comes out of it, as immutable values."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError, CoordinatorError
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire.schema import ZERO_UUID
+
+_INT32_MAX = 2**31 - 1
+
+
+@attrs.frozen(kw_only=True)
+class FetchConfig:
+    """The settings of a fetcher, by Kafka's names with ``_`` for ``.``; sizes in bytes, times in milliseconds.
+
+    ``queued_max_bytes`` bounds the records that the fetcher holds and that were taken and not yet advanced over
+    (librdkafka: ``queued.max.messages.kbytes``).  A single batch that is larger than its share is fetched all the same.
+    """
+
+    fetch_min_bytes: int = 1
+    fetch_wait_max_ms: int = 500
+    fetch_max_bytes: int = 50 << 20
+    max_partition_fetch_bytes: int = 1 << 20
+    queued_max_bytes: int = 64 << 20
+    read_committed: bool = False
+    client_rack: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name, least in (
+            ("fetch_min_bytes", 0),
+            ("fetch_wait_max_ms", 0),
+            ("fetch_max_bytes", 1),
+            ("max_partition_fetch_bytes", 1),
+            ("queued_max_bytes", 1),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= _INT32_MAX:
+                raise ConfigurationError(f"{name.replace('_', '.')} is between {least} and {_INT32_MAX}, not {value}")
+
+
+@attrs.frozen
+class FetchStart:
+    """Where the fetcher begins to read a partition.
+
+    ``serial``: the caller's number of this reading, which every record and event of it carries.  ``leader_epoch``: that of
+    the record before ``offset`` (a committed offset has it), -1 if it is unknown; then nothing is known of truncation before
+    the first response.  ``topic_id``: zeros for the topic's id in the metadata of that moment.
+    """
+
+    serial: int
+    offset: int
+    leader_epoch: int = -1
+    topic_id: uuid.UUID = ZERO_UUID
+
+
+@attrs.frozen(eq=False)
+class FetchedRecords:
+    """Whole record batches of one partition: what one Fetch response brought.
+
+    The first batch may begin before ``offset``.  ``next_offset`` is the offset behind the last batch, ``leader_epoch`` that
+    batch's.  ``aborted``: with ``read_committed`` the aborted transactions as (producer id, first offset), in the order of
+    their first offsets; control batches are among the records in any case.
+    """
+
+    partition: TopicPartition
+    serial: int
+    offset: int
+    next_offset: int
+    leader_epoch: int
+    records: bytes | memoryview
+    aborted: tuple[tuple[int, int], ...]
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class StopReason(enum.Enum):
+    """Why the fetcher stopped reading a partition."""
+
+    #: The log begins behind the offset, or ends before it: ``auto.offset.reset`` decides.
+    OUT_OF_RANGE = "out of range"
+    #: An unclean leader election removed records before the offset (KIP-320).
+    TRUNCATED = "truncated"
+    #: The topic was deleted, and another one has its name (KIP-516).
+    RECREATED = "recreated"
+    #: The broker refuses the partition, for instance with TOPIC_AUTHORIZATION_FAILED.
+    REFUSED = "refused"
+    #: What the broker sent are no record batches, or batches of a format that cannot be read.
+    UNREADABLE = "unreadable"
+
+
+@attrs.frozen(eq=False)
+class Stopped:
+    """The fetcher does not read a partition any further until it is assigned again, with another serial.
+
+    ``offset``: where the fetcher stood, behind all records that it returned before.  With TRUNCATED the log of today's leader
+    agrees with what was fetched up to ``end_offset`` of leader epoch ``end_epoch``; both are -1 when it agrees nowhere.
+    """
+
+    partition: TopicPartition
+    serial: int
+    reason: StopReason
+    offset: int
+    error: CoordinatorError
+    end_offset: int = -1
+    end_epoch: int = -1

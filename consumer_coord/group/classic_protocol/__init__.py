@@ -1,0 +1,1 @@
+"""A member of a classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup (Java's ``AbstractCoordinator``)."""

@@ -1,0 +1,190 @@
+"""The leader's step of a rebalance: gather what the assignor needs, run it without blocking the loop, and limit its time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from assignors import BUILT_IN
+from assignors.base import Assignor, Cluster
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.environment import now
+from consumer_coord.errors import AssignorError, CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group.classic_protocol import leader
+from consumer_coord.group.classic_protocol.partition_figures import Figures
+from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.metadata_watch import MetadataWatch
+from consumer_coord.group.metrics import Metrics
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.codec import first_row
+from consumer_coord.wire.messages.group import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    JoinGroupResponse,
+    SyncGroupRequestAssignment,
+)
+
+#: Subscriptions of this size are read, and groups of so many members and partitions assigned by quick assignors, on the
+#: loop: a change of threads takes longer.
+_SMALL_BYTES = 64 * 1024
+_SMALL_GROUP = 1_000
+#: The built-in ones, but for the load assignor, which compares single partitions.
+_QUICK = frozenset(assignor for assignor in BUILT_IN.values() if not assignor().needs)
+
+_STABLE = "Stable"
+
+
+class Assigning:
+    """Makes the group's assignment when this member leads; one assignment at a time."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        cluster: ClusterClient,
+        watch: MetadataWatch,
+        offsets: CommittedOffsets,
+        metrics: Metrics,
+        log: logging.LoggerAdapter[logging.Logger],
+        ask: Callable[[Any], Awaitable[Any]],
+        on_return: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._watch = watch
+        self._figures = Figures(cluster, offsets, config.auto_offset_reset, log)
+        self._metrics = metrics
+        self._log = log
+        self._ask = ask
+        self._on_return = on_return
+        self._stuck: asyncio.Future[Any] | None = None
+        #: How many partitions the last assignment withheld until their owners give them up.
+        self.withheld = 0
+        #: Members of the last assignment that were named in the log.
+        self._told: frozenset[str] = frozenset()
+
+    @property
+    def stuck(self) -> bool:
+        """True while an assignor that ran out of time has still not returned."""
+        return self._stuck is not None and not self._stuck.done()
+
+    async def run(self, assignor: Assignor, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
+        """Every member's assignment, encoded.
+
+        Raises :class:`AssignorError` when the assignor raises, takes longer than ``assignor.timeout.ms``, or returns a plan
+        that must not be sent.
+        """
+        self.withheld = 0
+        run_blocking = self._cluster.environment.run_blocking
+        if sum(len(member.metadata) for member in joined.members) <= _SMALL_BYTES:
+            group = leader.read_members(joined.members, joined.generation_id)
+        else:
+            group = await run_blocking(lambda: leader.read_members(joined.members, joined.generation_id))
+        await self._report(group)
+        self._watch.lead(group.topics, with_racks=any(member.rack for member in group.members.values()))
+        if not group.topics <= self._cluster.metadata.topics.keys():
+            try:
+                patience_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
+                await self._cluster.refresh(Deadline.after(patience_ms))
+            except RetriableError as error:
+                self._log.warning("assigning with the metadata at hand: %s", error)
+        view = self._watch.view()
+        if joined.skip_assignment:
+            # A static leader that came back (KIP-814): the group keeps its assignment, this member only watches over it.
+            await self._resume(view)
+            return ()
+        lag = await self._figures.lag(view) if "lag" in assignor.needs else {}
+        weights = await self._figures.weights(view) if "weights" in assignor.needs else {}
+        cluster = Cluster(view.partitions, view.racks, lag=lag, weights=weights, generation=joined.generation_id)
+        started = now()
+        if type(assignor) in _QUICK and len(group.members) + sum(view.partitions.values()) <= _SMALL_GROUP:
+            assignments, self.withheld = leader.assign(assignor, cluster, group)
+            self._metrics.record("assign", (now() - started) * 1000)
+            return assignments
+        work = asyncio.ensure_future(run_blocking(lambda: leader.assign(assignor, cluster, group)))
+        done, _ = await asyncio.wait({work}, timeout=self._config.assignor_timeout_ms / 1000)
+        if not done:
+            work.add_done_callback(self._returned)
+            self._stuck = work
+            raise AssignorError(
+                f"assignor {assignor.name!r} did not return within assignor.timeout.ms={self._config.assignor_timeout_ms};"
+                " this member left the group, and joins again when it does"
+            )
+        self._metrics.record("assign", (now() - started) * 1000)
+        assignments, self.withheld = work.result()
+        return assignments
+
+    async def _report(self, group: leader.GroupView) -> None:
+        """Name the members that say what cannot be, once each."""
+        odd = {
+            **{member: f"cannot be read, so it is assigned nothing: {why}" for member, why in group.unreadable.items()},
+            **{member: f"claims generation {claimed}, which is not believed" for member, claimed in group.ahead.items()},
+        }
+        told, self._told = self._told, frozenset(odd)
+        fresh = {member: what for member, what in odd.items() if member not in told}
+        if not fresh:
+            return
+        whence = await self._whence(fresh)
+        for member, what in fresh.items():
+            self._log.warning("the subscription of member %s (%s) %s", member, whence.get(member, "client unknown"), what)
+
+    async def _whence(self, members: Collection[str]) -> Mapping[str, str]:
+        """member -> its client id and host, as far as the coordinator tells them."""
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+        except CoordinatorError as error:
+            self._log.debug("the coordinator does not tell who the members are: %s", error)
+            return {}
+        return {
+            member.member_id: f"client {member.client_id}, host {member.client_host}"
+            for group in answer.groups
+            for member in group.members
+            if member.member_id in members
+        }
+
+    async def _resume(self, view: leader.ClusterView) -> None:
+        """Watch over an assignment that another made: what grew while the group had no leader is noticed now.
+
+        (Java takes the metadata of this moment for what the assignment was made from, and then never notices.)
+        """
+        try:
+            answer: DescribeGroupsResponse = await self._ask(DescribeGroupsRequest(groups=[self._config.group_id]))
+            group = first_row(answer.groups, "DescribeGroups")
+            if codes.is_retriable(group.error_code):
+                raise RetriableError(f"DescribeGroups: {codes.error_name(group.error_code)}", code=group.error_code)
+        except RetriableError as error:
+            self._log.warning("what the group is assigned could not be read, so it is assigned anew: %s", error)
+            self._watch.resume(attrs.evolve(view, partitions={}))
+            return
+        if group.error_code != codes.NONE or group.group_state != _STABLE:
+            # Without the right to look it is as in Java; in a rebalance all is assigned anew in any case.
+            self._log.info("found the group %s (%s)", group.group_state or "unknown", codes.error_name(group.error_code))
+            return
+        try:
+            assigned = leader.assigned_partitions(member.member_assignment for member in group.members)
+        except MalformedMessageError as error:
+            self._log.warning("the assignment of the group cannot be read: %s", error)
+            return
+        self._watch.resume(attrs.evolve(view, partitions={topic: assigned.get(topic, 0) for topic in view.partitions}))
+
+    def _returned(self, work: asyncio.Future[Any]) -> None:
+        if not work.cancelled():
+            self._log.warning("the assignor that ran out of time has returned (%r)", work.exception())
+        self._on_return()
+
+
+def tell_assignor(
+    assignors: Sequence[Assignor], name: str | None, assignment: Mapping[str, Sequence[int]], generation: int
+) -> None:
+    """Call ``on_assignment`` of the assignor that the group agreed on; raises :class:`AssignorError` when it raises."""
+    for assignor in assignors:
+        if assignor.name == name:
+            try:
+                assignor.on_assignment(assignment, generation)
+            except Exception as error:
+                raise AssignorError(f"assignor {assignor.name!r} raised in on_assignment: {error!r}") from error

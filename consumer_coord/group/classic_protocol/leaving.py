@@ -1,0 +1,54 @@
+"""Telling the coordinator that a member leaves (``AbstractCoordinator.maybeLeaveGroup``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consumer_coord.errors import CoordinatorError, DisconnectedError
+from consumer_coord.group.classic_protocol import requests
+from consumer_coord.group.protocol import MemberContext
+from consumer_coord.retry import Deadline
+from consumer_coord.wire import error_codes as codes
+
+#: Limit for finding the coordinator when leaving; the session expires on the broker anyway.
+LEAVE_LOOKUP_MS = 3_000
+
+
+async def leave_group(context: MemberContext, member_id: str, reason: str, deadline: Deadline) -> None:
+    """Send LeaveGroup; what goes wrong is logged, because the member has left all the same."""
+    answer = await tell_coordinator(context, requests.leave_group(context.config, member_id, reason), "LeaveGroup", deadline)
+    if answer is None:
+        return
+    for code in (answer.error_code, *(row.error_code for row in answer.members)):
+        if code not in (codes.NONE, codes.UNKNOWN_MEMBER_ID):
+            context.log.warning("LeaveGroup was answered with %s", codes.error_name(code))
+
+
+async def tell_coordinator(context: MemberContext, request: Any, name: str, deadline: Deadline) -> Any | None:
+    """Send a request that leaves; once more when the coordinator has moved or the connection ended.
+
+    Returns the answer, or None when there was none, which is logged.
+    """
+    config, link, log = context.config, context.link, context.log
+    found = Deadline.after(deadline.within(LEAVE_LOOKUP_MS))
+    for is_last in (False, True):
+        try:
+            broker = await link.find(found)
+        except CoordinatorError as error:
+            log.warning("left without telling the coordinator, which is not known: %s", error)
+            return None
+        try:
+            answer = await context.cluster.request(
+                broker, request, timeout_ms=config.request_timeout_ms, patience_ms=max(1.0, deadline.remaining_ms)
+            )
+        except CoordinatorError as error:
+            # A request before it may have been what the broker did not answer; that it hears this one twice does no harm.
+            if isinstance(error, DisconnectedError) and not is_last and not deadline.passed:
+                continue
+            log.warning("the coordinator did not confirm that we left: %s", error)
+            return None
+        if answer.error_code != codes.NOT_COORDINATOR or is_last:
+            break
+        # It moved since this member last sent something: leave where it is now.
+        link.forget(broker, f"{name}: NOT_COORDINATOR")
+    return answer

@@ -1,0 +1,617 @@
+"""The classic group protocol of a member: the sequence of a rebalance, in Kafka's own steps::
+
+    ensure_coordinator_ready -> on_join_prepare -> join_group -> perform_assignment (the leader) -> sync_group
+        -> on_join_complete
+
+One background task, :meth:`ClassicProtocol._drive`, goes through it whenever a join is wanted, and applies an event to the
+:class:`~consumer_coord.group.classic_protocol.membership.Membership` at each step.  The application is never waited for,
+but where the protocol demands it: with an eager assignor it gives up everything before the join.  What the group wants is
+published in ``context.assignment``; the application carries the difference out whenever it polls (``consumer/handover.py``).
+
+Everything here runs on one event loop, except what is marked as thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from assignors.base import Assignor, RebalanceProtocol
+from consumer_coord.assignor_loading import common_protocol
+from consumer_coord.environment import now
+from consumer_coord.errors import CoordinatorError, MalformedMessageError, RetriableError
+from consumer_coord.group.classic_protocol import requests
+from consumer_coord.group.classic_protocol.assigning import Assigning, tell_assignor
+from consumer_coord.group.classic_protocol.broker_assigns import BrokerAssigns, session_ms
+from consumer_coord.group.classic_protocol.membership import Intent, JoinHold, MemberState
+from consumer_coord.group.classic_protocol.session import ClassicSession
+from consumer_coord.group.classic_protocol.status import MemberStatus, Superseded
+from consumer_coord.group.classic_protocol.waiting import WaitingRequest
+from consumer_coord.group.commits import CommitLane
+from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.group.error_steps import JOIN_GROUP, SYNC_GROUP, Step, check_protocol, refused_value, step_for
+from consumer_coord.group.generation import Generation
+from consumer_coord.group.protocol import MemberContext
+from consumer_coord.group.subscription import NOTHING, TopicSubscription
+from consumer_coord.net.metadata import Broker
+from consumer_coord.retry import Deadline, Pace
+from consumer_coord.topic_partition import TopicPartition, by_topic, flatten, listed
+from consumer_coord.wire.embedded_protocol import decode_assignment
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRequestAssignment
+
+#: Limit for waiting for the first JoinGroup's answer when leaving.
+MEMBER_ID_MS = 200
+
+
+class ClassicProtocol:
+    """JoinGroup, SyncGroup, Heartbeat, LeaveGroup (:class:`~consumer_coord.group.protocol.GroupProtocol`)."""
+
+    def __init__(self, context: MemberContext, assignors: Sequence[Assignor]) -> None:
+        """``assignors`` come in the order of preference; the rebalance protocol is the highest that all of them support."""
+        config = context.config
+        self._assignors = tuple(assignors)
+        self.rebalance_protocol = common_protocol(self._assignors)
+        self.lease = context.make_lease(
+            session_timeout_ms=config.session_timeout_ms, rebalance_timeout_ms=config.rebalance_timeout_ms
+        )
+        self._context = context
+        self._waiting = WaitingRequest()
+        #: The membership, and what follows when it changes.
+        self.standing = MemberStatus(context, self.lease, self._waiting)
+        #: Heartbeats.
+        self.session = ClassicSession(context, self.standing, self.lease, self._waiting)
+        self.commits = CommitLane(
+            config,
+            context.link,
+            self.standing,
+            context.assignment,
+            context.cluster.backoff,
+            context.metrics,
+            spawn=context.tasks.spawn,
+        )
+        self.offsets = CommittedOffsets(config, context.link, self.standing, context.cluster.backoff)
+        self._assigning = Assigning(
+            config,
+            context.cluster,
+            context.watch,
+            self.offsets,
+            context.metrics,
+            context.log,
+            ask=self._ask,
+            on_return=context.signal.fire,
+        )
+        #: Whatever brokers answer, JoinGroup goes out no more often.  When many members start or stop, seven may be needed.
+        self._join_pace = Pace(10, 4)
+        self._driver: asyncio.Task[None] | None = None
+        #: Drivers that are being stopped.
+        self._former_drivers: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
+        self._joined_topics: tuple[str, ...] = ()
+        #: The version of metadata that the leader was ahead of, -1 if it was not.
+        self._metadata_older_than_leader = -1
+        self._broker_assigns = BrokerAssigns(context.log, self.session)
+        #: How many assignments in a row had topics outside the subscription.
+        self._mismatches = 0
+        self._released_at = 0.0
+        #: When the leader asks for the rebalance that the owners of withheld partitions should have asked for.
+        self._follow_up: Deadline | None = None
+        #: What the last JoinGroup named as owned: no other member gets it until a later one leaves it out.
+        self._named: frozenset[TopicPartition] = frozenset()
+
+    # -- what it is; thread-safe -------------------------------------------------------------------------------------------
+
+    @property
+    def generation_state(self) -> Generation:
+        """Generation id, member id and agreed assignor, as one value."""
+        return self.standing.membership.generation
+
+    @property
+    def state(self) -> MemberState:
+        """Where this member stands."""
+        return self.standing.membership.state
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this member leads the group."""
+        return self.standing.membership.is_leader
+
+    @property
+    def subscribed(self) -> bool:
+        """True while there is a subscription."""
+        return self.standing.membership.subscribed
+
+    @property
+    def joined(self) -> bool:
+        """True in the group, with an assignment, and no join needed."""
+        return self.standing.membership.joined
+
+    @property
+    def rebalancing(self) -> bool:
+        """True from the moment a join is known to be needed until its sync is answered."""
+        return self.standing.membership.rebalancing
+
+    # -- what the application says -----------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: TopicSubscription) -> None:
+        """See :class:`~consumer_coord.group.protocol.GroupProtocol`, also for the next ones."""
+        standing, watch = self.standing, self._context.watch
+        if standing.subscribed and subscription == watch.subscription:
+            standing.membership = standing.membership.resubscribe()
+            self._context.signal.fire()
+            return
+        standing.membership = standing.membership.subscribe()
+        if not standing.subscribed:
+            # It is being closed.
+            return
+        watch.subscribe(subscription)
+        self._context.application.failures.clear_obstacle()
+        self.session.heartbeat.poll_restarts()
+        self._start()
+        first = subscription.pattern and not self.generation_state.has_member_id
+        standing.request_rejoin("subscribed to a pattern" if first else "the subscription changed")
+
+    def unsubscribe(self, deadline: Deadline) -> Coroutine[Any, Any, None]:
+        """A commit that waits for a sync fails, because there will be none."""
+        self.standing.membership = self.standing.membership.unsubscribe()
+        return self._unsubscribe(deadline)
+
+    async def _unsubscribe(self, deadline: Deadline) -> None:
+        standing = self.standing
+        await self._stop_driver()
+        self._context.signal.fire()
+        await self.commits.drained(deadline)
+        standing.membership = standing.membership.unsubscribed()
+        # It may have subscribed again meanwhile: then it joins anew, as another member.
+        await standing.leave("the consumer unsubscribed from all topics", deadline, rejoin=True)
+        if not standing.subscribed:
+            self.lease.not_needed()
+            self._context.watch.subscribe(NOTHING)
+
+    def rejoin(self, reason: str) -> None:
+        """A join is needed (``requestRejoin``)."""
+        self.standing.request_rejoin(reason)
+
+    def released(self, partitions: frozenset[TopicPartition]) -> None:
+        """In the cooperative protocol this is the reason for the second round."""
+        membership = self.standing.membership
+        if partitions and membership.intent is Intent.SUBSCRIBED and membership.joined:
+            if not self.standing.released:
+                self._released_at = now()
+            self.standing.released |= partitions
+            self.rejoin("partitions were given up")
+        self._context.peers.released()
+
+    def prepare_to_leave(self, polls: int) -> None:
+        """A static member's place is kept for its return with the partitions it had, so it must not join without them."""
+        self.standing.membership = self.standing.membership.prepare_to_leave(polls)
+
+    async def hold_joins(self, polls: int) -> Generation:
+        """Send no JoinGroup until the next poll, at most half the rebalance timeout.
+
+        A join that is already under way is waited for, unless the coordinator is away for so long that the lease passed:
+        whatever the group does meanwhile, the broker refuses a generation that ended.  When the partitions were lost since
+        the last poll the generation is the lost one, which the broker refuses: what was read under it is not this
+        member's to commit.
+        """
+        standing = self.standing
+        half = Deadline.after(self._context.config.rebalance_timeout_ms / 2)
+        standing.membership = standing.membership.hold_joins(JoinHold(polls, half.at))
+        await self._context.signal.until(
+            lambda: not standing.membership.past_hold or self.lease.clock() >= self.lease.until, half
+        )
+        lost = self._context.assignment.any_lost
+        return standing.membership.lost_generation if lost else standing.membership.generation
+
+    def polled(self, polls: int) -> bool:
+        """Ends a hold, and the silence of an application that did not poll for ``max.poll.interval.ms``."""
+        membership = self.standing.membership
+        if not membership.waits_for_poll:
+            return False
+        self._context.application.call(lambda: self._on_poll(polls))
+        return membership.polled(polls).waits_for_poll
+
+    def _on_poll(self, polls: int) -> None:
+        before, membership = self.standing.membership, self.standing.membership.polled(polls)
+        self.standing.membership = membership
+        if before.intent is Intent.SILENT and membership.intent is not Intent.SILENT:
+            self.session.heartbeat.poll_restarts()
+        self._context.signal.fire()
+
+    # -- the end -----------------------------------------------------------------------------------------------------------
+
+    async def leave(self, reason: str, deadline: Deadline) -> None:
+        """What the application still holds is lost; its next poll finds that (``maybeLeaveGroup``)."""
+        await self._stop_driver()
+        await self.standing.leave(reason, deadline)
+        self._start()
+
+    async def close(self, deadline: Deadline, *, leave: bool) -> None:
+        """Finish commits, leave, and stop."""
+        standing = self.standing
+        standing.membership = standing.membership.close()
+        await self._stop_driver()
+        self._context.signal.fire()
+        await self.commits.close(deadline)
+        self.offsets.close()
+        if leave:
+            await standing.leave("the consumer is being closed", deadline)
+        standing.membership = standing.membership.close_completed()
+        self.lease.close()
+        self._context.peers.remove(self.session)
+        self._context.signal.fire()
+
+    def crash(self) -> Coroutine[Any, Any, None]:
+        """The generation is given up with the subscription."""
+        member_id, reason = self.generation_state.member_id, "the client crashed"
+        self.standing.crash(reason)
+        return self.standing.say_goodbye(member_id, reason, Deadline.after(self._context.config.request_timeout_ms))
+
+    # -- the sequence ----------------------------------------------------------------------------------------------------
+
+    async def _ensure_coordinator_ready(self) -> Broker:
+        """Find the coordinator if it is not known (``ensureCoordinatorReady``)."""
+        context = self._context
+        return await context.link.find(Deadline.after(context.config.default_api_timeout_ms))
+
+    async def _drive(self) -> None:
+        """The background: rebalance whenever a join is wanted."""
+        context = self._context
+        backoff, note_obstacle = context.cluster.backoff, context.link.note_obstacle
+        retries = failures = 0
+        if self._former_drivers:
+            await asyncio.wait(tuple(self._former_drivers))
+        while True:
+            if not await context.signal.until(self._join_wanted, self._follow_up):
+                self._ask_for_follow_up()
+                continue
+            try:
+                await self._rebalance()
+                retries = failures = 0
+                if self._mismatches:
+                    # A leader that gives us what we did not ask for will do so again: no storm of rebalances.
+                    await asyncio.sleep(backoff.ms(self._mismatches - 1) / 1000)
+            except Superseded as over:
+                note_obstacle(str(over) or "the rebalance began anew")
+                continue
+            except (RetriableError, MalformedMessageError) as error:
+                note_obstacle(str(error))
+                await asyncio.sleep(backoff.ms(retries) / 1000)
+                retries += 1
+            except CoordinatorError as error:
+                retries = 0
+                await self.standing.fail(error)
+                # An application that polls in a tight loop, whatever it is told, makes no storm of requests.
+                await asyncio.sleep(backoff.ms(failures) / 1000)
+                failures += 1
+
+    def _join_wanted(self) -> bool:
+        untold = self._context.application.failures.current is not None
+        return self.standing.membership.join_wanted and not untold and not self._assigning.stuck
+
+    def _ask_for_follow_up(self) -> None:
+        """A static member that lost its generation before it gave them up comes back without a rebalance, and says nothing."""
+        self._follow_up = None
+        if self.is_leader and self.joined:
+            self.rejoin(f"withheld for their owners to give up, and still free: {self._assigning.withheld} partitions")
+
+    async def _rebalance(self) -> None:
+        """One pass: prepare, join, assign, sync, complete."""
+        self._follow_up = None
+        standing, peers, metrics = self.standing, self._context.peers, self._context.metrics
+        started = now()
+        reason = standing.membership.rejoin_reason or ""
+        standing.membership = standing.membership.prepare()
+        before = self.generation_state
+        if before.generation_id < 0:
+            peers.gathering.arrives(self.session)
+        try:
+            await self._ensure_coordinator_ready()
+            standing.check_not_superseded(before)
+            topics = await self.on_join_prepare()
+            joined = await self._join_group(topics, reason)
+            current = self.generation_state
+            peers.gathering.gone(self.session)
+            assignments: tuple[SyncGroupRequestAssignment, ...] = ()
+            if self.is_leader:
+                assignments = await self.perform_assignment(joined)
+            else:
+                await peers.leader_first.follow(joined.generation_id, joined.leader)
+            standing.check_not_superseded(current)
+            assignment = await self._sync_group(joined, assignments)
+            self.on_join_complete(joined.generation_id, topics, assignment)
+            if self.is_leader and self._assigning.withheld:
+                self._follow_up = Deadline.after(self._context.config.rebalance_timeout_ms)
+        except BaseException:
+            peers.gathering.gone(self.session)
+            standing.membership = standing.membership.failed(reason)
+            self._context.signal.fire()
+            metrics.record("failed-rebalance")
+            raise
+        metrics.record("rebalance", (now() - started) * 1000)
+        metrics.last_rebalance_at = now()
+
+    async def on_join_prepare(self) -> tuple[str, ...]:
+        """What has to be over before JoinGroup is sent (``onJoinPrepare``); returns the topics to ask for.
+
+        Eager: everything was given up.  Cooperative: only partitions of topics no longer subscribed; what else must move is
+        named as owned and given up later.  Commits of what is given up have been answered.
+        """
+        context, standing = self._context, self.standing
+        signal, config, assignment = context.signal, context.config, context.assignment
+        before = self.generation_state
+        if context.watch.subscription.pattern is not None:
+            await context.cluster.refresh(Deadline.after(config.request_timeout_ms))
+            standing.check_not_superseded(before)
+        topics = context.watch.topics()
+        if self.rebalance_protocol is RebalanceProtocol.EAGER:
+            assignment.revoke_all()
+        else:
+            assignment.narrow(frozenset(topics))
+        await self._coalesce_releases()
+        if self._must_revoke():
+            context.application.call_attention()
+            await signal.until(lambda: not self._must_revoke() or self.generation_state is not before)
+        hold = standing.membership.hold
+        if hold is not None:
+            await signal.until(
+                lambda: not self._held() or self.generation_state is not before, Deadline(max(now(), hold.until))
+            )
+        standing.check_not_superseded(before)
+        standing.membership = standing.membership.join()
+        gone = standing.released if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE else None
+        # The group waits for this member, and no commit is worth its session.
+        limit_ms = min(config.rebalance_timeout_ms, config.session_timeout_ms)
+        await self.commits.drained(Deadline.after(limit_ms), gone)
+        standing.check_not_superseded(before)
+        if not standing.subscribed:
+            raise Superseded
+        standing.released.clear()
+        return topics
+
+    def _owned(self) -> Mapping[str, Sequence[int]]:
+        """What JoinGroup names as owned: an eager member has given up everything."""
+        assignment = self._context.assignment
+        assignment.given_up()
+        cooperative = self.rebalance_protocol is RebalanceProtocol.COOPERATIVE
+        self._named = assignment.owned() if cooperative else frozenset()
+        return by_topic(self._named)
+
+    def _must_revoke(self) -> bool:
+        """The application still holds what must be given up before JoinGroup."""
+        to_revoke = self._context.assignment.to_revoke
+        if self.rebalance_protocol is RebalanceProtocol.EAGER:
+            return bool(to_revoke)
+        topics = frozenset(self._context.watch.topics())
+        return any(partition.topic not in topics for partition in to_revoke)
+
+    def _held(self) -> bool:
+        return self.standing.membership.held_at(self._context.application.polls, now())
+
+    async def _coalesce_releases(self) -> None:
+        """Several slow owners in one process, or one owner in several steps, shall not cause as many rounds."""
+        context = self._context
+        linger_ms = context.config.release_linger_ms
+        if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE and self.standing.released and linger_ms:
+            due = Deadline(self._released_at + linger_ms / 1000)
+            context.peers.lingering.add(self.session)
+            try:
+                await context.signal.until(lambda: not context.peers.more_to_let_go(self.session.generation), due)
+            finally:
+                context.peers.lingering.discard(self.session)
+
+    async def _join_group(self, topics: tuple[str, ...], reason: str) -> JoinGroupResponse:
+        """Send JoinGroup until the group took us in (``sendJoinGroupRequest``, JoinGroupResponseHandler)."""
+        answer = None
+        while answer is None:
+            before = self.generation_state
+            started, owned, answer = await self._send_join(before, topics, reason)
+        self._check_uninterrupted(before, answer, owned)
+        context, standing, config = self._context, self.standing, self._context.config
+        check_protocol("JoinGroup", config.group_id, answer, [each.name for each in self._assignors])
+        context.metrics.record("join", (now() - started) * 1000)
+        standing.membership = standing.membership.joined_as(
+            Generation(answer.generation_id, answer.member_id, answer.protocol_name),
+            leader=answer.leader == answer.member_id,
+        )
+        self.lease.session_is(session_ms(answer, config.session_timeout_ms))
+        self.lease.joined(anew=answer.generation_id != before.generation_id)
+        if self.lease.proven_s * 1000 > config.heartbeat_interval_ms:
+            # The join took long: its end proves less than a heartbeat does.
+            self.session.beat_early((0,))
+        self._joined_topics = topics
+        self._broker_assigns.joined(answer)
+        context.peers.joined(answer.generation_id, started)
+        self.session.heartbeat.session_starts()
+        return answer
+
+    async def _send_join(
+        self, before: Generation, topics: tuple[str, ...], reason: str
+    ) -> tuple[float, Mapping[str, Sequence[int]], JoinGroupResponse | None]:
+        """Send one JoinGroup.
+
+        Return when it was sent, the partitions that it named as owned, and the answer; None when the coordinator gave a member
+        id, with which the next one is sent.
+        """
+        context, standing, config = self._context, self.standing, self._context.config
+        if before.has_member_id or config.group_instance_id is not None:
+            await context.peers.gathering.pass_gate(self.session)
+            standing.check_not_superseded(before)
+        broker = await self._ensure_coordinator_ready()
+        await self._join_pace.turn()
+        standing.check_not_superseded(before)
+        started = now()
+        self.lease.joins()
+        named, owned = self._named, self._owned()
+        if before.has_member_id:
+            context.peers.joins(self.session, owns_less=before.generation_id >= 0 and bool(named - self._named))
+        answer: JoinGroupResponse = await self.session.ask_and_wait(
+            broker, requests.join_group(config, before, self._assignors, topics, owned, reason)
+        )
+        standing.check_not_superseded(before)
+        step = step_for(JOIN_GROUP, answer.error_code)
+        if step is Step.ADOPT_MEMBER_ID:
+            standing.membership = standing.membership.member_id_given(answer.member_id)
+            self.lease.lost()
+            context.metrics.record("member-id-required")
+            context.signal.fire()
+            if before.has_member_id or not answer.member_id:
+                raise RetriableError("JoinGroup: MEMBER_ID_REQUIRED, again", code=answer.error_code)
+            return started, owned, None
+        standing.take(step, answer.error_code, "JoinGroup", broker, self._detail(answer.error_code))
+        return started, owned, answer
+
+    def _check_uninterrupted(self, before: Generation, answer: JoinGroupResponse, owned: Mapping[str, Sequence[int]]) -> None:
+        """Give up what may have been another member's between the generation of ``before`` and that of the answer."""
+        context = self._context
+        if not answer.leader and owned and self.lease.passed:
+            # A group of the consumer protocol takes an unknown member in as a new one, and does not say so: what is held may be
+            # another member's since.
+            why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
+            self.standing.lose(why, keep_member_id=True)
+            raise RetriableError(why)
+        if before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1):
+            # In a generation in between others may have owned the partitions; their owner is new in any case.
+            context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
+            if context.assignment.lose():
+                context.metrics.record("partition-lost")
+
+    async def perform_assignment(self, joined: JoinGroupResponse) -> tuple[SyncGroupRequestAssignment, ...]:
+        """The leader's part (``onJoinLeader``, ``performAssignment``): every member's assignment, encoded.
+
+        The assignor runs in a worker thread, at most ``assignor.timeout.ms``.  Raises
+        :class:`~consumer_coord.errors.AssignorError` when it raises, hangs, or returns a plan that must not be sent.
+        """
+        assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
+        return await self._assigning.run(assignor, joined)
+
+    async def _ask(self, message: Any) -> Any:
+        """A request to the coordinator between JoinGroup and SyncGroup: the session, and the group, wait for its answer."""
+        broker = await self._ensure_coordinator_ready()
+        config = self._context.config
+        return await self._context.link.ask(
+            broker, message, timeout_ms=config.request_timeout_ms, patience_ms=config.session_timeout_ms / 2
+        )
+
+    async def _sync_group(
+        self, joined: JoinGroupResponse, assignments: Sequence[SyncGroupRequestAssignment]
+    ) -> Mapping[str, Sequence[int]]:
+        """Send SyncGroup, the leader's with every member's assignment, and wait for our own (SyncGroupResponseHandler)."""
+        context, standing = self._context, self.standing
+        current = self.generation_state
+        broker = await self._ensure_coordinator_ready()
+        standing.check_not_superseded(current)
+        if self.is_leader:
+            context.peers.leader_first.leader_syncs(current.generation_id)
+        started, sent = now(), self.lease.clock()
+        answer = await self.session.ask_and_wait(broker, requests.sync_group(context.config, current, assignments))
+        standing.check_not_superseded(current)
+        code = answer.error_code
+        self.standing.take(step_for(SYNC_GROUP, code), code, "SyncGroup", broker, self._detail(code))
+        check_protocol("SyncGroup", context.config.group_id, answer, (None, current.protocol_name))
+        context.metrics.record("sync", (now() - started) * 1000)
+        self.lease.synced(sent)
+        if not answer.assignment:
+            return {}
+        try:
+            return decode_assignment(answer.assignment).partitions
+        except MalformedMessageError as error:
+            raise RetriableError(f"the leader's assignment for this member is malformed: {error}") from error
+
+    def on_join_complete(self, generation: int, topics: tuple[str, ...], assignment: Mapping[str, Sequence[int]]) -> None:
+        """Publish what the group wants this member to hold (``onJoinComplete``)."""
+        context = self._context
+        added = {topic for topic, numbers in assignment.items() if len(numbers) and topic not in topics}
+        # The leader may know of a topic before we do: what matches the pattern is welcome (maybeUpdateJoinedSubscription).
+        pattern = context.watch.subscription.pattern
+        matching = {topic for topic in added if pattern is not None and pattern.fullmatch(topic) is not None}
+        self._joined_topics = tuple(sorted({*topics, *matching}))
+        self._metadata_older_than_leader = context.cluster.metadata.version if matching else -1
+        if matching:
+            context.cluster.refresh_soon()
+        unwanted = sorted(added - matching)
+        self._mismatches = self._mismatches + 1 if unwanted else 0
+        self.session.heartbeat.session_starts()
+        self.standing.membership = self.standing.membership.synced()
+        context.peers.stable(self.session)
+        if unwanted:
+            context.log.warning("the leader assigned topics that were not asked for: %s", ", ".join(unwanted))
+            assignment = {topic: numbers for topic, numbers in assignment.items() if topic in self._joined_topics}
+        tell_assignor(self._assignors, self.generation_state.protocol_name, assignment, generation)
+        context.assignment.publish(generation, flatten(assignment))
+        context.log.info("assigned %s", listed(context.assignment.target.partitions))
+        context.application.failures.clear_obstacle()
+        context.application.look_again()
+        change = context.assignment.change()
+        if change.revoked or change.added or change.lost:
+            # An application with nothing to do finds that out at the end of its slice, and does not delay the others.
+            context.application.call_attention()
+        self._look_for_another_round(topics, unwanted=bool(unwanted))
+        context.signal.fire()
+
+    def _look_for_another_round(self, topics: tuple[str, ...], *, unwanted: bool) -> None:
+        """Whatever changed while the rebalance went on is a reason for the next one."""
+        context = self._context
+        if unwanted:
+            self.rejoin("the assignment has topics outside the subscription")
+        if self.rebalance_protocol is RebalanceProtocol.COOPERATIVE:
+            if self._named - context.assignment.owned():
+                # Named as owned, so no member has it now: it was never taken up, or was given up while this join was under
+                # way.  The group has to hear that it is free.
+                self.rejoin("partitions were given up during the rebalance")
+            context.peers.synced(self.session)
+        self._broker_assigns.synced()
+        if context.watch.topics() != topics:
+            self.rejoin("the subscription changed during the rebalance")
+        if not self.is_leader:
+            context.watch.follow()
+        self._check_metadata()
+
+    # -- metadata --------------------------------------------------------------------------------------------------------
+
+    def metadata_changed(self) -> None:
+        """Rejoin when a pattern matches other topics, and as the leader when a topic of the group has grown."""
+        if self.state is MemberState.STABLE and self.subscribed:
+            self._check_metadata()
+
+    def _check_metadata(self) -> None:
+        if self._context.cluster.metadata.version == self._metadata_older_than_leader:
+            return
+        reason = self._context.watch.reason_to_rejoin(self._joined_topics)
+        if reason is not None:
+            self.rejoin(reason)
+
+    # -- its tasks -------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        spawn = self._context.tasks.spawn
+        if self._driver is None or self._driver.done():
+            self._driver = spawn(self._drive(), "rebalance")
+        if self._beating is None or self._beating.done():
+            self._beating = spawn(self.session.heartbeat.run(), "heartbeat")
+
+    async def _stop_driver(self) -> None:
+        # Taken away at once: a subscription that comes while this waits starts another one, which waits for the end of this.
+        former, self._driver = self._driver, None
+        if former is not None:
+            self._former_drivers.add(former)
+        await self._member_id_promised()
+        if former is not None:
+            former.cancel()
+            await asyncio.wait({former})
+            self._former_drivers.discard(former)
+
+    async def _member_id_promised(self) -> None:
+        """Before leaving: wait for a first JoinGroup's answer, as a rule a moment, because it brings the member id.
+
+        Without the id nothing can leave, and the group would wait for the member that it promised a place (KIP-394).
+        """
+        standing = self.standing
+        has_id = self.generation_state.has_member_id or self._context.config.group_instance_id is not None
+        if standing.joining and not has_id:
+            await self._context.signal.until(
+                lambda: self.generation_state.has_member_id or not standing.joining, Deadline.after(MEMBER_ID_MS)
+            )
+
+    def _detail(self, code: int) -> str:
+        return refused_value(code, self._context.config, [each.name for each in self._assignors])

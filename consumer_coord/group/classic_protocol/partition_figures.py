@@ -1,0 +1,151 @@
+"""The figures of partitions that a leader fetches for an assignor that needs them: their lag, or their rates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+
+from consumer_coord.environment import now
+from consumer_coord.errors import CoordinatorError, RetriableError
+from consumer_coord.group.classic_protocol.leader import ClusterView
+from consumer_coord.group.committed_offsets import CommittedOffsets
+from consumer_coord.leaders.list_offsets import LATEST, ListedOffset, list_offsets, reset_timestamp
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+#: All figures that an assignor needs are fetched within this time.
+TIMEOUT_MS = 1_000
+#: Rates are measured between two looks that are at least so far apart: records are written and committed in batches.
+LEAST_APART_S = 0.5
+
+
+@attrs.frozen
+class Look:
+    """What a leader saw at ``at_s`` of the loop's clock: the ends of partitions, and the offsets that the group has
+    committed.  What could not be fetched is left out."""
+
+    at_s: float
+    ends: Mapping[TopicPartition, int]
+    committed: Mapping[TopicPartition, int]
+
+
+class Figures:
+    """Fetches the figures; keeps the last look, because a rate is measured from one look to the next."""
+
+    def __init__(
+        self, cluster: ClusterClient, offsets: CommittedOffsets, reset: str, log: logging.LoggerAdapter[logging.Logger]
+    ) -> None:
+        self._cluster = cluster
+        self._offsets = offsets
+        #: ``auto.offset.reset`` of this member.
+        self._reset = reset
+        self._log = log
+        self._last: Look | None = None
+        self._rates: Mapping[TopicPartition, float | None] = {}
+
+    async def lag(self, view: ClusterView) -> Mapping[str, Sequence[int | None]]:
+        """topic -> the records that each partition is behind, None where that could not be fetched.
+
+        Without a commit a partition is behind by what lies after the start that ``auto.offset.reset`` gives (None with
+        ``none``).
+        """
+        deadline = Deadline.after(TIMEOUT_MS)
+        committed = await self._committed(_partitions(view), deadline)
+        unread = [partition for partition, offset in committed.items() if offset is None]
+        ends, starts = await asyncio.gather(
+            self._listed(dict.fromkeys(committed, LATEST), deadline), self._starts(unread, deadline)
+        )
+        begins = {**{partition: offset for partition, offset in committed.items() if offset is not None}, **starts}
+        # A start of -1: no record is as young as by_duration wants, and a reader begins at the end.
+        return _by_topic(
+            view,
+            {
+                partition: max(0, end - begins[partition]) if begins[partition] >= 0 else 0
+                for partition, end in ends.items()
+                if partition in begins
+            },
+        )
+
+    async def _starts(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
+        """Where ``auto.offset.reset`` begins, as offsets; -1 at the end."""
+        since = reset_timestamp(self._reset, self._cluster.environment.wall_clock_ms())
+        if since is None:
+            return {}
+        if since == LATEST:
+            return dict.fromkeys(partitions, -1)
+        return await self._listed(dict.fromkeys(partitions, since), deadline)
+
+    async def weights(self, view: ClusterView) -> Mapping[str, Sequence[float | None]]:
+        """topic -> the rate of each partition in records a second, None where it could not be had (see :func:`rates`).
+
+        It is measured since this member's last assignment; in its first one between two looks, half a second apart.
+        """
+        partitions = _partitions(view)
+        deadline = Deadline.after(TIMEOUT_MS)
+        if self._last is None:
+            self._last = await self._look_at_all(partitions, deadline)
+            await asyncio.sleep(max(0.0, min(LEAST_APART_S - (now() - self._last.at_s), deadline.remaining_ms / 1000)))
+        if now() - self._last.at_s >= LEAST_APART_S:
+            look = await self._look_at_all(partitions, deadline)
+            self._rates = rates(self._last, look, partitions)
+            self._last = look
+        return _by_topic(view, self._rates)
+
+    async def _look_at_all(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Look:
+        committed = await self._committed(partitions, deadline)
+        ends = await self._listed(dict.fromkeys(partitions, LATEST), deadline)
+        return Look(now(), ends, {partition: offset for partition, offset in committed.items() if offset is not None})
+
+    async def _listed(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, int]:
+        """The offsets of timestamps; partitions whose leader did not answer are left out."""
+        found: dict[TopicPartition, ListedOffset] = {}
+        try:
+            await list_offsets(self._cluster, wanted, deadline, found=found)
+        except CoordinatorError as error:
+            self._log.info("the assignor does not get every offset: %s", error)
+        return {partition: row.offset for partition, row in found.items()}
+
+    async def _committed(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int | None]:
+        """The group's commits, None where there is none; empty when the coordinator did not answer."""
+        try:
+            found = await self._offsets.committed(partitions, timeout_ms=deadline.remaining_ms)
+        except RetriableError as error:
+            self._log.warning("the assignor gets no committed offsets: %s", error)
+            return {}
+        return {partition: None if position is None else position.offset for partition, position in found.items()}
+
+
+def rates(before: Look, after: Look, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, float | None]:
+    """partition -> records a second between two looks: those written, or those committed where they are more (a backlog).
+
+    None where neither is known, or where offsets went back (the topic was deleted and made again).
+    """
+    passed_s = after.at_s - before.at_s
+
+    def rate(partition: TopicPartition) -> float | None:
+        grown = [
+            later[partition] - earlier[partition]
+            for earlier, later in ((before.ends, after.ends), (before.committed, after.committed))
+            if partition in earlier and partition in later
+        ]
+        return max(grown) / passed_s if grown and min(grown) >= 0 and passed_s > 0 else None
+
+    return {partition: rate(partition) for partition in partitions}
+
+
+def _partitions(view: ClusterView) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, count in view.partitions.items() for number in range(count)]
+
+
+def _by_topic(view: ClusterView, figures: Mapping[TopicPartition, T | None]) -> Mapping[str, Sequence[T | None]]:
+    return {
+        topic: [figures.get(TopicPartition(topic, number)) for number in range(count)]
+        for topic, count in view.partitions.items()
+    }

@@ -1,0 +1,605 @@
+"""The commits of one member: one lane of tickets, at most one OffsetCommit in flight.
+
+Each commit is a :class:`Ticket`, and any thread hands it in.  Automatic, asynchronous and synchronous commits, and the last
+commit before a revocation, differ only in who waits for the answer.
+
+* **Order.**  Tickets that arrive while a request is in flight wait for its answer; then one request carries all of them.  A
+  later offset of a partition replaces an earlier one, and an offset never moves back through a retry.
+* **Merging** happens in one place, :meth:`CommitLane._take`.  A ticket that names a partition under another ownership starts
+  another request.  An offset of a deleted topic fails when a later ticket has the topic that was created under its name.
+* **Answers.**  Each ticket is answered once, for its own partitions alone, at its deadline at the latest.
+* **Retries.**  A commit that is refused because the group is completing a rebalance (22 or 27 while a join or sync is under
+  way, or after the generation changed) waits for the sync.  The lane then sends it again with the new generation for the
+  partitions that were owned without a break; the others fail with :class:`~consumer_coord.errors.CommitFailedError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+import attrs
+
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.environment import now
+from consumer_coord.errors import (
+    ClosedError,
+    CommitFailedError,
+    CoordinatorError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    RetriableError,
+    UnknownTopicError,
+)
+from consumer_coord.group import commit_error_texts as commit_errors
+from consumer_coord.group.assignment import AssignmentState
+from consumer_coord.group.error_steps import fatal
+from consumer_coord.group.generation import NO_GENERATION, Generation
+from consumer_coord.group.link import CoordinatorLink
+from consumer_coord.group.metrics import Metrics
+from consumer_coord.net.group_requests import offset_commit
+from consumer_coord.net.metadata import NO_TOPIC_ID, Broker
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.retry import Backoff, Deadline
+from consumer_coord.signals import Signal
+from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+
+#: A member may have this many callers of :meth:`CommitLane.start`; more means that the application does not await them.
+MOST_WAITING = 10_000
+
+#: How long a topic that the coordinator does not know may still be new, in seconds; after that time it does not exist.
+_UNKNOWN_TOPIC_S = 0.5
+
+_REFUSED = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH})
+#: The broker that answered does not coordinate the group.
+COORDINATOR_GONE = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+
+
+class CommitMembership(Protocol):
+    """The membership, of either group protocol, as commits and offset fetches see it."""
+
+    @property
+    def generation_state(self) -> Generation: ...
+    @property
+    def rebalancing(self) -> bool: ...
+    @property
+    def subscribed(self) -> bool: ...
+
+    @property
+    def fetches_as(self) -> Generation:
+        """The member that OffsetFetch names, so that the coordinator refuses a stale one; ``NO_GENERATION`` for none."""
+
+    async def wait_for_sync(self, deadline: Deadline) -> None:
+        """Wait until a rebalance that is under way, or that the group demands, has ended; then the commit is sent again.
+
+        Raises :class:`~consumer_coord.errors.RequestTimedOutError` at ``deadline``, and at once when the member leaves.
+        """
+
+    def membership_refused(self, used: Generation, code: int, request: str) -> None:
+        """Take in what a refused commit or fetch says about the membership, if ``used`` is still its generation."""
+
+
+class Entry(NamedTuple):
+    """An offset to commit, with the ownership and the topic under which it was read."""
+
+    position: OffsetAndMetadata
+    #: None if the member did not own the partition.
+    ownership: int | None = None
+    #: None if the topic's id is not known; ``NO_TOPIC_ID`` counts as an id.
+    topic_id: uuid.UUID | None = None
+
+
+@attrs.define(eq=False)
+class Ticket:
+    """One commit, from its call to its answer.
+
+    Make and hand in a ticket on any thread.  The lane alone answers it, on its loop; any thread may read the answer.
+    """
+
+    entries: Mapping[TopicPartition, Entry]
+    #: When it was made, and when it has to be answered, in seconds of the loop's clock.
+    made_at: float
+    ends: float
+    #: Called on the loop after the answer; once for all tickets with the same ``wake`` that are answered together.
+    wake: Callable[[], object] | None = None
+    #: partition -> None when committed, else why not; complete when :attr:`done`.
+    answers: dict[TopicPartition, CoordinatorError | None] = attrs.field(factory=dict)
+    #: Why the ticket failed as a whole.
+    failure: CoordinatorError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether every partition is answered."""
+        return len(self.answers) == len(self.entries)
+
+    def answer(self, partition: TopicPartition, error: CoordinatorError | None) -> bool:
+        """Note the answer for one partition, the first one only; return whether this completes the ticket."""
+        if partition in self.answers:
+            return False
+        self.answers[partition] = error
+        return self.done
+
+    def fail(self, error: CoordinatorError) -> None:
+        """Fail every partition that is not answered yet."""
+        if not self.answers:
+            self.failure = error
+        for partition in self.entries:
+            self.answers.setdefault(partition, error)
+
+
+@attrs.define(eq=False)
+class _Newest:
+    """The newest offset of a partition, and every ticket that its commit answers."""
+
+    entry: Entry
+    tickets: list[Ticket]
+
+
+_Offsets = dict[TopicPartition, _Newest]
+
+
+class CommitLane:
+    """See the module.  Everything runs on the member's loop, except :meth:`hand_in`."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        link: CoordinatorLink,
+        membership: CommitMembership,
+        assignment: AssignmentState,
+        backoff: Backoff,
+        metrics: Metrics,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    ) -> None:
+        self._group_id = config.group_id
+        self._group_instance_id = config.group_instance_id
+        self._link = link
+        self._member = membership
+        self._assignment = assignment
+        self._backoff = backoff
+        self._metrics = metrics
+        self._request_timeout_ms = config.request_timeout_ms
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        #: Handed in and not in flight; any thread appends, the loop alone removes.
+        self._inbox: deque[Ticket] = deque()
+        #: The tickets of the request in flight.
+        self._sending: list[Ticket] = []
+        self._lane: asyncio.Task[None] | None = None
+        #: The lane waits for it while there are no tickets.
+        self._idle: asyncio.Future[None] = self._loop.create_future()
+        #: True while the lane will look into the inbox without another wake-up.
+        self._awake = False
+        #: The first deadline, in seconds of the loop's clock; a timer is set for it.
+        self._due = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        #: Whom to wake for the tickets that were answered since the last :meth:`_notify`.
+        self._wakes: dict[Callable[[], object], None] = {}
+        #: Fires when a ticket, or a part of one, is answered.
+        self._answered = Signal()
+        #: The offset that the coordinator confirmed last, for each partition; for statistics.
+        self.confirmed: dict[TopicPartition, int] = {}
+        #: Partitions of the request in flight that the coordinator does not know, and since when.
+        self._unknown_since: dict[TopicPartition, float] = {}
+        #: Why the last request failed.
+        self._obstacle = ""
+
+    # -- handing in -------------------------------------------------------------------------------------------------
+
+    def hand_in(self, ticket: Ticket) -> None:
+        """Commit without waiting, from any thread.  The ticket is answered in any case."""
+        if self._loop.is_closed():
+            ticket.fail(ClosedError("the coordinator's loop has ended: commit before it is closed"))
+            if ticket.wake is not None:
+                ticket.wake()
+            return
+        self._inbox.append(ticket)
+        if self._awake and ticket.ends >= self._due:
+            return  # the lane looks into the inbox, and the timer fires in time
+        self._awake = True
+        try:
+            self._loop.call_soon_threadsafe(self._look)
+        except BaseException:
+            # Also an exception of a signal handler: the next ticket wakes the lane.
+            self._awake = False
+            raise
+
+    def start(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_ms: float,
+        ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
+    ) -> asyncio.Future[CommitResult]:
+        """Commit; on the loop.  The future returns the answer for each partition, or fails if the commit failed as a whole.
+
+        ``ownerships``: by default the present ones.  ``topic_ids``: the topics that the offsets are of.  Brokers of 4.1 and
+        later refuse an offset of a deleted topic, also when another topic has its name; older brokers know only names.
+        """
+        future: asyncio.Future[CommitResult] = self._loop.create_future()
+        # Retrieve the exception: the caller of an asynchronous commit may ignore it.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._closed:
+            future.set_exception(ClosedError("the coordinator is closed: commit before close"))
+            return future
+        if not offsets:
+            future.set_result({})
+            return future
+        if len(self._inbox) >= MOST_WAITING:
+            future.set_exception(
+                RetriableError(
+                    f"{MOST_WAITING} commits of group {self._group_id!r} wait for the coordinator: await them, or commit less"
+                    " often"
+                )
+            )
+            return future
+        owned = self._assignment.ownerships(offsets) if ownerships is None else ownerships
+        ids = topic_ids or {}
+        entries = {one: Entry(position, owned.get(one), ids.get(one)) for one, position in offsets.items()}
+        made_at = now()
+
+        def wake() -> None:
+            if future.done():
+                return
+            if ticket.failure is not None:
+                future.set_exception(ticket.failure)
+            else:
+                future.set_result(ticket.answers)
+
+        def withdraw(done: asyncio.Future[CommitResult]) -> None:
+            if done.cancelled():
+                self._fail([ticket], RequestTimedOutError("the caller cancelled the commit"))
+                self._notify()
+
+        ticket = Ticket(entries, made_at, made_at + timeout_ms / 1000, wake)
+        future.add_done_callback(withdraw)
+        self.hand_in(ticket)
+        return future
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    async def answered(self, ticket: Ticket, deadline: Deadline) -> bool:
+        """Wait for a ticket's answer; return False if ``deadline`` came first."""
+        return await self._until(lambda: ticket.done, deadline)
+
+    async def drained(self, deadline: Deadline, partitions: Iterable[TopicPartition] | None = None) -> bool:
+        """Wait for the answers of all tickets handed in so far that name ``partitions``; False if ``deadline`` came first."""
+        wanted = None if partitions is None else frozenset(partitions)
+        before = self._open()
+
+        def concerns(ticket: Ticket) -> bool:
+            # By partition: the rest of a commit may be waiting for the rebalance that waits for this one.
+            return not ticket.done and (wanted is None or not wanted.isdisjoint(ticket.entries.keys() - ticket.answers.keys()))
+
+        return await self._until(lambda: not any(map(concerns, before)), deadline)
+
+    async def _until(self, condition: Callable[[], bool], deadline: Deadline) -> bool:
+        # An interrupted hand-in may have left a ticket without a wake-up.
+        self._look()
+        return await self._answered.until(condition, deadline)
+
+    def _open(self) -> list[Ticket]:
+        return [ticket for ticket in (*self._sending, *self._inbox.copy()) if not ticket.done]
+
+    # -- the lane ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Set the timer, and start the lane or wake it, if tickets wait."""
+        if self._closed:
+            self._fail_waiting(ClosedError("the coordinator is closed: commit before close"))
+            return
+        # Also for a ticket with an early deadline that the lane has taken already.
+        self._set_timer()
+        # First the flag and then the look: a ticket that comes in between wakes the lane again.
+        self._awake = False
+        self._awake = bool(self._inbox)
+        if not self._inbox:
+            return
+        if self._lane is None or self._lane.done():
+            self._lane = self._spawn(self._run(), "commit")
+        elif not self._idle.done():
+            self._idle.set_result(None)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._wait_for_tickets()
+                await self._send(self._take())
+            except CoordinatorError as error:
+                self._fail(self._sending, error)
+            except BaseException as error:
+                self._fail(self._sending, failure := CommitFailedError(f"the commit was interrupted: {error!r}"))
+                self._fail_waiting(failure)
+                raise
+            finally:
+                self._sending = []
+                self._notify()
+
+    async def _wait_for_tickets(self) -> None:
+        while not self._inbox:
+            self._awake = False
+            if not self._inbox:
+                self._idle = self._loop.create_future()
+                await self._idle
+        self._awake = True
+
+    def _take(self) -> _Offsets:
+        """Merge the waiting tickets, up to one that names a partition under another ownership."""
+        merged: _Offsets = {}
+        while self._inbox and not _crosses_ownership(self._inbox[0], merged):
+            ticket = self._inbox.popleft()
+            if ticket.done:
+                continue
+            self._sending.append(ticket)
+            for partition, entry in ticket.entries.items():
+                newest = merged.get(partition)
+                if newest is None:
+                    merged[partition] = _Newest(entry, [ticket])
+                elif _are_of_two_topics(newest.entry, entry):
+                    self._answer(newest, partition, commit_errors.deleted_topic(partition))
+                    merged[partition] = _Newest(entry, [ticket])
+                else:
+                    newest.entry = entry
+                    newest.tickets.append(ticket)
+        return merged
+
+    async def _send(self, offsets: _Offsets) -> None:
+        """Send the merged offsets until every ticket is answered."""
+        retries = 0
+        last: CoordinatorError | None = None
+        self._obstacle = ""
+        self._unknown_since.clear()
+        while offsets := self._fenced(_wanted(offsets)):
+            if last is not None:
+                self._obstacle = str(last)
+            self._notify()
+            deadline = Deadline(max(ticket.ends for ticket in self._sending if not ticket.done))
+            used = self._member.generation_state
+            started = now()
+            try:
+                broker = await self._link.find(deadline)
+                answer: OffsetCommitResponse = await self._link.ask(
+                    broker,
+                    offset_commit(self._request(offsets, used)),
+                    timeout_ms=self._request_timeout_ms,
+                    patience_ms=max(1.0, deadline.remaining_ms),
+                )
+            except RetriableError as error:
+                last = error
+            else:
+                self._metrics.record("commit", (now() - started) * 1000)
+                offsets, last = self._read(answer, offsets, used, broker)
+                self._notify()
+                if not offsets:
+                    return
+                if last is not None and last.code in _REFUSED:
+                    offsets = await self._after_rebalance(offsets, used, deadline, last.code)
+                    if self._member.generation_state != used or not self._member.rebalancing:
+                        retries = 0
+                        continue
+                    # No sync came: the member is about to leave, and the group may still be completing its rebalance.
+            if offsets:
+                await asyncio.sleep(deadline.within(self._backoff.ms(retries)) / 1000)
+                retries += 1
+
+    def _fenced(self, offsets: _Offsets) -> _Offsets:
+        """Fail what the broker would accept and must not get.
+
+        The broker does not know who owns a partition: an offset read under an ownership that ended could set another member's
+        progress back.
+        """
+        if self._member.subscribed and self._member.generation_state.generation_id < 0:
+            # Without a generation nothing fences the commit (maybeAutoCommitOffsets, generationIfStable).
+            refused, why = frozenset(offsets), "this member is not in the group now"
+        else:
+            refused = self._assignment.ended({partition: newest.entry.ownership for partition, newest in offsets.items()})
+            why = "the partition was lost or given up since the offset was read"
+        if not refused:
+            return offsets
+        self._metrics.record("commit-refused")
+        for partition in sorted(refused):
+            self._answer(offsets[partition], partition, commit_errors.not_committed(self._group_id, partition, why))
+        return {partition: newest for partition, newest in offsets.items() if partition not in refused}
+
+    def _request(self, offsets: _Offsets, generation: Generation) -> OffsetCommitRequest:
+        topics: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}
+        for partition, newest in sorted(offsets.items(), key=itemgetter(0)):
+            position, _, topic_id = newest.entry
+            topics.setdefault((partition.topic, topic_id or NO_TOPIC_ID), []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    committed_metadata=position.metadata,
+                )
+            )
+        return OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=generation.generation_id,
+            member_id=generation.member_id,
+            group_instance_id=self._group_instance_id if generation != NO_GENERATION else None,
+            topics=[
+                OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=parts)
+                for (topic, topic_id), parts in topics.items()
+            ],
+        )
+
+    def _read(
+        self, answer: OffsetCommitResponse, offsets: _Offsets, used: Generation, broker: Broker
+    ) -> tuple[_Offsets, CoordinatorError | None]:
+        """Answer what the response answers; return what has to be sent again, and the error that says why."""
+        remaining = dict(offsets)
+        last: CoordinatorError | None = None
+        names = {newest.entry.topic_id: partition.topic for partition, newest in offsets.items() if newest.entry.topic_id}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name or names.get(topic.topic_id, ""), row.partition_index)
+                if partition not in remaining:
+                    continue
+                code = row.error_code
+                if code in _REFUSED:
+                    last = commit_errors.given_away(self._group_id, partition, code)
+                elif code in COORDINATOR_GONE:
+                    self._link.forget(broker, codes.error_name(code))
+                    last = RetriableError(f"{broker.address} is not the coordinator any more", code=code)
+                elif code == codes.NONE:
+                    self.confirmed[partition] = offsets[partition].entry.position.offset
+                    self._answer(remaining.pop(partition), partition, None)
+                elif code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+                    last = UnknownTopicError(f"committing {partition}: {codes.error_name(code)}", code=code)
+                    since = self._unknown_since.setdefault(partition, now())
+                    if now() - since >= _UNKNOWN_TOPIC_S:
+                        self._answer(remaining.pop(partition), partition, last)
+                elif codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_ID:
+                    last = RetriableError(f"committing {partition}: {codes.error_name(code)}", code=code)
+                else:
+                    self._answer(remaining.pop(partition), partition, self._final(code, partition, used))
+        return remaining, last
+
+    def _final(self, code: int, partition: TopicPartition, used: Generation) -> CoordinatorError:
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID, codes.GROUP_ID_NOT_FOUND):
+            self._metrics.record("commit-refused")
+            self._member.membership_refused(used, code, "OffsetCommit")
+        if code in (codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND):
+            return commit_errors.given_away(self._group_id, partition, code)
+        if code == codes.UNKNOWN_TOPIC_ID:
+            self._link.refresh_metadata()
+            return commit_errors.deleted_topic(partition)
+        if code == codes.OFFSET_METADATA_TOO_LARGE:
+            return commit_errors.metadata_too_long(partition)
+        return fatal(code, group_id=self._group_id, request=f"OffsetCommit of {partition}")
+
+    async def _after_rebalance(self, offsets: _Offsets, used: Generation, deadline: Deadline, code: int) -> _Offsets:
+        """After 22 or 27: wait for the sync, and return what was owned without a break."""
+        if code == codes.ILLEGAL_GENERATION and self._member.generation_state == used and not self._member.rebalancing:
+            # No rebalance explains it: the group continued without this member.
+            self._metrics.record("commit-refused")
+            self._member.membership_refused(used, code, "OffsetCommit")
+        else:
+            if code in (codes.REBALANCE_IN_PROGRESS, codes.STALE_MEMBER_EPOCH):
+                self._member.membership_refused(used, code, "OffsetCommit")
+            # Fail partitions that are no longer owned at once: the join may be waiting for this commit.
+            offsets = self._still_owned(offsets, code)
+            if not offsets:
+                return {}
+            self._obstacle = "the group is still rebalancing"
+            try:
+                await self._member.wait_for_sync(deadline)
+            except RequestTimedOutError as error:
+                for partition, newest in offsets.items():
+                    self._answer(newest, partition, RebalanceInProgressError(f"{partition}: {error}", code=code))
+                return {}
+        owned = self._still_owned(offsets, code)
+        if owned:
+            self._metrics.record("commit-resent")
+        return owned
+
+    def _still_owned(self, offsets: _Offsets, code: int) -> _Offsets:
+        """Return what was owned without a break until now, and fail the rest."""
+        owned = self._assignment.ownerships(offsets)
+        kept: _Offsets = {}
+        for partition, newest in offsets.items():
+            ownership = newest.entry.ownership
+            if ownership is not None and owned[partition] == ownership:
+                kept[partition] = newest
+            else:
+                why = commit_errors.not_held if ownership is None else commit_errors.given_away
+                self._answer(newest, partition, why(self._group_id, partition, code))
+        self._notify()
+        return kept
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, newest: _Newest, partition: TopicPartition, error: CoordinatorError | None) -> None:
+        for ticket in newest.tickets:
+            if ticket.answer(partition, error) and ticket.wake is not None:
+                self._wakes[ticket.wake] = None
+
+    def _fail(self, tickets: Iterable[Ticket], error: CoordinatorError) -> None:
+        for ticket in tickets:
+            if not ticket.done:
+                ticket.fail(error)
+                if ticket.wake is not None:
+                    self._wakes[ticket.wake] = None
+
+    def _fail_waiting(self, error: CoordinatorError) -> None:
+        # First the flag and then the look, as in _look.
+        self._awake = False
+        while self._inbox:
+            self._fail([self._inbox.popleft()], error)
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake everybody who waits for the tickets that were answered."""
+        self._answered.fire()
+        wakes, self._wakes = self._wakes, {}
+        for wake in wakes:
+            wake()
+
+    def _set_timer(self) -> None:
+        first = min((ticket.ends for ticket in self._open()), default=math.inf)
+        if first < self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due = first
+            self._timer = self._loop.call_at(first, self._overdue)
+
+    def _overdue(self) -> None:
+        """Fail the tickets whose time is over, whatever the lane waits for."""
+        self._due, self._timer = math.inf, None
+        why = f": {self._obstacle}" if self._obstacle else ""
+        for ticket in self._open():
+            if ticket.ends <= now():
+                error = RequestTimedOutError(f"the commit of {listed(ticket.entries)} did not finish in time{why}")
+                self._fail([ticket], error)
+        self._notify()
+        self._set_timer()
+
+    async def close(self, deadline: Deadline) -> None:
+        """Wait for the tickets handed in so far until ``deadline``; then fail these and all later ones."""
+        await self.drained(deadline)
+        self._closed = True
+        if self._lane is not None and not self._lane.done():
+            self._lane.cancel()
+            await asyncio.gather(self._lane, return_exceptions=True)
+        self._fail_waiting(ClosedError("the coordinator was closed before the commit was answered"))
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _wanted(offsets: _Offsets) -> _Offsets:
+    """Return the offsets that a ticket still waits for."""
+    return {
+        partition: newest
+        for partition, newest in offsets.items()
+        if any(partition not in ticket.answers for ticket in newest.tickets)
+    }
+
+
+def _crosses_ownership(ticket: Ticket, merged: Mapping[TopicPartition, _Newest]) -> bool:
+    """Whether a ticket has an offset of a partition that was read under another ownership than the merged one."""
+    for partition, entry in ticket.entries.items():
+        newest = merged.get(partition)
+        if newest is not None and newest.entry.ownership != entry.ownership:
+            return True
+    return False
+
+
+def _are_of_two_topics(before: Entry, entry: Entry) -> bool:
+    """Whether two offsets of one partition are of different topics: the first one's was deleted."""
+    return before.topic_id is not None and entry.topic_id is not None and before.topic_id != entry.topic_id

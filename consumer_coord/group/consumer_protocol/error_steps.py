@@ -1,0 +1,77 @@
+"""What an error code in an answer to ConsumerGroupHeartbeat asks a member to do, as a table.  Pure.
+
+It follows ``AbstractHeartbeatRequestManager.onErrorResponse`` of the Java client, with two differences: an instance id that
+is not released yet is waited for, because its former holder's session ends; and so is an error that the broker has no name
+for, because it may pass (a classic group in a rebalance that cannot become one of this protocol just now).
+"""
+
+from __future__ import annotations
+
+from consumer_coord.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    CoordinatorError,
+    FatalError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+)
+from consumer_coord.group import error_steps as answers
+from consumer_coord.group.error_steps import Step
+from consumer_coord.wire import error_codes as codes
+
+#: In the group.
+HEARTBEAT = {
+    codes.NONE: Step.GO_ON,
+    codes.COORDINATOR_NOT_AVAILABLE: Step.REDISCOVER,
+    codes.NOT_COORDINATOR: Step.REDISCOVER,
+    codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,
+    codes.UNRELEASED_INSTANCE_ID: Step.BACK_OFF,
+    codes.UNKNOWN_SERVER_ERROR: Step.BACK_OFF,
+    # The group may be gone: deleted by an operator, or with its last member.
+    codes.GROUP_ID_NOT_FOUND: Step.LOSE_GENERATION,
+    codes.UNKNOWN_MEMBER_ID: Step.LOSE_GENERATION,
+    codes.FENCED_MEMBER_EPOCH: Step.LOSE_GENERATION,
+}
+
+#: With epoch 0.  There is a group of the classic protocol of that name, and it cannot become one of this.
+JOIN = {**HEARTBEAT, codes.GROUP_ID_NOT_FOUND: Step.FAIL}
+
+_KAFKA_4 = (
+    'the brokers must be of Kafka 4.0 or later with the feature group.version=1 and "consumer" in'
+    " group.coordinator.rebalance.protocols; leave group.protocol out to speak the classic protocol"
+)
+
+_ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
+    codes.UNSUPPORTED_VERSION: (_KAFKA_4, InconsistentGroupProtocolError),
+    codes.UNSUPPORTED_ASSIGNOR: (
+        "group.remote.assignor must be one of the brokers' group.consumer.assignors",
+        ConfigurationError,
+    ),
+    codes.INVALID_REGULAR_EXPRESSION: ("the pattern is none that the broker's RE2/J knows", ConfigurationError),
+    codes.GROUP_MAX_SIZE_REACHED: (
+        "the group is full; stop a member or raise the brokers' group.consumer.max.size",
+        GroupMaxSizeReachedError,
+    ),
+    codes.GROUP_ID_NOT_FOUND: (
+        "the group has members of the classic protocol, and the brokers' group.consumer.migration.policy (upgrade or"
+        " bidirectional) has to allow that it changes while they are there; or stop them all first",
+        InconsistentGroupProtocolError,
+    ),
+    codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs DESCRIBE on the topics subscribed to", AuthorizationError),
+    codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),
+}
+
+
+def step_for(code: int, *, joins: bool) -> Step:
+    """What ``code`` asks for; ``joins``: the heartbeat carried epoch 0."""
+    return answers.step_for(JOIN if joins else HEARTBEAT, code)
+
+
+def fatal(code: int, *, group_id: str, detail: str, request: str = "ConsumerGroupHeartbeat") -> CoordinatorError:
+    """The exception for a code that is not retried, with what to do about it; ``detail`` is the broker's message."""
+    if code not in _ADVICE:
+        return answers.fatal(code, group_id=group_id, request=request, detail=detail)
+    advice, kind = _ADVICE[code]
+    plane = "control plane: " if kind is AuthorizationError else ""
+    said = f"{plane}{request} of group {group_id!r} was refused with {codes.error_name(code)} ({code}): {advice}"
+    return kind(f"{said}; the broker says: {detail}" if detail else said, code=code)

@@ -1,0 +1,145 @@
+"""What an error code in an answer of the group coordinator asks a member to do, as tables.
+
+They follow ``AbstractCoordinator`` and ``ConsumerCoordinator`` of the Java client: JoinGroupResponseHandler,
+SyncGroupResponseHandler, HeartbeatResponseHandler, OffsetCommitResponseHandler.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+
+from consumer_coord.config import CoordinatorConfig
+from consumer_coord.errors import (
+    AuthorizationError,
+    BrokerError,
+    ConfigurationError,
+    CoordinatorError,
+    FatalError,
+    FencedError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    UnsupportedVersionError,
+)
+from consumer_coord.group.classic_protocol import requests
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupResponse
+
+
+class Step(enum.Enum):
+    """What to do next."""
+
+    #: All is well.
+    GO_ON = "go on"
+    #: Ask again after the backoff; nothing is forgotten.
+    BACK_OFF = "back off"
+    #: Look the coordinator up again; generation and member id stay.
+    REDISCOVER = "rediscover"
+    #: Take the member id that came with the answer, and join again at once.
+    ADOPT_MEMBER_ID = "adopt member id"
+    #: Join again at once; generation and member id stay.
+    REJOIN = "rejoin"
+    #: The generation is gone, and with it the partitions; the member id stays.
+    LOSE_GENERATION = "lose generation"
+    #: Generation and member id are gone, and with them the partitions.
+    LOSE_MEMBERSHIP = "lose membership"
+    #: Raise; a retry does not cure it.
+    FAIL = "fail"
+
+
+_EVERYWHERE = {
+    codes.NONE: Step.GO_ON,
+    codes.COORDINATOR_NOT_AVAILABLE: Step.REDISCOVER,
+    codes.NOT_COORDINATOR: Step.REDISCOVER,
+    codes.COORDINATOR_LOAD_IN_PROGRESS: Step.BACK_OFF,
+    codes.REBALANCE_IN_PROGRESS: Step.REJOIN,
+    codes.UNKNOWN_MEMBER_ID: Step.LOSE_MEMBERSHIP,
+    codes.ILLEGAL_GENERATION: Step.LOSE_GENERATION,
+}
+
+JOIN_GROUP = {
+    **_EVERYWHERE,
+    codes.MEMBER_ID_REQUIRED: Step.ADOPT_MEMBER_ID,
+    codes.REBALANCE_IN_PROGRESS: Step.BACK_OFF,
+}
+SYNC_GROUP = {
+    **_EVERYWHERE,
+    # The group changed its protocol since JoinGroup was answered (KIP-848): a group of the consumer protocol goes by the first
+    # assignor of a member's list. JoinGroup says whether the group takes the member.
+    codes.INCONSISTENT_GROUP_PROTOCOL: Step.BACK_OFF,
+}
+HEARTBEAT = _EVERYWHERE
+
+
+def step_for(table: dict[int, Step], code: int) -> Step:
+    """What ``code`` asks for; what no table knows is retried if Kafka calls it retriable, else it is fatal."""
+    known = table.get(code)
+    if known is not None:
+        return known
+    return Step.BACK_OFF if codes.is_retriable(code) else Step.FAIL
+
+
+def check_protocol(
+    request: str, group_id: str, answer: JoinGroupResponse | SyncGroupResponse, ours: Collection[str | None]
+) -> None:
+    """Raise unless the group agreed on a protocol of consumers and on one of ``ours``, as the versions that say it do."""
+    if answer.protocol_type not in (None, requests.PROTOCOL_TYPE) or answer.protocol_name not in ours:
+        raise InconsistentGroupProtocolError(
+            f"{request} of group {group_id!r} answered for {answer.protocol_type!r} and {answer.protocol_name!r}, but this"
+            f" member is there for {requests.PROTOCOL_TYPE!r} and {', '.join(name for name in ours if name is not None)}"
+            " (partition.assignment.strategy)"
+        )
+
+
+def fatal(code: int, *, group_id: str, request: str, detail: str = "") -> CoordinatorError:
+    """The exception for a code that is not retried, with what to do about it."""
+    name = codes.error_name(code)
+    advice, kind = _ADVICE.get(code, (detail, BrokerError))
+    plane = "control plane: " if kind is AuthorizationError else ""
+    said = f"{plane}{request} of group {group_id!r} was refused with {name} ({code})"
+    if detail and detail != advice:
+        advice = f"{advice}; {detail}"
+    return kind(f"{said}: {advice}" if advice else said, code=code)
+
+
+def refused_value(code: int, config: CoordinatorConfig, assignors: Collection[str]) -> str:
+    """The value of ours that a refused JoinGroup or SyncGroup is about; empty when it is about none."""
+    if code == codes.INCONSISTENT_GROUP_PROTOCOL:
+        return f"this member offers {', '.join(assignors)} (partition.assignment.strategy)"
+    if code == codes.INVALID_SESSION_TIMEOUT:
+        return f"session.timeout.ms={config.session_timeout_ms} here"
+    if code == codes.FENCED_INSTANCE_ID:
+        return f"group.instance.id={config.group_instance_id} here"
+    return ""
+
+
+_ADVICE: dict[int, tuple[str, type[CoordinatorError]]] = {
+    codes.GROUP_AUTHORIZATION_FAILED: ("the principal needs READ on the group (group.id)", AuthorizationError),
+    codes.TOPIC_AUTHORIZATION_FAILED: ("the principal needs READ on the topic", AuthorizationError),
+    codes.CLUSTER_AUTHORIZATION_FAILED: ("the principal may not do this on the cluster", AuthorizationError),
+    codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("the principal may not use this transactional id", AuthorizationError),
+    codes.FENCED_INSTANCE_ID: (
+        "another member joined with the same group.instance.id; give each running member one of its own",
+        FencedError,
+    ),
+    codes.GROUP_MAX_SIZE_REACHED: (
+        "the group is full; stop a member or raise the brokers' group.max.size",
+        GroupMaxSizeReachedError,
+    ),
+    codes.INCONSISTENT_GROUP_PROTOCOL: (
+        "the members of a group need one assignor in common, and all must be consumers; a group of the consumer protocol takes"
+        " classic members only if the brokers' group.consumer.migration.policy allows it (downgrade or bidirectional)",
+        InconsistentGroupProtocolError,
+    ),
+    codes.INVALID_SESSION_TIMEOUT: (
+        "session.timeout.ms is outside the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
+        ConfigurationError,
+    ),
+    codes.UNKNOWN_SERVER_ERROR: (
+        "the broker's log says why; a group gets this when its record is larger than the brokers' message.max.bytes",
+        BrokerError,
+    ),
+    codes.INVALID_GROUP_ID: ("group.id is empty or not allowed", ConfigurationError),
+    codes.UNSUPPORTED_VERSION: ("the broker is too old for it", UnsupportedVersionError),
+    codes.INVALID_REQUEST: ("the request and the group do not fit", FatalError),
+}

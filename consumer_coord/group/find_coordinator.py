@@ -1,0 +1,107 @@
+"""Finding the group's coordinator (FindCoordinator, KIP-699), and noticing that it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from consumer_coord.errors import CoordinatorNotAvailableError
+from consumer_coord.group.error_steps import fatal
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.group_requests import coordinator_in, find_coordinator
+from consumer_coord.net.metadata import Broker
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline, retrying
+from consumer_coord.wire import error_codes as codes
+
+logger = get_logger(__name__)
+
+
+class Waiter(Protocol):
+    """A member that waits for a look-up."""
+
+    def looked_up(self) -> None:
+        """The brokers were asked."""
+
+    def note_obstacle(self, what: str) -> None:
+        """What stands in the way."""
+
+
+class CoordinatorLookup:
+    """Which broker coordinates one group; one look-up at a time, shared by all members of the process."""
+
+    def __init__(self, group_id: str, cluster: ClusterClient, attempt_ms: float) -> None:
+        """``attempt_ms``: how long one broker may take to answer."""
+        self._attempt_ms = attempt_ms
+        self.coordinator: Broker | None = None
+        self._group_id = group_id
+        self._cluster = cluster
+        self._lookup: asyncio.Task[Broker] | None = None
+        self._waiting: list[Waiter] = []
+        self._last = ""
+
+    async def find(self, deadline: Deadline | None, waiter: Waiter) -> Broker:
+        """The coordinator, looked up if it is not known.
+
+        Raises :class:`CoordinatorNotAvailableError` at ``deadline``, and fatal errors (authorisation) at once.
+        """
+        if self.coordinator is not None:
+            return self.coordinator
+        task = self._lookup
+        if task is None or task.done():
+            task = self._lookup = asyncio.create_task(self._look_up(), name=f"find coordinator of {self._group_id}")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        timeout_s = None if deadline is None else deadline.remaining_ms / 1000
+        self._waiting.append(waiter)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        finally:
+            self._waiting.remove(waiter)
+        if not done:
+            raise CoordinatorNotAvailableError(
+                f"the coordinator of group {self._group_id!r} was not found in time: check bootstrap.servers,"
+                f" and that the brokers are up ({self._last or 'no answer yet'})"
+            )
+        return task.result()
+
+    def gone(self, broker: Broker, why: str) -> None:
+        """Forget the coordinator, if it is still ``broker``; the next :meth:`find` looks it up."""
+        if self.coordinator == broker:
+            logger.info("group %s: coordinator %s is gone: %s", self._group_id, broker.address, why)
+            self.coordinator = None
+
+    def close(self) -> None:
+        """End a look-up that is under way, and forget what is known."""
+        self.coordinator = None
+        if self._lookup is not None:
+            self._lookup.cancel()
+
+    async def _look_up(self) -> Broker:
+        """Ask until it is found, with backoff; a look-up goes on when a waiter has run out of time."""
+        group_id = self._group_id
+        request = find_coordinator(group_id)
+        async for attempt in retrying(self._cluster.backoff, None, what="FindCoordinator", log=self._note):
+            with attempt:
+                answer = await self._cluster.request_any(
+                    request,
+                    Deadline.after(self._cluster.config.request_timeout_ms),
+                    attempt_ms=self._attempt_ms,
+                    note=self._note,
+                )
+                code, coordinator = coordinator_in(answer)
+                for waiter in dict.fromkeys(self._waiting):
+                    waiter.looked_up()
+                if code == codes.NONE:
+                    self.coordinator = coordinator
+                    return coordinator
+                if codes.is_retriable(code):
+                    raise CoordinatorNotAvailableError(
+                        f"the brokers have no coordinator for group {group_id!r} now ({codes.error_name(code)})", code=code
+                    )
+                raise fatal(code, group_id=group_id, request="FindCoordinator")
+        raise AssertionError("retrying ends by return or raise")
+
+    def _note(self, message: str) -> None:
+        self._last = message
+        for waiter in dict.fromkeys(self._waiting):
+            waiter.note_obstacle(message)

@@ -1,0 +1,1 @@
+"""Questions to the leaders of partitions: ListOffsets and OffsetForLeaderEpoch."""

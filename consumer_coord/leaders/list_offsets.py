@@ -1,0 +1,142 @@
+"""First, last and timed offsets of partitions (ListOffsets), asked of each partition's leader at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from consumer_coord.errors import RetriableError, UnknownTopicError
+from consumer_coord.group.error_steps import fatal
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import by_leader
+from consumer_coord.retry import Deadline, retrying
+from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+#: In place of a timestamp in milliseconds.
+LATEST = -1
+EARLIEST = -2
+_BY_DURATION = "by_duration:"
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+
+
+def reset_timestamp(reset: str, wall_clock_ms: int) -> int | None:
+    """Return the timestamp in ListOffsets for the offset at which ``auto.offset.reset`` begins, None with ``none``.
+
+    ``by_duration`` (KIP-1106) gives a time before ``wall_clock_ms``, both in milliseconds.  Where no record is that young, a
+    reader begins at LATEST.
+    """
+    if reset.startswith(_BY_DURATION):
+        return wall_clock_ms - int(duration_ms(reset.removeprefix(_BY_DURATION)))
+    return {"earliest": EARLIEST, "latest": LATEST}.get(reset)
+
+
+def duration_ms(text: str) -> float:
+    """Convert ISO 8601's PnDTnHnMnS to milliseconds; raise ValueError for any other text."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration like P1DT12H30M5S")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) / datetime.timedelta(milliseconds=1)
+
+
+@attrs.frozen
+class ListedOffset:
+    """An offset, -1 when no record is that young, and the leader epoch it was written in (-1 unknown)."""
+
+    offset: int
+    leader_epoch: int = -1
+    timestamp_ms: int = -1
+
+
+async def list_offsets(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    deadline: Deadline,
+    *,
+    read_committed: bool = False,
+    found: dict[TopicPartition, ListedOffset] | None = None,
+) -> Mapping[TopicPartition, ListedOffset]:
+    """For each partition the first offset whose record is not older than its timestamp, or LATEST, or EARLIEST.
+
+    With ``read_committed`` LATEST is the last stable offset.  Raises :class:`UnknownTopicError` for partitions that the
+    cluster does not have at ``deadline``, and the usual retriable errors when brokers stay away; what was found by then
+    is in ``found``, if one was handed in.
+    """
+    found = {} if found is None else found
+    watch = cluster.watch(frozenset(partition.topic for partition in wanted), lambda _: None)
+    try:
+        async for attempt in retrying(cluster.backoff, deadline, what="ListOffsets"):
+            with attempt:
+                await _ask_leaders(cluster, wanted, found, deadline, read_committed)
+    finally:
+        cluster.unwatch(watch)
+    return found
+
+
+async def _ask_leaders(
+    cluster: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, ListedOffset],
+    deadline: Deadline,
+    read_committed: bool,
+) -> None:
+    missing = {partition: stamp for partition, stamp in wanted.items() if partition not in found}
+    leaders, unknown = by_leader(cluster.metadata, missing)
+    if unknown:
+        leaders, unknown = by_leader(await cluster.refresh(deadline), missing)
+    requests = [
+        cluster.request(
+            leader,
+            _request({partition: missing[partition] for partition in partitions}, read_committed),
+            timeout_ms=cluster.config.request_timeout_ms,
+            patience_ms=max(1.0, deadline.remaining_ms),
+        )
+        for leader, partitions in leaders.items()
+    ]
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    failures = [answer if isinstance(answer, BaseException) else _take(answer, found) for answer in answers]
+    if unknown:
+        failures = [UnknownTopicError(f"the cluster has no leader for {listed(unknown)}: does the topic exist?", code=3)]
+    failure = next((one for one in failures if one is not None), None)
+    if failure is not None:
+        if isinstance(failure, RetriableError):
+            cluster.refresh_soon()
+            await cluster.refresh(deadline)
+        raise failure
+
+
+def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, number), timestamp in wanted.items():
+        topics.setdefault(topic, []).append(ListOffsetsPartition(partition_index=number, timestamp=timestamp))
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=1 if read_committed else 0,
+        topics=[ListOffsetsTopic(name=topic, partitions=rows) for topic, rows in topics.items()],
+    )
+
+
+def _take(answer: ListOffsetsResponse, found: dict[TopicPartition, ListedOffset]) -> RetriableError | None:
+    """Add the offsets of one leader to ``found``; return the last retriable error, and raise any other."""
+    failure = None
+    for topic in answer.topics:
+        for row in topic.partitions:
+            partition = TopicPartition(topic.name, row.partition_index)
+            if row.error_code == codes.NONE:
+                found[partition] = ListedOffset(row.offset, row.leader_epoch, row.timestamp)
+            elif codes.is_retriable(row.error_code):
+                failure = RetriableError(f"{partition}: {codes.error_name(row.error_code)}", code=row.error_code)
+            else:
+                raise fatal(row.error_code, group_id="", request=f"ListOffsets of {partition}")
+    return failure

@@ -1,0 +1,92 @@
+"""One token for all connections of a process that have the same settings."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.net.sasl import REFRESH_AFTER
+from consumer_coord.runtime.locks import Lock
+
+#: What ``oauth_cb`` returns: token, expiry in seconds since 1970, principal, extensions.
+Returned = tuple[str, float, str, dict[str, str]]
+
+
+@attrs.frozen
+class Issued:
+    """A token as it was made, or issued by a provider."""
+
+    value: str = attrs.field(repr=False)
+    expires_at_s: float
+    principal: str
+    extensions: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
+class CachedTokens:
+    """An ``oauth_cb`` that keeps its token for most of its life.  Thread-safe: callers that come together cause one fetch."""
+
+    def __init__(
+        self,
+        settings: tuple[tuple[str, Any], ...],
+        fetch: Callable[[], Issued],
+        told_as: str,
+        made_by: Callable[[tuple[tuple[str, str], ...]], CachedTokens],
+    ) -> None:
+        """``made_by`` gives the one of these settings in another process, which gets a copy."""
+        self._settings = settings
+        self._made_by = made_by
+        self._fetch = fetch
+        #: Which settings to check when it fails or is refused, for messages.
+        self.told_as = told_as
+        self._lock = Lock()
+        self._held: Issued | None = None
+        self._renew_at_s = 0.0
+
+    def __call__(self, config: str | None = None) -> Returned:
+        """``oauth_cb``; raises what the fetch raises."""
+        with self._lock:
+            held = self._held
+            if held is None or time.time() >= self._renew_at_s:
+                asked_at_s = time.time()
+                held = self._held = self._fetch()
+                self._renew_at_s = asked_at_s + REFRESH_AFTER * (held.expires_at_s - asked_at_s)
+        return held.value, held.expires_at_s, held.principal, dict(held.extensions)
+
+    def forget(self, value: str) -> None:
+        """A broker refused this token: get another one next time."""
+        with self._lock:
+            if self._held is not None and self._held.value == value:
+                self._held = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its settings: a worker of Spark gets a token of its own."""
+        return self._made_by, (self._settings,)
+
+
+_of_settings: weakref.WeakValueDictionary[tuple[tuple[str, Any], ...], CachedTokens] = weakref.WeakValueDictionary()
+_registering = Lock()
+
+
+def shared(settings: tuple[tuple[str, Any], ...], make: Callable[[], CachedTokens]) -> CachedTokens:
+    """The one of these settings in this process, made by ``make`` at the first call."""
+    with _registering:
+        found = _of_settings.get(settings)
+        if found is None:
+            found = _of_settings[settings] = make()
+        return found
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held a lock at this moment; it does not exist here and will not let go.
+    global _registering
+    _registering = Lock()
+    _of_settings.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,208 @@
+"""The token endpoint of an identity provider: the request, its answer, and what may go wrong (RFC 6749, RFC 7523)."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import math
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import attrs
+import tenacity
+
+from consumer_coord.errors import AuthenticationError
+from consumer_coord.net.oauth.cached import Issued
+
+#: Limit for one request.
+TIMEOUT_S = 10.0
+ATTEMPTS = 3
+PAUSE_S = 1.0
+#: An answer is some kilobytes; nothing larger is read.
+_LARGEST_ANSWER = 1 << 20
+#: Statuses after which a request is sent again (``rd_http_is_failure_temporary``).
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+
+
+@attrs.frozen
+class Ask:
+    """A request to the endpoint: its headers, and its form; no form makes it a GET."""
+
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    form: Mapping[str, str] | None = attrs.field(repr=False)
+    #: What no message may show.
+    secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+
+class Grant(Protocol):
+    """What is shown to the provider in exchange for a token."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Where in the answer the token may stand."""
+
+    def ask(self) -> Ask:
+        """The request."""
+
+
+@attrs.frozen
+class ClientCredentials:
+    """``grant_type=client_credentials`` (RFC 6749, section 4.4)."""
+
+    client_id: str
+    client_secret: str = attrs.field(repr=False)
+    scope: str = ""
+    fields = ("access_token",)
+
+    def ask(self) -> Ask:
+        """The request, with id and secret as HTTP's basic authentication."""
+        pair = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
+        return Ask({"Authorization": f"Basic {pair}"}, form, (self.client_secret, pair))
+
+
+@attrs.frozen
+class JwtBearer:
+    """``grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer`` (RFC 7523): ``assertion`` reads or signs one."""
+
+    assertion: Callable[[], str] = attrs.field(repr=False)
+    scope: str = ""
+    #: Some providers give an id token only.
+    fields = ("access_token", "id_token")
+
+    def ask(self) -> Ask:
+        """The request."""
+        assertion = self.assertion()
+        form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
+        return Ask({}, {**form, **({"scope": self.scope} if self.scope else {})}, (assertion,))
+
+
+@attrs.frozen
+class AzureInstance:
+    """``sasl.oauthbearer.metadata.authentication.type=azure_imds``: the virtual machine's own identity."""
+
+    fields = ("access_token",)
+
+    def ask(self) -> Ask:
+        """The request, whose header keeps out requests that were forwarded."""
+        return Ask({"Metadata": "true"}, None)
+
+
+class _TryAgain(Exception):
+    """The provider is away, or busy."""
+
+
+@attrs.frozen
+class TokenEndpoint:
+    """Asks one endpoint for tokens."""
+
+    url: str
+    grant: Grant
+    sub_claim: str = "sub"
+    extensions: Mapping[str, str] = attrs.field(factory=dict)
+    tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
+
+    def fetch(self) -> Issued:
+        """A new token.  Blocks for half a minute at most; raises :class:`AuthenticationError`, without any secret."""
+        ask = self.grant.ask()
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            wait=tenacity.wait_fixed(PAUSE_S),
+            retry=tenacity.retry_if_exception_type(_TryAgain),
+            reraise=True,
+        )
+        try:
+            answer = attempts(self._request, ask)
+            return self._issued(answer)
+        except (_TryAgain, AuthenticationError) as error:
+            told = str(error)
+            for secret in ask.secrets:
+                told = told.replace(secret, "***")
+            raise AuthenticationError(f"the token endpoint {self.url} {told}") from None
+
+    def _request(self, ask: Ask) -> Mapping[str, Any]:
+        body = None if ask.form is None else urlencode(ask.form).encode()
+        headers = {"Accept": "application/json", **ask.headers}
+        # Only http and https get here: the settings were checked.
+        request = urllib.request.Request(self.url, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self.tls) as response:
+                content = response.read(_LARGEST_ANSWER)
+        except urllib.error.HTTPError as error:
+            with error:
+                told = f"answered {error.code}{_reason(error.read(_LARGEST_ANSWER))}"
+            if error.code in _TEMPORARY:
+                raise _TryAgain(told) from None
+            raise AuthenticationError(told) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(why, ssl.SSLCertVerificationError):
+                raise AuthenticationError(
+                    f"has a certificate that is not to be trusted: {why.verify_message}; check https.ca.location"
+                ) from None
+            raise _TryAgain(f"did not answer: {why}") from None
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise AuthenticationError("did not answer with a JSON object")
+        return answer
+
+    def _issued(self, answer: Mapping[str, Any]) -> Issued:
+        failures = []
+        for field in self.grant.fields:
+            try:
+                return self._read(answer, field)
+            except AuthenticationError as error:
+                failures.append(str(error))
+        raise AuthenticationError("; ".join(failures))
+
+    def _read(self, answer: Mapping[str, Any], field: str) -> Issued:
+        token = answer.get(field)
+        if not isinstance(token, str):
+            raise AuthenticationError(f"answered without {field!r}")
+        claims = _claims(token)
+        if claims is None:
+            raise AuthenticationError(f"answered with an {field!r} that is no JSON web token")
+        expires_at_s, principal = claims.get("exp"), claims.get(self.sub_claim)
+        if isinstance(expires_at_s, bool) or not isinstance(expires_at_s, (int, float)) or not _is_a_time(expires_at_s):
+            raise AuthenticationError(f"answered with an {field!r} without a valid 'exp'")
+        if not isinstance(principal, str) or not principal:
+            raise AuthenticationError(
+                f"answered with an {field!r} without the claim {self.sub_claim!r}; check sasl.oauthbearer.sub.claim.name"
+            )
+        return Issued(token, expires_at_s, principal, self.extensions)
+
+
+def _is_a_time(moment_s: float) -> bool:
+    return math.isfinite(moment_s) and moment_s > 0
+
+
+def _reason(content: bytes) -> str:
+    """``error`` and ``error_description`` (RFC 6749, section 5.2) of a refusal."""
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return ""
+    if not isinstance(told, dict):
+        return ""
+    parts = [told[key] for key in ("error", "error_description") if isinstance(told.get(key), str)]
+    return f" ({': '.join(parts)})" if parts else ""
+
+
+def _claims(token: str) -> Mapping[str, Any] | None:
+    """The payload of a JSON web token, whose signature is the broker's to check."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
+        return None
+    return claims if isinstance(claims, dict) else None

@@ -1,0 +1,206 @@
+"""``sasl.oauthbearer.*`` as librdkafka checks them, and the ``oauth_cb`` that comes of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.net.oauth import unsecured
+from consumer_coord.net.oauth.assertion import ALGORITHMS, AssertionFile, SignedAssertion, signing_library
+from consumer_coord.net.oauth.cached import CachedTokens, shared
+from consumer_coord.net.oauth.endpoint import AzureInstance, ClientCredentials, Grant, JwtBearer, TokenEndpoint
+from consumer_coord.printable import get_logger
+from consumer_coord.settings import as_boolean, as_integer
+
+logger = get_logger(__name__)
+
+UNSECURED = "enable.sasl.oauthbearer.unsecure.jwt"
+_METHOD = "sasl.oauthbearer.method"
+_CONFIG = "sasl.oauthbearer.config"
+_URL = "sasl.oauthbearer.token.endpoint.url"
+_METADATA = "sasl.oauthbearer.metadata.authentication.type"
+_ASSERTION = "sasl.oauthbearer.assertion."
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_AZURE_URL = "http://169.254.169.254/metadata/identity/oauth2/token"
+_MAX_INT = 2**31 - 1
+
+ALIASES = {
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+}
+#: What an assertion is made of; an assertion that comes from a file has none of them.
+_MAKING = (
+    "private.key.file private.key.pem private.key.passphrase jwt.template.file claim.sub claim.aud claim.iss"
+    " claim.jti.include claim.exp.seconds claim.nbf.seconds"
+)
+#: librdkafka's settings that become an ``oauth_cb`` here, and so never reach it.
+TOKEN_SETTINGS = frozenset(
+    {
+        UNSECURED,
+        _METHOD,
+        _URL,
+        _METADATA,
+        *ALIASES,
+        *ALIASES.values(),
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.extensions",
+        "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.grant.type",
+        *(f"{_ASSERTION}{name}" for name in ("algorithm file " + _MAKING).split()),
+    }
+)
+_ALSO_READ = (_CONFIG, "https.ca.location", "https.ca.pem")
+
+
+def with_oauth_callback(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given``, in which librdkafka's own ways to a token have become an ``oauth_cb`` that both planes share.
+
+    An ``oauth_cb`` of the application goes before, as in librdkafka.  Raises :class:`ConfigurationError`, and asks no provider.
+    """
+    ours = {key: value for key, value in given.items() if key in TOKEN_SETTINGS and value is not None}
+    rest = {key: value for key, value in given.items() if key not in TOKEN_SETTINGS}
+    if not ours:
+        return rest
+    method = str(ours.get(_METHOD, "default")).lower()
+    if method not in ("default", "oidc"):
+        raise ConfigurationError(f"{_METHOD}={method!r} must be default or oidc")
+    without_signature = as_boolean(UNSECURED, ours.get(UNSECURED, False))
+    if method == "oidc" and without_signature:
+        raise ConfigurationError(f"{UNSECURED} and {_METHOD}=oidc contradict each other; give one of them")
+    mechanism = str(given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "").upper()
+    by_token = mechanism == "OAUTHBEARER" and str(given.get("security.protocol", "")).lower().startswith("sasl_")
+    if rest.get("oauth_cb") is not None or not by_token or (method == "default" and not without_signature):
+        useless = sorted(ours.keys() - {_METHOD, UNSECURED})
+        if useless:
+            logger.warning(
+                "%s have no effect: they are for %s=oidc with sasl.mechanism=OAUTHBEARER and no oauth_cb",
+                ", ".join(useless),
+                _METHOD,
+            )
+        return rest
+    read = {key: rest[key] for key in _ALSO_READ if rest.get(key) is not None}
+    settings = {ALIASES.get(key, key): value for key, value in (ours | read).items()}
+    return {**rest, "oauth_cb": token_source(tuple(sorted((key, str(value)) for key, value in settings.items())))}
+
+
+def token_source(settings: tuple[tuple[str, str], ...]) -> CachedTokens:
+    """The ``oauth_cb`` of these settings in this process.  Raises :class:`ConfigurationError`."""
+
+    def make() -> CachedTokens:
+        given = dict(settings)
+        if given.get(_METHOD, "").lower() == "oidc":
+            return CachedTokens(settings, _endpoint(given).fetch, "sasl.oauthbearer.*", token_source)
+        return CachedTokens(settings, unsecured.parse(given.get(_CONFIG)).fetch, _CONFIG, token_source)
+
+    return shared(settings, make)
+
+
+def _endpoint(given: Mapping[str, str]) -> TokenEndpoint:
+    metadata = given.get(_METADATA, "none").lower()
+    if metadata not in ("none", "azure_imds"):
+        raise ConfigurationError(
+            f"{_METADATA}={metadata!r} must be none or azure_imds; for any other provider give an oauth_cb that asks it"
+        )
+    sub_claim = given.get("sasl.oauthbearer.sub.claim.name", "sub")
+    if not sub_claim.strip():
+        raise ConfigurationError("sasl.oauthbearer.sub.claim.name must be the name of a claim")
+    grant: Grant
+    url = given.get(_URL, "")
+    if metadata == "azure_imds":
+        query = _pairs(_CONFIG, given.get(_CONFIG, "")).get("query", "")
+        if not url and not query:
+            raise ConfigurationError(f"{_URL} is missing, or query=<parameters> in {_CONFIG}")
+        url = url or _AZURE_URL
+        if query:
+            url += ("&" if urlsplit(url).query else "?") + query
+        grant = AzureInstance()
+    else:
+        grant = _grant(given)
+    if urlsplit(url).scheme.lower() not in ("http", "https") or not urlsplit(url).hostname:
+        raise ConfigurationError(f"{_URL} must be an address that begins with https:// or http://")
+    extensions = _pairs("sasl.oauthbearer.extensions", given.get("sasl.oauthbearer.extensions", ""))
+    return TokenEndpoint(url, grant, sub_claim, extensions, _trust(given) if url.lower().startswith("https") else None)
+
+
+def _grant(given: Mapping[str, str]) -> Grant:
+    if not given.get(_URL):
+        raise ConfigurationError(f"{_URL} is missing, which {_METHOD}=oidc needs")
+    kind = given.get("sasl.oauthbearer.grant.type", "client_credentials")
+    scope = given.get("sasl.oauthbearer.scope", "")
+    if kind == "client_credentials":
+        for key in ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"):
+            if not given.get(key):
+                raise ConfigurationError(f"{key} is missing, which {_METHOD}=oidc needs")
+        return ClientCredentials(given["sasl.oauthbearer.client.id"], given["sasl.oauthbearer.client.secret"], scope)
+    if kind == _JWT_BEARER:
+        return JwtBearer(_assertion(given), scope)
+    raise ConfigurationError(f"sasl.oauthbearer.grant.type={kind!r} must be client_credentials or {_JWT_BEARER}")
+
+
+def _assertion(given: Mapping[str, str]) -> AssertionFile | SignedAssertion:
+    file = given.get(f"{_ASSERTION}file")
+    if file:
+        for name in _MAKING.split():
+            if f"{_ASSERTION}{name}" in given:
+                raise ConfigurationError(f"{_ASSERTION}file and {_ASSERTION}{name} contradict each other; give one of them")
+        return AssertionFile(file)
+    key_file, key_pem = given.get(f"{_ASSERTION}private.key.file"), given.get(f"{_ASSERTION}private.key.pem")
+    if bool(key_file) == bool(key_pem):
+        key = f"{_ASSERTION}private.key"
+        raise ConfigurationError(f"give one of {_ASSERTION}file, {key}.file and {key}.pem")
+    algorithm = given.get(f"{_ASSERTION}algorithm", "RS256")
+    if algorithm not in ALGORITHMS:
+        raise ConfigurationError(f"{_ASSERTION}algorithm={algorithm!r} must be one of {', '.join(ALGORITHMS)}")
+    signing_library()
+
+    def seconds(name: str, default: int, low: int) -> int:
+        key = f"{_ASSERTION}{name}"
+        return as_integer(key, given.get(key, default), low, _MAX_INT)
+
+    claims = {name: given.get(f"{_ASSERTION}claim.{name}", "") for name in ("sub", "iss", "aud")}
+    with_id = f"{_ASSERTION}claim.jti.include"
+    return SignedAssertion(
+        algorithm,
+        {name: claim for name, claim in claims.items() if claim},
+        key_file,
+        key_pem,
+        given.get(f"{_ASSERTION}private.key.passphrase"),
+        given.get(f"{_ASSERTION}jwt.template.file"),
+        lives_s=seconds("claim.exp.seconds", 300, 1),
+        backdated_s=seconds("claim.nbf.seconds", 60, 0),
+        with_id=as_boolean(with_id, given.get(with_id, "false")),
+    )
+
+
+def _pairs(setting: str, text: str) -> dict[str, str]:
+    """``key=value,key=value``."""
+    found = {}
+    for pair in (part.strip() for part in text.split(",")):
+        key, equals, value = pair.partition("=")
+        if pair and (not key or not equals):
+            raise ConfigurationError(f"{setting} must be key=value pairs with commas between them")
+        if pair:
+            found[key] = value
+    return found
+
+
+def _trust(given: Mapping[str, str]) -> ssl.SSLContext:
+    """Which authorities may vouch for the token endpoint."""
+    location, pem = given.get("https.ca.location"), given.get("https.ca.pem")
+    if location and pem:
+        raise ConfigurationError("https.ca.location and https.ca.pem contradict each other; give one of them")
+    if not location or location == "probe":
+        return ssl.create_default_context(cadata=pem or None)
+    path = Path(location)
+    if not path.exists():
+        raise ConfigurationError(f"https.ca.location={path}: no such file")
+    try:
+        if path.is_dir():
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise ConfigurationError(f"https.ca.location={path} holds no certificate in PEM format") from None

@@ -1,0 +1,81 @@
+"""Unsecured tokens (``enable.sasl.oauthbearer.unsecure.jwt``): a JSON web token that is not signed, for tests only.
+
+``sasl.oauthbearer.config`` says what stands in it, as ``rdkafka_sasl_oauthbearer.c`` has it:
+``principal=admin scope=role1,role2 lifeSeconds=600 extension_traceId=123``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.errors import ConfigurationError
+from consumer_coord.net.oauth.cached import Issued
+
+_NAMES = ("principalClaimName", "principal", "scopeClaimName", "scope", "lifeSeconds")
+_EXTENSION = "extension_"
+_LARGEST_LIFE_S = 2**31 - 1
+
+
+@attrs.frozen
+class UnsecuredTokens:
+    """Makes tokens for one principal."""
+
+    principal: str
+    principal_claim: str = "sub"
+    scope: tuple[str, ...] = ()
+    scope_claim: str = "scope"
+    life_s: int = 3600
+    extensions: Mapping[str, str] = attrs.field(factory=dict)
+
+    def fetch(self) -> Issued:
+        """A token that begins to hold now."""
+        now_s = time.time()
+        claims: dict[str, Any] = {self.principal_claim: self.principal, "iat": round(now_s, 3)}
+        claims["exp"] = round(now_s + self.life_s, 3)
+        if self.scope:
+            claims[self.scope_claim] = list(self.scope)
+        token = f"{_encoded({'alg': 'none'})}.{_encoded(claims)}."
+        return Issued(token, claims["exp"], self.principal, self.extensions)
+
+
+def parse(config: str | None) -> UnsecuredTokens:
+    """Read ``sasl.oauthbearer.config``; raises :class:`ConfigurationError` as librdkafka refuses it."""
+    found: dict[str, str] = {}
+    extensions: dict[str, str] = {}
+    for entry in (config or "").split(" "):
+        if not entry:
+            continue
+        name, equals, value = entry.partition("=")
+        if name.startswith(_EXTENSION) and equals:
+            extensions[name.removeprefix(_EXTENSION)] = value
+        elif name not in _NAMES or not equals:
+            raise ConfigurationError(f"sasl.oauthbearer.config: {name!r} is none of {', '.join(_NAMES)}, extension_NAME")
+        elif name in found:
+            raise ConfigurationError(f"sasl.oauthbearer.config has {name} twice")
+        elif not value or '"' in value:
+            raise ConfigurationError(f"sasl.oauthbearer.config: {name} must be a text without quotation marks")
+        else:
+            found[name] = value
+    if "principal" not in found:
+        raise ConfigurationError("sasl.oauthbearer.config has no principal=<name>, which an unsecured token is made for")
+    life = found.get("lifeSeconds", "3600")
+    if not life.isdecimal() or not 0 < int(life) <= _LARGEST_LIFE_S:
+        raise ConfigurationError("sasl.oauthbearer.config: lifeSeconds must be a whole number of seconds above 0")
+    return UnsecuredTokens(
+        principal=found["principal"],
+        principal_claim=found.get("principalClaimName", "sub"),
+        scope=tuple(dict.fromkeys(part for part in found.get("scope", "").split(",") if part)),
+        scope_claim=found.get("scopeClaimName", "scope"),
+        life_s=int(life),
+        extensions=extensions,
+    )
+
+
+def _encoded(what: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(what).encode()).decode().rstrip("=")

@@ -1,0 +1,302 @@
+"""The core's home behind blocking APIs: one background thread with one loop, for every coordinator of the process.
+
+Fifty members cost one thread.  Members with the same addresses and credentials share their connections and metadata
+(:class:`SharedClusters`).  A process that forks leaves the thread behind in the parent: every handle checks that, and the
+child gets a :class:`~consumer_coord.errors.ForkedError` and sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+import attrs
+
+from consumer_coord.environment import Connector, Environment
+from consumer_coord.errors import ClosedError, ConcurrentUseError, ForkedError, RequestTimedOutError
+from consumer_coord.group.application_polls import Application
+from consumer_coord.net import security
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.connection import Authenticator
+from consumer_coord.net.connections import Connections
+from consumer_coord.net.oauth import with_oauth_callback
+from consumer_coord.net.tcp import TcpConnector
+from consumer_coord.printable import get_logger
+from consumer_coord.runtime.locks import Bell, Lock
+from consumer_coord.runtime.outcome import Outcome, start_on
+from consumer_coord.version import __version__
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+#: What is to be done at interpreter exit.
+Leave = Callable[[], Coroutine[Any, Any, None]]
+
+#: At exit, members leave over connections that are open, all of them within this time.
+EXIT_TIMEOUT_S = 1.0
+
+#: What a blocking call waits beyond the time that its coroutine was given.
+_GRACE_S = 5.0
+
+
+def real_environment(connector: Connector) -> Environment:
+    """The real environment: the operating system's randomness, and worker threads for slow work."""
+    return Environment(
+        connector=connector,
+        random=random.Random(),
+        wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+        run_blocking=_in_thread,
+        lease_clock=_suspension_clock(),
+    )
+
+
+def _suspension_clock() -> Callable[[], float]:
+    """Seconds that go on while the machine is suspended, where the system has such a clock."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if boot_time is None else functools.partial(time.clock_gettime, boot_time)
+
+
+async def _in_thread(function: Callable[[], T], /) -> T:
+    """Run slow work in a daemon thread of its own: work that never returns must not hold up other work, or the exit."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def complete(result: Callable[[], None]) -> None:
+        # The one who waited may have been cancelled, and the loop may have ended before the work did.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if outcome.done() else result())
+
+    def run() -> None:
+        try:
+            value = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            failure = error
+            complete(lambda: outcome.set_exception(failure))
+        else:
+            complete(lambda: outcome.set_result(value))
+
+    threading.Thread(target=run, name="consumer-coord-work", daemon=True).start()
+    return await outcome
+
+
+def cluster_client(
+    config: ClientConfig, *, unreachable_timeout_ms: int | None = None, connections: Connections | None = None
+) -> ClusterClient:
+    """A cluster client for the running loop, on connections of its own unless ``connections`` says otherwise.
+
+    ``unreachable_timeout_ms``: see :class:`~consumer_coord.net.client_config.ClientConfig`.  Raises
+    :class:`~consumer_coord.errors.ConfigurationError` for security settings that contradict each other.
+    """
+    config = attrs.evolve(config, software_version=__version__, unreachable_timeout_ms=unreachable_timeout_ms)
+    if connections is not None:
+        return ClusterClient(config, connections.environment, connections=connections)
+    environment, authenticator = _way_to(config)
+    return ClusterClient(config, environment, authenticator)
+
+
+def _way_to(config: ClientConfig) -> tuple[Environment, Authenticator | None]:
+    """How brokers are reached, and what proves who we are."""
+    secured = security.load(with_oauth_callback(config.security))
+    environment = real_environment(TcpConnector(secured.ssl_context, config.connection_setup_timeout_ms))
+    return environment, secured.authenticator(environment)
+
+
+@attrs.define
+class _SharedConnections:
+    connections: Connections
+    users: int = 0
+
+
+@attrs.define
+class _Shared:
+    client: ClusterClient
+    connections: _SharedConnections
+    users: int = 0
+
+
+class Clusters(Protocol):
+    """Where a member gets its connections."""
+
+    def acquire(self, config: ClientConfig) -> ClusterClient:
+        """The client for ``config``."""
+
+    async def release(self, config: ClientConfig) -> None:
+        """It is needed no more."""
+
+
+class SharedClusters:
+    """Cluster clients by configuration, and connections by what matters to them, counted; on one loop."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Shared] = {}
+        self._connections: dict[str, _SharedConnections] = {}
+
+    def acquire(self, config: ClientConfig) -> ClusterClient:
+        """The client for ``config``, made if need be; give it back with :meth:`release`."""
+        shared = self._clients.get(_key(config))
+        if shared is None:
+            key = _connections_key(config)
+            common = self._connections.get(key)
+            if common is None:
+                environment, authenticator = _way_to(config)
+                versioned = attrs.evolve(config, software_version=__version__)
+                common = self._connections[key] = _SharedConnections(Connections(versioned, environment, authenticator))
+            common.users += 1
+            client = cluster_client(config, connections=common.connections)
+            shared = self._clients[_key(config)] = _Shared(client, common)
+        shared.users += 1
+        return shared.client
+
+    async def release(self, config: ClientConfig) -> None:
+        """The last user's release closes the connections."""
+        shared = self._clients[_key(config)]
+        shared.users -= 1
+        if shared.users:
+            return
+        del self._clients[_key(config)]
+        common = shared.connections
+        common.users -= 1
+        if not common.users:
+            del self._connections[_connections_key(config)]
+        await shared.client.close()
+        if not common.users:
+            await common.connections.close()
+
+
+def _key(config: ClientConfig) -> str:
+    # Callables (oauth_cb) count by identity; everything else by value.
+    security = sorted((key, repr(value)) for key, value in config.security.items())
+    return repr((attrs.evolve(config, security={}), security))
+
+
+def _connections_key(config: ClientConfig) -> str:
+    """What connections depend on.  A request carries its own ``client.id``, and an address is one whatever else is configured.
+
+    ``socket.timeout.ms`` counts: a request that is not answered in time closes its connection, for all that share it.
+    """
+    return _key(
+        attrs.evolve(
+            config,
+            bootstrap_servers=(),
+            client_id="",
+            metadata_max_age_ms=0,
+            retry_backoff_ms=0,
+            retry_backoff_max_ms=0,
+            allow_auto_create_topics=False,
+        )
+    )
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedClusters] = weakref.WeakKeyDictionary()
+
+
+def shared_clusters() -> SharedClusters:
+    """The running loop's cluster clients, for members that live on an application's own loop."""
+    return _of_loops.setdefault(asyncio.get_running_loop(), SharedClusters())
+
+
+class Runtime:
+    """The background thread and its loop."""
+
+    _instance: Runtime | None = None
+    _instance_lock = Lock()
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.clusters = SharedClusters()
+        #: Told in a forked child, so that a poll which looks at nothing but its flag finds that it is one.
+        self.applications: weakref.WeakSet[Application] = weakref.WeakSet()
+        self._at_exit: dict[Leave, None] = {}
+        started = Bell()
+        self.thread = threading.Thread(target=self._run, args=(started,), name="consumer-coord", daemon=True)
+        self.thread.start()
+        started.wait()
+        atexit.register(self._leave_at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    @classmethod
+    def shared(cls) -> Runtime:
+        """This process's runtime, started on first use; a forked child gets one of its own."""
+        with cls._instance_lock:
+            if cls._instance is None or cls._instance.pid != os.getpid() or not cls._instance.thread.is_alive():
+                cls._instance = cls()
+            return cls._instance
+
+    def _run(self, started: Bell) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(started.set)
+        self.loop.run_forever()
+
+    def _forked(self) -> None:
+        for application in self.applications:
+            application.look_again()
+
+    def check_process(self) -> None:
+        """Raise :class:`ForkedError` in a process that is not the one the runtime was made in."""
+        if os.getpid() != self.pid:
+            raise ForkedError(
+                f"this object belongs to process {self.pid}, from which process {os.getpid()} was forked:"
+                " create a new consumer in the child"
+            )
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], *, timeout_ms: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for it, from any other thread.
+
+        ``timeout_ms`` is the time the coroutine gives itself; waiting ends a few seconds later whatever happens.
+        """
+        self.check_process()
+        if threading.current_thread() is self.thread:
+            raise ConcurrentUseError("a blocking call on the loop's own thread would wait for itself: await the coroutine")
+        future = self.submit(work)
+        limit_s = None if timeout_ms is None else timeout_ms / 1000 + _GRACE_S
+        try:
+            answered = future.wait(limit_s)
+        except BaseException:
+            # Ctrl-C in the waiting thread: what runs on the loop ends too.
+            future.cancel()
+            raise
+        if not answered:
+            future.cancel()
+            raise RequestTimedOutError(f"the background did not answer within {limit_s:.0f} s")
+        return future.result()
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
+        """Start a coroutine on the loop, from any thread."""
+        self._check_running()
+        return start_on(self.loop, work())
+
+    def _check_running(self) -> None:
+        if self.loop.is_closed():
+            raise ClosedError("the background loop has ended with the interpreter")
+
+    def on_exit(self, leave: Leave) -> None:
+        """Run ``leave`` at interpreter exit, unless taken back by :meth:`forget`."""
+        self._at_exit[leave] = None
+
+    def forget(self, leave: Leave) -> None:
+        """Nothing to do at exit any more."""
+        self._at_exit.pop(leave, None)
+
+    def _leave_at_exit(self) -> None:
+        if os.getpid() != self.pid or not self._at_exit or self.loop.is_closed():
+            return
+
+        async def leave_all() -> None:
+            await asyncio.gather(*(leave() for leave in tuple(self._at_exit)), return_exceptions=True)
+
+        future = start_on(self.loop, leave_all())
+        if not future.wait(EXIT_TIMEOUT_S):
+            logger.debug("not every member could leave within %.1f s of the exit", EXIT_TIMEOUT_S)

@@ -1,0 +1,137 @@
+"""A blocking call: its coroutine runs on the loop, and its thread runs what must not run there.
+
+The engine of a blocking consumer runs on the loop of the background thread. Calls of librdkafka that block, and the
+application's callbacks, belong to the thread that called the consumer. So that thread waits for the end of the coroutine, and
+meanwhile runs the functions that the coroutine passes to :meth:`BlockingCall.on_caller`.
+
+A signal handler may raise on the calling thread, Ctrl-C's for one. The call then ends on both sides: the coroutine is
+cancelled, the function that was interrupted and those that were not started raise :class:`CallInterruptedError` on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from consumer_coord.errors import ClosedError
+from consumer_coord.runtime.locks import Bell
+from consumer_coord.runtime.outcome import Outcome
+
+T = TypeVar("T")
+
+#: How often a waiting thread looks whether the loop still runs, in seconds.
+_LOOK_S = 1.0
+
+
+class CallInterruptedError(BaseException):
+    """The calling thread left its call by an exception that is not the application's answer."""
+
+
+class _Job(Generic[T]):
+    """A function for the calling thread, and the future of its result on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> None:
+        self._loop = loop
+        self._function = function
+        self.result: asyncio.Future[T] = loop.create_future()
+        # Mark an exception as retrieved: the coroutine that awaited it may have been cancelled.
+        self.result.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def run(self) -> None:
+        """Run it, on the calling thread."""
+        try:
+            value = self._function()
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+            failure = error
+            self._end(lambda: self.result.set_exception(failure))
+        except BaseException:
+            self.interrupt()
+            raise
+        else:
+            self._end(lambda: self.result.set_result(value))
+
+    def interrupt(self) -> None:
+        """End it without a result."""
+        self._end(lambda: self.result.set_exception(CallInterruptedError()))
+
+    def _end(self, end: Callable[[], None]) -> None:
+        # The loop ends with the interpreter.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: None if self.result.done() else end())
+
+
+class BlockingCall:
+    """One call of a blocking method. The thread that calls makes it and runs it."""
+
+    #: The call that the running task belongs to.
+    _current: contextvars.ContextVar[BlockingCall] = contextvars.ContextVar("blocking call")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: deque[_Job[Any]] = deque()
+        self._bell = Bell()
+        self._left = False
+        self._outcome: Outcome[Any] = Outcome(loop)
+        self._outcome.add_done_callback(lambda _: self._bell.set())
+
+    # -- on the calling thread ----------------------------------------------------------------------------------------
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the loop and wait for its end; return its result, or raise what it raised."""
+        outcome: Outcome[T] = self._outcome
+        try:
+            self._loop.call_soon_threadsafe(self._begin, work)
+            while not outcome.done():
+                self._bell.wait(_LOOK_S)
+                while self._jobs:
+                    # Removed afterwards: an interrupt in between finds it here.
+                    self._jobs[0].run()
+                    self._jobs.popleft()
+                if not self._loop.is_running():
+                    raise ClosedError("the background loop has ended with the interpreter")
+            return outcome.result()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """End the call on both sides; idempotent, from any thread."""
+        self._left = True
+        for job in tuple(self._jobs):
+            job.interrupt()
+        with contextlib.suppress(RuntimeError):
+            self._outcome.cancel()
+
+    @property
+    def over(self) -> bool:
+        """Whether its coroutine has ended."""
+        return self._outcome.done()
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._current.set(self)
+        self._outcome.follow(self._loop.create_task(work()))
+
+    async def ended(self) -> None:
+        """End a call that its thread left, and wait for the end.  Leaving may have been interrupted, too."""
+        self._leave()
+        # Without a task it was left before it reached the loop.
+        if self._outcome.work is not None:
+            await asyncio.wait({self._outcome.work})
+
+    @classmethod
+    def on_caller(cls, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run a function on the thread of the call that the running task belongs to."""
+        call = cls._current.get()
+        job = _Job(call._loop, function)
+        call._jobs.append(job)
+        if call._left:
+            job.interrupt()
+        else:
+            call._bell.set()
+        return job.result

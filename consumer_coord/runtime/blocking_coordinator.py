@@ -1,0 +1,365 @@
+"""The coordinator for threads: the same names as :class:`~consumer_coord.group.coordinator.ConsumerCoordinator`, blocking.
+
+For applications with a data plane of their own (:class:`~consumer_coord.GroupConsumer` is one such).  What the
+group wants is in :meth:`BlockingCoordinator.change`; carry it out in this order and report it::
+
+    change = coordinator.change()
+    if change.lost:
+        stop_reading(change.lost)
+        coordinator.let_go(change.lost)
+    if change.revoked:
+        coordinator.commit(positions_of(change.revoked))
+        stop_reading(change.revoked)
+        coordinator.let_go(change.revoked)
+    start_reading(coordinator.take_up(change))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import re
+import uuid
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from assignors.base import Assignor
+from consumer_coord.assignor_loading import as_assignor, load_assignors
+from consumer_coord.config import Config, parse
+from consumer_coord.errors import ClosedError, ConfigurationError
+from consumer_coord.group.assignment import Change, Target
+from consumer_coord.group.coordinator import ConsumerCoordinator
+from consumer_coord.group.generation import Generation
+from consumer_coord.leaders.list_offsets import ListedOffset, list_offsets
+from consumer_coord.net.client_config import ClientConfig
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.net.metadata import Broker, Metadata
+from consumer_coord.offsets import CommitResult, OffsetAndMetadata
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
+from consumer_coord.runtime.background import EXIT_TIMEOUT_S, Leave, Runtime
+from consumer_coord.runtime.outcome import Outcome
+from consumer_coord.settings import CONSUMER
+from consumer_coord.topic_partition import TopicPartition
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+#: A member that was dropped finishes its commits and leaves within this time.
+_DROPPED_TIMEOUT_MS = 5_000
+
+
+def choose_assignors(
+    settings: Mapping[str, Any], parsed: Config, assignors: Sequence[Assignor | type[Assignor]] | None
+) -> tuple[Assignor, ...]:
+    """Assignor objects handed over, or those that ``partition.assignment.strategy`` names; not both.
+
+    None in the consumer protocol, in which the broker assigns.
+    """
+    if assignors is not None and parsed.coordinator.group_protocol == CONSUMER:
+        raise ConfigurationError(
+            "assignors= cannot be used with group.protocol=consumer, in which the broker assigns: group.remote.assignor"
+            " chooses one of the brokers' group.consumer.assignors; your own needs group.protocol=classic"
+        )
+    if assignors is None:
+        return load_assignors(parsed.strategy)
+    if settings.get("partition.assignment.strategy") is not None:
+        raise ConfigurationError("partition.assignment.strategy and assignors= are two ways to say one thing: use one")
+    if isinstance(assignors, (Assignor, type)):
+        raise ConfigurationError("assignors= takes a list: assignors=[MyAssignor()]")
+    return tuple(as_assignor(candidate) for candidate in assignors)
+
+
+class BlockingCoordinator:
+    """One member of a group for any thread; the loop is the process's shared background thread.
+
+    ``settings`` is one dictionary with Kafka's names; ``assignors`` stands in for ``partition.assignment.strategy``.
+    Errors are those of the coroutines; blocking calls end at their timeout.  Also a context manager.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        assignors: Sequence[Assignor | type[Assignor]] | None = None,
+        needs_brokers: bool = True,
+    ) -> None:
+        """``needs_brokers=False``: without ``bootstrap.servers`` there is a warning, and nothing is ever reached."""
+        self.config = parse(settings, needs_brokers=needs_brokers)
+        self._assignors = choose_assignors(settings, self.config, assignors)
+        self._runtime = Runtime.shared()
+        self._closed = False
+        #: The one operation that closes; on the loop.
+        self._closing: asyncio.Task[None] | None = None
+        self._coordinator: ConsumerCoordinator = self._runtime.call(self._make)
+        #: At exit, and when this object is collected, the core alone is known: nothing keeps a dropped object alive.
+        self._leave_at_exit = functools.partial(self._coordinator.close, EXIT_TIMEOUT_S * 1000, at_exit=True)
+        self._runtime.on_exit(self._leave_at_exit)
+        self._runtime.applications.add(self._coordinator.application)
+        self._finalizer = weakref.finalize(
+            self, _dropped, self._runtime, self._coordinator, self.config.client, self._leave_at_exit
+        )
+        self._finalizer.atexit = False
+
+    async def _make(self) -> ConsumerCoordinator:
+        cluster = self._runtime.clusters.acquire(self.config.client)
+        try:
+            return ConsumerCoordinator(self.config.coordinator, cluster, self._assignors)
+        except BaseException:
+            await self._runtime.clusters.release(self.config.client)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def core(self) -> ConsumerCoordinator:
+        """The coordinator itself; only what is marked as thread-safe may be used from here."""
+        self._runtime.check_process()
+        return self._coordinator
+
+    @property
+    def cluster(self) -> ClusterClient:
+        """The cluster client, which belongs to the background loop."""
+        return self.core.cluster
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_ms: float | None = None) -> T:
+        """Run a coroutine of this coordinator's on the background loop."""
+        if self._closed:
+            raise ClosedError("the coordinator is closed")
+        limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return self._runtime.call(work, timeout_ms=limit)
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Outcome[T]:
+        """Start a coroutine on the background loop without waiting for it."""
+        self._runtime.check_process()
+        return self._runtime.submit(work)
+
+    def on_loop(self, function: Callable[[], object]) -> None:
+        """Run a function on the background loop, soon."""
+        self._runtime.check_process()
+        self._runtime.loop.call_soon_threadsafe(function)
+
+    def call_later(self, delay_s: float, function: Callable[[], object]) -> None:
+        """Run a function on the background loop after ``delay_s``."""
+        loop = self._runtime.loop
+        self.on_loop(lambda: loop.call_later(delay_s, function))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The background loop."""
+        return self._runtime.loop
+
+    def check_process(self) -> None:
+        """Raise :class:`~consumer_coord.errors.ForkedError` in a forked child."""
+        self._runtime.check_process()
+
+    def _soon(self, work: Callable[[], object]) -> None:
+        async def run() -> None:
+            work()
+
+        self.call(run)
+
+    # -- what the application says ------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Subscribe to named topics, instead of what was subscribed to before."""
+        wanted = topics if isinstance(topics, str) else list(topics)
+        self._soon(lambda: self._coordinator.subscribe(wanted))
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Subscribe to every topic whose whole name matches."""
+        self._soon(lambda: self._coordinator.subscribe_pattern(pattern))
+
+    def unsubscribe(self, timeout_ms: float | None = None) -> None:
+        """End the subscription and leave the group."""
+        self.call(lambda: self._coordinator.unsubscribe(timeout_ms), timeout_ms)
+
+    def polled(self) -> None:
+        """The application polled; raises a failure of the background."""
+        self.core.application.polled()
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Rejoin although nothing demands it (KIP-568)."""
+        self._soon(lambda: self._coordinator.enforce_rebalance(reason))
+
+    def hold_joins(self) -> Generation:
+        """Send no JoinGroup until the next poll, at most half the rebalance timeout; the generation that fences."""
+        return self.call(self._coordinator.hold_joins, self.config.coordinator.rebalance_timeout_ms)
+
+    # -- the sequence -------------------------------------------------------------------------------------------------
+
+    def ensure_coordinator_ready(self, timeout_ms: float | None = None) -> Broker:
+        """Find the group's coordinator."""
+        return self.call(lambda: self._coordinator.ensure_coordinator_ready(timeout_ms), timeout_ms)
+
+    def join_group_if_needed(self, timeout_ms: float | None = None) -> Target:
+        """Wait until this member has an assignment, or has something to let go of first."""
+        return self.call(lambda: self._coordinator.join_group_if_needed(timeout_ms), timeout_ms)
+
+    def change(self) -> Change:
+        """What to do to get from what is held to what the group wants; falsy when there is nothing to do."""
+        return self.core.assignment.change()
+
+    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+        """These were given up."""
+        self.core.let_go(partitions)
+
+    def take_up(self, change: Change) -> frozenset[TopicPartition]:
+        """Take up what ``change`` adds, if it still stands; what is returned is held from now on."""
+        return self.core.assignment.take_up(change)
+
+    # -- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout_ms: float | None = None,
+        ownerships: Mapping[TopicPartition, int | None] | None = None,
+        topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
+    ) -> CommitResult:
+        """Commit positions; for each partition None, or why not."""
+        return self.call(
+            lambda: self._coordinator.commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids),
+            timeout_ms,
+        )
+
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_ms: float | None = None,
+        *,
+        topic_ids: Mapping[str, uuid.UUID] | None = None,
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; None for a partition without one."""
+        wanted = frozenset(partitions)
+        return self.call(lambda: self._coordinator.committed(wanted, timeout_ms, topic_ids=topic_ids), timeout_ms)
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], timeout_ms: float | None = None, *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Offsets by time: partition -> milliseconds since 1970, or LATEST or EARLIEST of ``leaders/list_offsets.py``."""
+        limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+        async def look_up() -> Mapping[TopicPartition, ListedOffset]:
+            # On the loop, whose time a deadline is of.
+            deadline = Deadline.after(limit)
+            return await list_offsets(self._coordinator.cluster, wanted, deadline, read_committed=read_committed)
+
+        return self.call(look_up, timeout_ms)
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> Metadata:
+        """The cluster's metadata as last seen."""
+        return self.core.cluster.metadata
+
+    def refresh_metadata(self, timeout_ms: float | None = None) -> Metadata:
+        """Metadata that was asked for after this call began."""
+        limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+        async def refresh() -> Metadata:
+            return await self._coordinator.cluster.refresh(Deadline.after(limit))
+
+        return self.call(refresh, timeout_ms)
+
+    @property
+    def generation_state(self) -> Generation:
+        """Generation id, member id and agreed assignor, as one value."""
+        return self.core.protocol.generation_state
+
+    @property
+    def generation(self) -> int:
+        """The generation id, -1 outside the group."""
+        return self.core.generation
+
+    @property
+    def member_id(self) -> str:
+        """The member id, empty before the coordinator gave one."""
+        return self.core.member_id
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this member leads the group."""
+        return self.core.protocol.is_leader
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """What the application holds now."""
+        return self.core.assignment.held
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and timings under the Java client's names."""
+
+        async def read() -> Mapping[str, float]:
+            return self._coordinator.metrics()
+
+        return self.call(read)
+
+    # -- leaving ------------------------------------------------------------------------------------------------------
+
+    def leave_group(self, reason: str = "", timeout_ms: float | None = None) -> None:
+        """Leave the group; what is still held is lost."""
+        self.call(lambda: self._coordinator.leave_group(reason, timeout_ms), timeout_ms)
+
+    def close(self, timeout_ms: float | None = None, *, leave: bool = True) -> None:
+        """Finish commits, leave, and give everything back; idempotent.
+
+        It is one operation: a second call, of another thread or after an interrupt, waits for the one that is under way.
+        """
+        closing = self._closing
+        if closing is not None and closing.done():
+            return
+        self._runtime.check_process()
+        limit = self.config.coordinator.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        self._closed = True
+        self._runtime.call(lambda: self.end(timeout_ms, leave=leave), timeout_ms=limit)
+
+    async def end(self, timeout_ms: float | None, *, leave: bool = True) -> None:
+        """Close, on the loop."""
+        self._closed = True
+        self._finalizer.detach()
+        if self._closing is None:
+            end = _end(self._runtime, self._coordinator, self.config.client, self._leave_at_exit, timeout_ms, leave=leave)
+            self._closing = asyncio.get_running_loop().create_task(end, name="close")
+        # A caller who is interrupted, or out of time, does not take the leave back.
+        await asyncio.shield(self._closing)
+
+
+async def _end(
+    runtime: Runtime,
+    core: ConsumerCoordinator,
+    client: ClientConfig,
+    leave_at_exit: Leave,
+    timeout_ms: float | None,
+    *,
+    leave: bool = True,
+) -> None:
+    try:
+        await core.close(timeout_ms, leave=leave)
+    finally:
+        # Until here an exit of the interpreter waits for it.
+        runtime.forget(leave_at_exit)
+        await runtime.clusters.release(client)
+
+
+def _dropped(runtime: Runtime, core: ConsumerCoordinator, client: ClientConfig, leave_at_exit: Leave) -> None:
+    """Leave the group for a coordinator that was collected without close(): its heartbeats would keep its partitions."""
+    if runtime.pid != os.getpid() or runtime.loop.is_closed():
+        return
+
+    async def leave() -> None:
+        logger.warning("a member of group %r was dropped without close(): it leaves the group now", core.config.group_id)
+        await _end(runtime, core, client, leave_at_exit, _DROPPED_TIMEOUT_MS)
+
+    # This runs wherever a collection happens to run: all the rest is the loop's.
+    runtime.submit(leave)

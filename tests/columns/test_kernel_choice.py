@@ -1,0 +1,79 @@
+"""Which kernel decodes, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from consumer_coord.columns import kernel
+from consumer_coord.errors import ConfigurationError
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+SHOW = "import consumer_coord.columns as c; print(c.KERNEL)"
+WITHOUT_C = "import sys; sys.modules['consumer_coord.columns._kernel'] = None\n"
+
+
+def test_the_environment_chooses_the_twin() -> None:
+    assert run(SHOW, CONSUMER_COORD_KERNEL="python").stdout == "python\n"
+
+
+def test_the_compiled_kernel_is_the_default() -> None:
+    try:
+        kernel.load("c")
+    except ImportError as error:
+        pytest.skip(str(error))
+    assert run(SHOW, CONSUMER_COORD_KERNEL="").stdout == "c\n"
+    assert run(SHOW, CONSUMER_COORD_KERNEL="c").stdout == "c\n"
+
+
+def test_the_twin_decodes_where_there_is_no_compiled_kernel() -> None:
+    assert run(WITHOUT_C + SHOW, CONSUMER_COORD_KERNEL="").stdout == "python\n"
+    refused = run(WITHOUT_C + SHOW, CONSUMER_COORD_KERNEL="c")
+    assert "CONSUMER_COORD_KERNEL is c, but the kernel was not compiled: install a wheel" in refused.stderr
+
+
+def test_without_kernel_and_pyarrow_the_error_names_both() -> None:
+    program = "import sys; sys.modules['pyarrow'] = None\n" + SHOW + "; c.Columns().finish().__arrow_c_stream__()"
+    refused = run(program, CONSUMER_COORD_KERNEL="python")
+    assert refused.stdout == "python\n"
+    assert "ImportError: the columns kernel was not compiled, and its Python twin exports arrays by pyarrow" in refused.stderr
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="CONSUMER_COORD_KERNEL is 'rust'; use c or python, or unset it"):
+        kernel.load("rust")
+
+
+def test_a_compressed_batch_without_cramjam_says_what_to_install() -> None:
+    program = """
+import sys
+from tests.columns.batches import Rec, batch
+data = batch([Rec(0)]) + batch([Rec(0)], 1, codec="lz4")
+for name in [one for one in sys.modules if one.partition(".")[0] == "cramjam"]:
+    del sys.modules[name]
+sys.modules["cramjam"] = None
+from consumer_coord.columns import Columns, CompletedFetch
+into, fetched = Columns(), CompletedFetch(data, topic="orders", partition=0, offset=0)
+try:
+    into.append(fetched)
+finally:
+    finished = into.finish()
+    print(len(finished), *finished.positions.values())
+"""
+    ran = run(program)
+    assert ran.stdout == "1 1\n"
+    assert ran.stderr.endswith("ImportError: cramjam is not installed: pip install 'consumer-coord[columns]'\n")

@@ -1,0 +1,72 @@
+"""The Markdown pages are plain English, and their relative links lead somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import DOCS, ROOT, pages
+from tests.docs.words import anchors, findings, links
+
+#: Lists that come from elsewhere: the numbered behaviours, and the changelog of what was.
+LISTS = {"behaviours.md", "CHANGELOG.md"}
+#: Pages to look something up in.
+WITHOUT_AIM = {"behaviours.md", "changelog.md", "glossary.md", "index.md"}
+PAGES = sorted([*ROOT.glob("*.md"), *pages(), *(ROOT / "benchmarks").glob("*.md")])
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in LISTS], ids=name_of)
+def test_a_page_avoids_the_words_of_the_list(page: Path) -> None:
+    assert list(findings(page.read_text())) == []
+
+
+@pytest.mark.parametrize("page", sorted({*DOCS.glob("*.md")} - {DOCS / name for name in WITHOUT_AIM}), ids=name_of)
+def test_a_page_begins_with_what_its_reader_can_do(page: Path) -> None:
+    assert page.read_text().split("\n\n")[1].startswith("After this page you")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_relative_links_of_a_page_lead_somewhere(page: Path) -> None:
+    dead = []
+    for text, target in links(page.read_text()):
+        if target.startswith(("https://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            dead.append(target)
+        assert text, f"the link to {target} has no text, and GitHub shows nothing"
+    assert dead == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The broker tells the member.", 1),
+        ("The broker `tells` the member.", 0),
+        ("The member let\ngo of it.", 1),
+        ("What it does.", 1),
+        ("What does it do?", 0),
+        ("# What it does", 0),
+        ("A list:\n\n* It reads.", 1),
+        ("| a | They read. |", 1),
+        ("```\ntold\n```", 0),
+        ("It moves no more partitions, and no more than ten.", 1),
+    ],
+)
+def test_the_check_finds_words_in_prose_alone(text: str, found: int) -> None:
+    assert len(list(findings(text))) == found
+
+
+def test_the_check_finds_anchors_and_links(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '# The first\n\n## Your `own` test, now\n\n[a `b`](c.md#d) ![e](f.svg)\n<img src="g.png">\n```\n[h](i)\n# j\n```\n'
+    )
+    assert anchors(page) == {"the-first", "your-own-test-now"}
+    assert list(links(page.read_text())) == [("a b", "c.md#d"), ("e", "f.svg"), ("g.png", "g.png")]

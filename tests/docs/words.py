@@ -1,0 +1,90 @@
+"""Words that Markdown pages avoid, and the links that they hold.
+
+The documentation is written for engineers who read it once and quickly, many of them not in their first language.  The words
+below come from an older style of this project: idioms, archaic words, and verbs of speech for programs.  A page that needs one
+as the name of something puts it into backticks: code is not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Regular expression -> better words.  Expressions ignore the case, and match whole words.
+AVOID: dict[str, str] = {
+    r"tells?|told|untold": "report, return, notify, name, show",
+    r"hears?|heard": "receive, be notified, learn",
+    r"hand(s|ed|ing)? out": "deliver, return, assign",
+    r"(take|takes|taken|taking|took) up": "hold, start, acquire",
+    r"(go|goes|going|went|gone) on": "continue, keep",
+    r"(let|lets|letting) go": "revoke, release",
+    r"(give|gives|given|giving|gave) up": "revoke, stop, time out",
+    r"of (yours|ours|theirs|its own|one's own|your own|their own)": "your, our, its; separate",
+    r"so (long|much|many|few)": "until, for this time; this number",
+    r"(no|any) more(?! (than|\w+s\b))": "no longer",
+    r"anew": "again, from scratch",
+    r"meanwhile": "at the same time, until then",
+    r"beside|besides": "next to, with, in addition to",
+    r"stands?|stood": "is, remains",
+    r"by (itself|themselves)": "automatically, alone",
+    r"(at|come|comes|came) (to )?rest": "stable, idle",
+    r"whoever|whomever|nobody|somebody|everybody": "name the subject: a member, the caller, no member",
+    r"in place of": "instead of",
+    r"thereby|therein|thereof|hence|henceforth|lest|albeit": "so, in it",
+}
+#: A sentence does not begin with one of these: its subject is named.
+FIRST = re.compile(r"(?:^|(?<=[.!?:] )|(?<=\| )|(?<=\* ))(What|It|They|Those|Whoever|Whose)\b(?![^.|]*\?)")
+
+_CODE = re.compile(
+    r"^(?P<indent> *)(```|:::).*?^(?P=indent)(```|:::)$|^    \S.*?$|<!--.*?-->|`[^`\n]*(?:\n[^`\n]*)?`",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"!?\[(?P<text>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
+_WORDS = {re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE): better for words, better in AVOID.items()}
+
+
+def prose(text: str) -> str:
+    """A page with its code replaced by blanks, so that lines keep their numbers."""
+    return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]) if "\n" in code[0] else "x", text)
+
+
+def findings(text: str) -> Iterator[str]:
+    """The words to avoid in the text of a page, one line each: line, word, alternatives."""
+    bare = prose(text)
+    for words, better in _WORDS.items():
+        for found in words.finditer(bare.replace("\n", " ")):
+            yield f"line {bare.count(chr(10), 0, found.start()) + 1}: {found[0]!r}: better {better}"
+    for number, line in enumerate(bare.splitlines(), 1):
+        if not line.startswith("#"):
+            for found in FIRST.finditer(line.strip()):
+                if found.start() or not _continues(bare, number):
+                    yield f"line {number}: a sentence begins with {found[1]!r}: name its subject"
+
+
+def _continues(text: str, number: int) -> bool:
+    """Whether a line begins in the middle of a sentence."""
+    before = text.splitlines()[number - 2].strip() if number > 1 else ""
+    return bool(before) and not before.endswith((".", ":", "!", "?", "|"))
+
+
+def links(text: str) -> Iterator[tuple[str, str]]:
+    """Text and target of every link and image of a page, HTML's among them."""
+    bare = prose(text)
+    for link in _LINK.finditer(re.sub(r"`([^`\n]*)`", r"\1", _without_blocks(text))):
+        yield link["text"], link["target"]
+    for target in re.findall(r'(?:src|srcset|href)="([^"]+)"', bare):
+        yield target, target
+
+
+def _without_blocks(text: str) -> str:
+    return re.sub(r"^( *)(```|:::).*?^\1\2$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    found: set[str] = set()
+    for title in re.findall(r"^#+ (.*)$", _without_blocks(page.read_text()), re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", _LINK.sub(lambda link: link["text"], title).lower())
+        found.add(plain.strip().replace(" ", "-"))
+    return found

@@ -1,0 +1,165 @@
+"""Batches, sessions and error tables, each alone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer_coord.broker.fetch_sessions import FetchSessions
+from consumer_coord.broker.record_batch import build_batch
+from consumer_coord.errors import CoordinatorError, MalformedMessageError
+from consumer_coord.fetch import errors
+from consumer_coord.fetch.batches import Reach, reach
+from consumer_coord.fetch.errors import Step
+from consumer_coord.fetch.sessions import FetchSession, Wanted
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+from consumer_coord.wire.messages.log import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+IDS = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2)}
+
+
+def batch(base: int, count: int, epoch: int = 0) -> bytes:
+    """A batch of ``count`` records."""
+    return build_batch([(b"k", b"v")] * count, base_offset=base, timestamp_ms=5, leader_epoch=epoch)
+
+
+# -- batches
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6), st.integers(0, 3), st.integers(0, 200)
+)
+def test_the_reach_is_that_of_the_whole_batches(shapes: Sequence[tuple[int, int]], into: int, cut: int) -> None:
+    """Whatever the gaps, wherever the first batch is entered and the last one is cut."""
+    data, base, ends = b"", 10, []
+    for number, (gap, count) in enumerate(shapes):
+        base += gap
+        data += batch(base, count, number)
+        base += count
+        ends.append((len(data), base, number))
+    first_base = 10 + shapes[0][0]
+    offset = min(first_base + into, first_base + shapes[0][1] - 1)
+    shown = data[: len(data) - cut] if cut < len(data) else data
+    whole = [end for end in ends if end[0] <= len(shown)]
+    if whole:
+        assert reach(shown, offset) == reach(memoryview(shown), offset) == Reach(*whole[-1])
+    else:
+        with pytest.raises(MalformedMessageError, match="no record batch is whole"):
+            reach(shown, offset)
+
+
+@given(st.binary(max_size=200), st.integers(0, 5))
+def test_any_bytes_have_a_reach_or_raise(junk: bytes, offset: int) -> None:
+    for data in (junk, batch(5, 2) + junk, junk[:16] + b"\2" + junk[17:]):
+        try:
+            found = reach(data, offset)
+        except CoordinatorError:
+            continue  # any other exception fails the test
+        assert 0 < found.size <= len(data)
+        assert found.next_offset > offset
+
+
+@pytest.mark.parametrize("data", [batch(5, 2), batch(8, 1) + batch(7, 1), batch(8, 2) + batch(9, 1)])
+def test_offsets_never_go_back(data: bytes) -> None:
+    with pytest.raises(MalformedMessageError, match="has the offsets"):
+        reach(data, 8)
+
+
+# -- sessions
+
+
+@pytest.mark.parametrize("version", [6, 7, 12, 13, 18])
+@given(seed=st.integers(0, 10_000))
+def test_the_brokers_session_always_knows_what_the_client_wants(version: int, seed: int) -> None:
+    """The client's half against the broker's half: requests lost, responses lost, sessions evicted, topics recreated."""
+    random = Random(seed)
+    client, broker = FetchSession(), FetchSessions(1, Random(seed))
+    ids = dict(IDS)
+    for moment in range(30):
+        if random.random() < 0.1:
+            ids[random.choice("ab")] = uuid.UUID(int=random.getrandbits(64))
+        wanted = {
+            TopicPartition(topic, number): Wanted(ids[topic], random.randrange(3))
+            for topic in "ab"
+            for number in range(3)
+            if random.random() < 0.7
+        }
+        part = client.build(version, wanted)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            session_id=part.session_id,
+            session_epoch=part.session_epoch,
+            topics=part.topics,
+            forgotten_topics_data=part.forgotten,
+        )
+        event = random.random()
+        if event < 0.1:
+            client.failed()  # the request is lost
+            continue
+        names = {topic_id: name for name, topic_id in ids.items()}
+        context = broker.begin(version, request, names.get, moment * (200.0 if random.random() < 0.2 else 1.0))
+        if context.error_code == codes.FETCH_SESSION_ID_NOT_FOUND:
+            client.not_found()
+            continue
+        assert context.error_code == 0, "the client goes by the rules"
+        read = {(name.name, partition.partition, name.topic_id): partition.fetch_offset for name, partition in context.wanted}
+        by_id = version >= 13
+        assert read == {
+            (one.topic, one.partition, value.topic_id if by_id else uuid.UUID(int=0)): value.offset
+            for one, value in wanted.items()
+        }
+        if event < 0.2:
+            client.failed()  # the response is lost
+            continue
+        if event < 0.3:
+            broker.clear()  # and the broker starts again
+        rows = [
+            FetchableTopicResponse(
+                topic="" if by_id else name.name or "",
+                topic_id=name.topic_id,
+                partitions=(PartitionData(partition_index=partition.partition, error_code=0, high_watermark=0, records=b""),),
+            )
+            for name, partition in context.wanted
+            if not context.incremental or random.random() < 0.5
+        ]
+        session_id = 0 if context.session is None else context.session.session_id
+        rows_by_partition = client.answered(FetchResponse(session_id=session_id, responses=rows))
+        assert set(rows_by_partition) <= set(wanted)
+
+
+def test_a_full_response_without_a_partition_is_refused() -> None:
+    session = FetchSession()
+    session.build(18, {TopicPartition("a", 0): Wanted(IDS["a"], 0)})
+    with pytest.raises(MalformedMessageError, match="says nothing of a-0"):
+        session.answered(FetchResponse(session_id=5, responses=()))
+
+
+# -- errors
+
+
+def test_every_error_code_has_a_step() -> None:
+    for code in codes.ERROR_NAMES:
+        for table in (errors.PARTITION, errors.RESPONSE, errors.EPOCH_END):
+            assert errors.step_for(table, code) in Step
+    assert errors.step_for(errors.PARTITION, codes.NOT_ENOUGH_REPLICAS) is Step.FIND_LEADER
+    assert errors.step_for(errors.PARTITION, codes.INVALID_REQUEST) is Step.STOP
+    assert errors.step_for(errors.PARTITION, 1234) is Step.STOP
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    error = errors.refusal(codes.TOPIC_AUTHORIZATION_FAILED, TopicPartition("a", 3), 7)
+    assert str(error) == (
+        "Fetch of a-3 at offset 7 was refused with TOPIC_AUTHORIZATION_FAILED (29): the principal needs READ on the topic"
+    )

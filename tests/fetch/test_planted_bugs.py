@@ -1,0 +1,161 @@
+"""The drawn histories find these bugs, each planted alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+from consumer_coord.fetch import broker
+from consumer_coord.fetch.batches import Reach, reach
+from consumer_coord.fetch.broker import BrokerFetches
+from consumer_coord.fetch.buffer import Buffer
+from consumer_coord.fetch.fetcher import Fetcher
+from consumer_coord.fetch.leaders import Leaders
+from consumer_coord.fetch.partition_state import FetchState
+from consumer_coord.fetch.sessions import FetchSession, SessionPart
+from tests.fetch.test_under_faults import play_history
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+#: So many histories may pass before one finds a bug.
+HISTORIES = 60
+
+
+def late_answers_count(patch: pytest.MonkeyPatch) -> None:
+    """A response to the former reading of a partition is used for the present one."""
+    patch.setattr(Fetcher, "is_current", lambda self, state: state.partition in self._states)
+    take = BrokerFetches._take
+
+    def for_the_present(self: BrokerFetches, response: Any, named: Any, states: Mapping[Any, FetchState]) -> None:
+        owner: Any = self._owner
+        present = {partition: owner._states.get(partition, state) for partition, state in states.items()}
+        for partition, state in present.items():
+            if partition in named:
+                state.offset = named[partition].offset
+        take(self, response, named, present)
+
+    patch.setattr(BrokerFetches, "_take", for_the_present)
+
+
+def truncation_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """The request does not say in which epoch the last record was."""
+    build = BrokerFetches._ask
+
+    def forgetful(self: BrokerFetches, due: Any, max_bytes: int, left_out: bool) -> Any:
+        ask = build(self, due, max_bytes, left_out)
+        wanted = {partition: attrs.evolve(one, last_fetched_epoch=-1) for partition, one in ask.wanted.items()}
+        return attrs.evolve(ask, wanted=wanted)
+
+    patch.setattr(BrokerFetches, "_ask", forgetful)
+
+
+def old_brokers_are_not_asked_for_epochs(patch: pytest.MonkeyPatch) -> None:
+    """OffsetForLeaderEpoch is never sent."""
+    patch.setattr(BrokerFetches, "_needs_validation", lambda self, state: False)
+
+
+def a_position_is_validated_once(patch: pytest.MonkeyPatch) -> None:
+    """A later leader may have truncated its log, too."""
+    patch.setattr(BrokerFetches, "_needs_validation", lambda self, state: state.leader_epoch >= 0 and state.validated_in < 0)
+
+
+def a_pause_forgets_the_position(patch: pytest.MonkeyPatch) -> None:
+    """What was not taken is dropped, and not fetched again."""
+
+    def rewind(self: Buffer, state: FetchState) -> None:
+        offset, epoch = state.offset, state.leader_epoch
+        honest(self, state)
+        state.offset, state.leader_epoch = offset, epoch
+
+    honest = Buffer.rewind
+    patch.setattr(Buffer, "rewind", rewind)
+
+
+def changed_offsets_are_not_sent(patch: pytest.MonkeyPatch) -> None:
+    """An incremental request names new partitions only."""
+    build = FetchSession.build
+
+    def stale(self: FetchSession, version: int, wanted: Any) -> SessionPart:
+        before = {partition.partition for partition, _ in self._named}
+        part = build(self, version, wanted)
+        if part.session_epoch <= 0:
+            return part
+        topics = [
+            attrs.evolve(topic, partitions=[row for row in topic.partitions if row.partition not in before])
+            for topic in part.topics
+        ]
+        return attrs.evolve(part, topics=[topic for topic in topics if topic.partitions])
+
+    patch.setattr(FetchSession, "build", stale)
+
+
+def a_lost_response_keeps_the_session(patch: pytest.MonkeyPatch) -> None:
+    """The broker is one epoch further."""
+    patch.setattr(FetchSession, "failed", lambda self: None)
+    patch.setattr(FetchSession, "not_found", lambda self: None)
+
+
+def the_next_offset_is_one_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The offset behind a long response is one too far."""
+
+    def short(records: Any, offset: int) -> Reach:
+        found = reach(records, offset)
+        return attrs.evolve(found, next_offset=found.next_offset + (found.size > 400))
+
+    patch.setattr(broker, "reach", short)
+
+
+def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+    """The caller cannot know what was rolled back."""
+    deliver = Fetcher.deliver
+
+    def bare(self: Fetcher, state: FetchState, records: Any, size: int) -> None:
+        deliver(self, state, attrs.evolve(records, aborted=()), size)
+
+    patch.setattr(Fetcher, "deliver", bare)
+
+
+def a_recreated_topic_is_read_on(patch: pytest.MonkeyPatch) -> None:
+    """By its new id, from the old offset."""
+
+    def adopt(self: Fetcher, states: Any) -> None:
+        for state in states:
+            state.topic_id = self.leaders.topic_id(state.partition.topic) or state.topic_id
+
+    patch.setattr(Fetcher, "_compare_topic_ids", adopt)
+
+
+def the_leader_is_never_looked_up_again(patch: pytest.MonkeyPatch) -> None:
+    """Only responses name new leaders."""
+    patch.setattr(Leaders, "metadata_changed", lambda self: None)
+    patch.setattr(BrokerFetches, "_find_leader", lambda self, state: self._back_off(state))
+
+
+BUGS: list[Plant] = [
+    late_answers_count,
+    truncation_is_not_noticed,
+    old_brokers_are_not_asked_for_epochs,
+    a_position_is_validated_once,
+    a_pause_forgets_the_position,
+    changed_offsets_are_not_sent,
+    a_lost_response_keeps_the_session,
+    the_next_offset_is_one_too_far,
+    aborted_transactions_are_not_listed,
+    a_recreated_topic_is_read_on,
+    the_leader_is_never_looked_up_again,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+def test_a_history_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(HISTORIES):
+        try:
+            play_history(seed, monkeypatch)
+        except Exception:  # noqa: BLE001 - whatever shows the bug
+            return
+    pytest.fail(f"{HISTORIES} histories did not find it: {plant.__doc__}")

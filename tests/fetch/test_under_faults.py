@@ -1,0 +1,245 @@
+"""The fetcher under drawn faults in virtual time: what it delivers is the log of today, record for record."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random
+from typing import Any
+
+import attrs
+import pytest
+
+from consumer_coord.broker.config import RACK_AWARE_SELECTOR
+from consumer_coord.broker.requests.served import SERVED
+from consumer_coord.errors import MalformedMessageError
+from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, StopReason
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+from tests.fetch.world import FETCH, Reader, World, play
+
+#: ``FETCH_SEEDS=5000 FETCH_FIRST_SEED=1000`` plays others.
+SEEDS = range(
+    int(os.environ.get("FETCH_FIRST_SEED", "0")),
+    int(os.environ.get("FETCH_FIRST_SEED", "0")) + int(os.environ.get("FETCH_SEEDS", "40")),
+)
+BROKERS = 3
+PARTITIONS = [TopicPartition("t", number) for number in range(4)]
+#: From this version on a request names the leader epoch, without which a truncation may pass unnoticed.
+EPOCHS_FROM = 9
+PRODUCERS = (7, 8)
+
+
+def visible(world: World, partition: TopicPartition, committed: bool) -> list[tuple[int, bytes]]:
+    """The records that a reader of the whole log gets, by the log alone."""
+    found: list[tuple[int, int, bytes]] = []
+    aborted: set[tuple[int, int]] = set()
+    open_since: dict[int, int] = {}
+    for record in world.partition(partition).log.records():
+        assert not isinstance(record, MalformedMessageError)
+        if record.control:
+            if not record.committed:
+                aborted.update(
+                    (offset, producer)
+                    for offset, producer, _ in found
+                    if producer == record.producer_id and offset >= open_since.get(producer, record.offset)
+                )
+            open_since.pop(record.producer_id, None)
+            continue
+        if record.transactional:
+            open_since.setdefault(record.producer_id, record.offset)
+        found.append((record.offset, record.producer_id, record.value or b""))
+    return [(offset, value) for offset, producer, value in found if not (committed and (offset, producer) in aborted)]
+
+
+@attrs.define
+class Story:
+    """One drawn history."""
+
+    world: World
+    random: Random
+    reader: Reader
+    version: int
+    committed: bool
+    serial: int = 1
+    stops: list[StopReason] = attrs.field(factory=list)
+
+    # -- the cluster's half
+
+    def strike(self) -> None:
+        """Something happens."""
+        options = [self._write] * 6 + [self._move] * 2 + [self._disconnect, self._stop, self._slow, self._block, self._transact]
+        if not self.committed and self.version >= EPOCHS_FROM:
+            options.append(self._truncate)
+        if self.version >= 13:
+            options.append(self._recreate)
+        self.random.choice(options)()
+
+    def _partition(self) -> TopicPartition:
+        return self.random.choice(PARTITIONS)
+
+    def _write(self) -> None:
+        for _ in range(self.random.randrange(1, 4)):
+            producer_id = self.random.choice((-1, -1, *PRODUCERS))
+            self.world.write(
+                self._partition(), self.random.randrange(1, 5), value=b"v" * self.random.randrange(200), producer_id=producer_id
+            )
+
+    def _transact(self) -> None:
+        for one in PARTITIONS:
+            for producer_id in PRODUCERS:
+                if self.random.random() < 0.5:
+                    self.world.end_transaction(one, producer_id, committed=self.random.random() < 0.5)
+
+    def _up(self) -> list[int]:
+        return [node.broker_id for node in self.world.cluster.nodes if node.up]
+
+    def _move(self) -> None:
+        self.world.cluster.move_leader("t", self._partition().partition, self.random.choice(self._up()))
+
+    def _truncate(self) -> None:
+        one = self._partition()
+        log = self.world.partition(one).log
+        batches = sorted({batch.base_offset for batch in log._batches if batch.base_offset >= log.log_start_offset})
+        if batches:
+            end_offset = self.random.choice(batches[-3:])
+            self.world.cluster.move_leader("t", one.partition, self.random.choice(self._up()), end_offset)
+
+    def _recreate(self) -> None:
+        if self.random.random() < 0.3:
+            self.world.cluster.delete_topic("t")
+            self.world.cluster.create_topic("t", len(PARTITIONS))
+
+    def _disconnect(self) -> None:
+        self.world.network.disconnect(self.world.cluster.nodes[self.random.randrange(BROKERS)].host)
+
+    def _later(self, undo: Any) -> None:
+        self.world.loop.call_later(self.random.uniform(0.1, 5), undo)
+
+    def _stop(self) -> None:
+        if len(self._up()) > 1:
+            broker = self.random.choice(self._up())
+            self.world.cluster.stop(broker)
+            self.world.network.disconnect(self.world.cluster.nodes[broker].host)
+            self._later(lambda: self.world.cluster.start(broker))
+
+    def _slow(self) -> None:
+        host = self.world.cluster.nodes[self.random.randrange(BROKERS)].host
+        self.world.network.slow(host, "client", self.random.uniform(0, 2_000))
+        self._later(lambda: self.world.network.slow(host, "client", 0))
+
+    def _block(self) -> None:
+        host = self.world.cluster.nodes[self.random.randrange(BROKERS)].host
+        way = self.random.choice(((host, "client"), ("client", host)))
+        self.world.network.block(*way)
+        self._later(lambda: self.world.network.unblock(*way))
+
+    # -- the caller's half
+
+    async def use(self) -> None:
+        """The caller takes, pauses, seeks and waits."""
+        reader, random = self.reader, self.random
+        if random.random() < 0.7:
+            await reader.fetcher.wait(Deadline.after(random.uniform(1, 2_000)))
+        else:
+            await asyncio.sleep(random.uniform(0, 2))
+        reader.take(random.choice((1, 1_000, 1 << 20)))
+        self.restart()
+        chance = random.random()
+        if chance < 0.1:
+            reader.fetcher.pause(random.sample(PARTITIONS, 2))
+        elif chance < 0.3:
+            reader.fetcher.resume(PARTITIONS)
+        elif chance < 0.4:
+            self.assign(self._partition())
+
+    def assign(self, one: TopicPartition, *, offset: int | None = None, epoch: int | None = None) -> None:
+        """Begin another reading where the last one stands, or elsewhere."""
+        self.serial += 1
+        if offset is None:
+            offset, epoch = self.reader.positions[one][1], self.reader.epochs[one]
+        self.reader.records[one] = [row for row in self.reader.records.get(one, ()) if row[0] < offset]
+        # Without an id the topic of today is read, so what was read of another one has to go with its first record.
+        topic_id = self.world.cluster.topics.by_name["t"].topic_id
+        if epoch is None or (one in self.topic_ids and self.topic_ids[one] != topic_id):
+            offset, epoch = 0, -1
+            self.reader.records[one] = []
+        self.topic_ids[one] = topic_id
+        self.reader.assign({one: FetchStart(self.serial, offset, epoch, topic_id)})
+
+    topic_ids: dict[TopicPartition, Any] = attrs.field(factory=dict)
+
+    def restart(self) -> None:
+        """Do what the caller's policy is when a reading ends: go back to where the logs agree, or to the beginning."""
+        stopped, self.reader.stopped = self.reader.stopped, []
+        for one in stopped:
+            self.stops.append(one.reason)
+            if one.reason is StopReason.TRUNCATED and one.end_epoch >= 0:
+                self.assign(one.partition, offset=min(one.end_offset, one.offset), epoch=one.end_epoch)
+            else:
+                assert one.reason in (StopReason.TRUNCATED, StopReason.OUT_OF_RANGE, StopReason.RECREATED), one
+                self.assign(one.partition, offset=0)
+
+    def agrees(self) -> bool:
+        """Whether every partition is read to its end, and everything in it was delivered once and in order."""
+        ends = {one: self.world.partition(one).log.last_stable_offset for one in PARTITIONS}
+        if self.reader.stopped or any(self.reader.positions[one][1] < ends[one] for one in PARTITIONS):
+            return False
+        return all(self.reader.records.get(one, []) == visible(self.world, one, self.committed) for one in PARTITIONS)
+
+
+def play_history(seed: int, monkeypatch: pytest.MonkeyPatch) -> list[StopReason]:
+    """Play a history; return which readings ended."""
+    random = Random(seed)
+    version = random.choice((4, 8, 9, 11, 12, 13, 16, 18))
+    monkeypatch.setitem(SERVED, FETCH, attrs.evolve(SERVED[FETCH], max_version=version))
+    committed = random.random() < 0.4
+    config = FetchConfig(
+        read_committed=committed,
+        queued_max_bytes=random.choice((500, 5_000, 1 << 20)),
+        max_partition_fetch_bytes=random.choice((200, 1_000, 1 << 20)),
+        fetch_max_bytes=random.choice((500, 1 << 20)),
+        fetch_min_bytes=random.choice((1, 300)),
+        client_rack=random.choice(("", "a")),
+    )
+    stops: list[StopReason] = []
+
+    async def history(world: World) -> None:
+        reader = Reader(Fetcher(world.client(metadata_max_age_ms=5_000), config), committed)
+        story = Story(world, random, reader, version, committed)
+        for one in PARTITIONS:
+            story.assign(one, offset=0)
+        for _ in range(60):
+            for _ in range(random.randrange(3)):
+                story.strike()
+            await story.use()
+        await asyncio.sleep(10)  # whatever was broken is whole again
+        for one in PARTITIONS:
+            for producer_id in PRODUCERS:
+                world.end_transaction(one, producer_id, committed=True)
+        reader.fetcher.resume(PARTITIONS)
+        deadline = Deadline.after(300_000)
+        while not story.agrees():
+            more = await reader.fetcher.wait(deadline)
+            assert more, f"{reader.positions} {[world.partition(one).log.end_offset for one in PARTITIONS]}"
+            reader.take()
+            story.restart()
+        await reader.fetcher.close()
+        stops.extend(story.stops)
+
+    cluster = {
+        "replica.selector.class": RACK_AWARE_SELECTOR,
+        "max.incremental.fetch.session.cache.slots": random.choice((0, 1, 5)),
+    }
+    play(history, brokers=BROKERS, topics={"t": len(PARTITIONS)}, racks=["b", "a", "c"], config=cluster, seed=seed)
+    return stops
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_delivered_is_the_log(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    play_history(seed, monkeypatch)
+
+
+def test_the_histories_meet_every_end_of_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    met = {stop for seed in range(30) for stop in play_history(seed, monkeypatch)}
+    assert {StopReason.TRUNCATED, StopReason.RECREATED} <= met
