@@ -267,6 +267,20 @@ def test_topics_are_distinguished_by_their_ids() -> None:
     play(test)
 
 
+def test_a_request_that_waits_is_answered_as_at_the_deletion_of_its_topic() -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        client = Client(cluster)
+        old = cluster.topics.by_name["orders"].topic_id
+        waiting = asyncio.ensure_future(client.fetch({0: 0}, topic_id=old, wait_ms=1_000))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders", 2)
+        assert rows_of(await waiting)[0].error_code == codes.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(test)
+
+
 # -- leaders and epochs
 
 

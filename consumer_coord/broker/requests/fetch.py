@@ -117,6 +117,8 @@ class _Reader:
         self._version = version
         self._request = request
         self._committed = request.isolation_level == READ_COMMITTED
+        #: The request has waited for records.
+        self._waited = False
 
     def read(self, wanted: Sequence[Wanted]) -> Sequence[tuple[TopicName, PartitionData]]:
         """Read every partition, within the bytes that the request allows; the first records come whatever their size."""
@@ -164,6 +166,7 @@ class _Reader:
 
             return appended
 
+        self._waited = True
         number = next(_waiters)
         # A session may name a partition under the id of a topic that is gone, and its successor's.
         for place, (found, _) in enumerate(partitions):
@@ -251,7 +254,9 @@ class _Reader:
         if here not in partition.replicas:
             return error_codes.NOT_LEADER_OR_FOLLOWER, None
         if topic.topic_id.int and topics.by_name[topic.name].topic_id != topic.topic_id:
-            return error_codes.INCONSISTENT_TOPIC_ID, None
+            # A request that waits is answered when the topic is deleted, before another one can have its name.
+            gone = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            return gone if self._waited else error_codes.INCONSISTENT_TOPIC_ID, None
         if wanted.current_leader_epoch != _NO_EPOCH and wanted.current_leader_epoch < partition.leader_epoch:
             return error_codes.FENCED_LEADER_EPOCH, None
         if wanted.current_leader_epoch > partition.leader_epoch:
