@@ -30,6 +30,7 @@ from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
 from consumer_coord.retry import Deadline
+from consumer_coord.runtime.blocking_call import BlockingCall
 from consumer_coord.runtime.locks import Bell
 from consumer_coord.topic_partition import TopicPartition
 
@@ -102,18 +103,19 @@ class OffsetCalls(Turns):
         self._outcomes.append((wanted, result))
 
     async def _report_commits(self) -> None:
-        """Report the outcomes of asynchronous commits to ``on_commit``."""
+        """Report the outcomes of asynchronous commits to ``on_commit``, all in one visit to the application's thread."""
+        if self._outcomes:
+            await BlockingCall.on_caller(self._report_all)
+
+    def _report_all(self) -> None:
         while self._outcomes:
             wanted, result = self._outcomes.popleft()
             error = next((failure for failure in result.values() if failure is not None), None)
             if self._on_commit is not None:
                 told = None if error is None else to_kafka_error(error)
-                await self._call_back(self._on_commit, told, to_rows(wanted, result))
+                self._call_out(self._on_commit, told, to_rows(wanted, result))
             elif error is not None:
                 logger.warning("an asynchronous commit failed: %s", error)
-
-    async def _call_back(self, callback: Callable[..., object], *arguments: object) -> None:
-        raise NotImplementedError
 
     def store_offsets(self, message: Message | None = None, offsets: GivenRows | None = None) -> None:
         """Say what is finished, for the next commit without arguments; needs ``enable.auto.offset.store=false``."""
