@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -177,9 +176,11 @@ def test_an_end_of_partition_event_cannot_be_committed(kafka: EmbeddedKafka) -> 
 def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
     """A call that begins in the moment in which the thread has ended, and the one who waited for it is cancelled."""
     going_on = threading.Event()
+    ended = threading.Event()
 
     def fetch(most: int, wait_s: float) -> list[str]:
         assert going_on.wait(20)
+        ended.set()
         return ["message"]
 
     librdkafka: Any = SimpleNamespace(fetch=fetch, take=lambda most: [], handle=SimpleNamespace(close=lambda: None))
@@ -192,10 +193,7 @@ def test_a_fetch_is_over_when_what_it_took_has_arrived() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         going_on.set()
-        assert plane._call is not None
-        concurrent.futures.wait([plane._call])
-        # One turn of the loop, in which it hears that the thread has ended.
-        await asyncio.sleep(0)
+        assert await asyncio.to_thread(ended.wait, 20)
         await plane.wait_idle()
         assert arrived == ["message"]
         await plane.close()

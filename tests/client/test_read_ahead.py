@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -198,9 +198,9 @@ def test_a_consume_that_finds_fewer_than_it_wants_keeps_them_and_fetches_nothing
     begun: list[object] = []
     assign = Librdkafka.assign
 
-    def noting(self: Librdkafka, positions: Mapping[PartitionOf, OffsetAndMetadata]) -> None:
-        begun.append(positions)
-        assign(self, positions)
+    def noting(self: Librdkafka, rows: list[Any]) -> None:
+        begun.append(rows)
+        assign(self, rows)
 
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])
@@ -217,9 +217,9 @@ def test_to_resume_what_is_not_paused_fetches_nothing_again(kafka: EmbeddedKafka
     begun: list[object] = []
     assign = Librdkafka.assign
 
-    def noting(self: Librdkafka, positions: Mapping[PartitionOf, OffsetAndMetadata]) -> None:
-        begun.append(positions)
-        assign(self, positions)
+    def noting(self: Librdkafka, rows: list[Any]) -> None:
+        begun.append(rows)
+        assign(self, rows)
 
     with consumer(kafka, enable_auto_commit=False) as one:
         one.subscribe(["orders"])

@@ -17,7 +17,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -189,14 +189,24 @@ class Librdkafka:
     def _hear(self, topics: Mapping[str, Any]) -> None:
         self._known.update({name: len(topic.partitions) for name, topic in topics.items() if topic.error is None})
 
-    def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Read these too."""
+    def asks(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Whether :meth:`rows_of` asks the brokers, and so may block."""
+        return not self._known.keys() >= _to_learn(positions) or any(
+            at.offset in (OFFSET_BEGINNING, OFFSET_END) or not self._exists(one) for one, at in positions.items()
+        )
+
+    def rows_of(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Any]:
+        """Return the rows to assign; first let librdkafka learn of the topics, within a time limit."""
         # The question may wait behind a Fetch that waits for records.
         limit_s = _LEARN_S + (self._fetch_wait_s() if self._has_fetched else 0.0)
-        self._has_fetched = True
         self.learn(_to_learn(positions), limit_s)
         self._warn_of_missing(positions, limit_s)
-        self.handle.incremental_assign(self._numbers(positions, limit_s))
+        return self._numbers(positions, limit_s)
+
+    def assign(self, rows: list[Any]) -> None:
+        """Read these rows too."""
+        self._has_fetched = True
+        self.handle.incremental_assign(rows)
 
     def _warn_of_missing(self, positions: Iterable[TopicPartition], limit_s: float) -> None:
         """Log partitions that do not exist: librdkafka says so half a minute later, or never."""
@@ -272,15 +282,23 @@ class OffLoop:
         """Start a call on the other thread."""
         raise NotImplementedError
 
-    def begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Start a call on the other thread; its end is awaited by :meth:`wait_idle`."""
-        future = self._begin(function)
-        self._last = future
-        return future
-
     async def run(self, function: Callable[[], T]) -> T:
-        """Run a call on the other thread and wait for it."""
-        return await asyncio.shield(self.begin(function))
+        """Run a call on the other thread, after those before it, and wait for it."""
+        return await self._in_order(lambda: self._begin(function))
+
+    async def _in_order(self, start: Callable[[], Awaitable[T]]) -> T:
+        before = self._last
+
+        async def whole() -> T:
+            if before is not None and not before.done():
+                await asyncio.wait({before})
+            return await start()
+
+        task = asyncio.get_running_loop().create_task(whole())
+        # Mark an exception as retrieved: the caller that awaits it may be cancelled.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._last = task
+        return await asyncio.shield(task)
 
     async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
         """See :class:`~consumer_coord.consumer.data_plane.DataPlane`, here and below."""
@@ -293,20 +311,11 @@ class OffLoop:
                 await asyncio.sleep(0)
                 return
 
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async def fetch() -> None:
+            # In one task: a call that begins between the fetch and its sink would not know what was taken.
+            sink(await self._begin(lambda: self._kafka.fetch(most, wait_s)))
 
-        def arrived(done: asyncio.Future[list[Any]]) -> None:
-            try:
-                if not done.cancelled() and done.exception() is None:
-                    sink(done.result())
-            finally:
-                over.set_result(None)
-
-        future = self.begin(lambda: self._kafka.fetch(most, wait_s))
-        future.add_done_callback(arrived)
-        # Not idle before the sink has what was taken: a call that begins between the two would not know of it.
-        self._last = over
-        await asyncio.shield(future)
+        await self._in_order(fetch)
 
     async def wait_idle(self) -> None:
         if self._last is not None and not self._last.done():
@@ -320,18 +329,32 @@ class OffLoop:
         return self._kafka.held_up(positions)
 
     async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        await self.run(lambda: self._kafka.assign(positions))
+        kafka = self._kafka
+
+        async def assign() -> None:
+            asks = kafka.asks(positions)
+            kafka.assign(await self._begin(lambda: kafka.rows_of(positions)) if asks else kafka.rows_of(positions))
+
+        await self._in_order(assign)
 
     async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         gone = tuple(partitions)
-        await self.run(lambda: self._kafka.unassign(gone))
+        await self._here(lambda: self._kafka.unassign(gone))
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = tuple(partitions)
-        return await self.run(lambda: self._kafka.positions(wanted))
+        return await self._here(lambda: self._kafka.positions(wanted))
 
     async def assignment(self) -> frozenset[TopicPartition]:
-        return await self.run(self._kafka.assignment)
+        return await self._here(self._kafka.assignment)
+
+    async def _here(self, function: Callable[[], T]) -> T:
+        """Run a call that does not block on the loop, after those before it."""
+
+        async def call() -> T:
+            return function()
+
+        return await self._in_order(call)
 
     async def close(self) -> None:
         await self.run(self._kafka.handle.close)
@@ -351,32 +374,19 @@ class Threaded(OffLoop):
         super().__init__(librdkafka)
         self._own = executor is None
         self.executor = executor or concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="consumer-coord-fetch")
-        #: Several threads, so that calls could overtake each other.
-        self._many = not self._own or threads > 1
-        self._call: concurrent.futures.Future[Any] | None = None
         self._closed = False
 
     def _begin(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        call = self.executor.submit(_after, self._call, function) if self._many else self.executor.submit(function)
-        self._call = call
-        future: asyncio.Future[T] = asyncio.wrap_future(call)
-        # Mark an exception as retrieved: the caller that awaited it may have been cancelled.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return future
+        return asyncio.wrap_future(self.executor.submit(function))
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            closing = self.begin(self._kafka.handle.close)
-            if self._own:
-                self.executor.shutdown(wait=False)
-            await asyncio.shield(closing)
-
-
-def _after(earlier: concurrent.futures.Future[Any] | None, function: Callable[[], T]) -> T:
-    if earlier is not None:
-        concurrent.futures.wait([earlier])
-    return function()
+            try:
+                await super().close()
+            finally:
+                if self._own:
+                    self.executor.shutdown(wait=False)
 
 
 def _to_learn(positions: Mapping[TopicPartition, OffsetAndMetadata]) -> set[str]:
