@@ -167,6 +167,8 @@ class Librdkafka:
 
     def _ask(self, topics: Sequence[str], limit_s: float) -> bool:
         """Ask for one topic, or for all of the cluster; False without an answer."""
+        # Also for a question whose answer an interrupt loses: it reaches librdkafka all the same.
+        self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _ASKED_S))
         try:
             for topic in topics:
                 # No wait, but librdkafka knows now that it is wanted, and asks by itself too.  What follows is lost when it
@@ -181,9 +183,11 @@ class Librdkafka:
             logger.debug("data plane: topics could not be looked up: %s", error)
             # A question that timed out is on its way, and its answer will reach librdkafka.  Asked again and again, by each of
             # fifty members, a broker far away would have a row of questions to answer before the first Fetch.
-            pause_s = _ASKED_S if error.args[0].code() == KafkaError._TIMED_OUT else _NOT_ASKED_S
-            self._asked_until.update(dict.fromkeys(topics, time.monotonic() + pause_s))
+            if error.args[0].code() != KafkaError._TIMED_OUT:
+                self._asked_until.update(dict.fromkeys(topics, time.monotonic() + _NOT_ASKED_S))
             return False
+        for topic in topics:
+            del self._asked_until[topic]
         return True
 
     def _hear(self, topics: Mapping[str, Any]) -> None:
