@@ -22,7 +22,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with a topic's name (``Topic.validate``); None if nothing is."""
+    """What is wrong with a topic's name (Java's ``Topic.validate``); None if nothing is."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):

@@ -252,7 +252,7 @@ class ConsumerCoordinator:
         ownerships: Mapping[TopicPartition, int | None] | None = None,
         topic_ids: Mapping[TopicPartition, uuid.UUID] | None = None,
     ) -> CommitResult:
-        """Commit positions with our generation; for each partition None, or why not.  See ``commit_lane.py``."""
+        """Commit positions with our generation; for each partition None, or why not.  See ``commits.py``."""
         return await self.start_commit(offsets, timeout_ms=timeout_ms, ownerships=ownerships, topic_ids=topic_ids)
 
     def start_commit(

@@ -1,6 +1,7 @@
 """A member of the consumer protocol (KIP-848), in which the broker assigns and every member goes its own way.
 
-``states.py`` the member's states as a table; ``reconciliation.py`` what the group wants beside what is held; ``requests.py``
-what a heartbeat has to say; ``answers.py`` what an answer asks for; ``patterns.py`` which patterns the broker can resolve.
-All of those are pure.
+``member.py`` has the theory of operation.  ``states.py``: the member's states as a table; ``topic_names.py``: the assignment of
+the group, by topic ids, next to the owned partitions, by names; ``requests.py``: the content of a heartbeat;
+``error_steps.py``: the step for each error code; ``patterns.py``: the patterns that the broker can resolve.  All of these are
+pure.
 """
