@@ -171,8 +171,8 @@ class GroupProtocol(Protocol):
         half the rebalance timeout; returns the generation that fences the transaction (KIP-447)."""
 
     def polled(self, polls: int) -> bool:
-        """Poll number ``polls`` found ``attention`` up: what waited for a poll ends.  True while something still waits for
-        one (then the flag stays up).  Thread-safe, on the application's thread."""
+        """End what waited for a poll: poll number ``polls`` looks at the news.  Return True while something still waits for a
+        later one; then these news are not seen yet.  On the application's thread."""
 
     def metadata_changed(self) -> None:
         """``context.cluster.metadata`` is new; missing topics are reported by the facade."""
