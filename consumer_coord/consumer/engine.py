@@ -6,10 +6,11 @@ cluster's metadata and with the results of look-ups and commits, moves partition
 :class:`~consumer_coord.consumer.partitions.Plan`. :meth:`Engine._settle` carries the plan out: the worker makes the data
 plane equal to it, and the application's callback is called.
 
-Used by one caller at a time, which the consumers see to; methods that may be called at any time say so.
+It runs on the coordinator's loop, for one caller at a time, which the consumers ensure. Methods for other threads say so.
 
-**Interrupts.** A signal handler may raise between any two statements, and a task may be cancelled at any await. So each step
-of the reducer is a comparison that may be repeated, and a callback counts as called from the moment before it starts.
+**Interrupts.** The calling task may be cancelled at any await; a signal handler that raises on the thread of a blocking call
+cancels its task, too. So each step is a comparison that may be repeated, and a callback counts as called from the moment before
+it starts. Nothing can come between two statements without an await.
 
 **Leases.** A record is delivered only while the coordinator must still count this member as one of the group
 (``consumer_coord/group/lease.py``), and only if nothing came up since the plan was applied. The end of the lease is read
@@ -426,19 +427,10 @@ class Engine:
     def _note_call(self) -> None:
         """Note the end of the last callback; one that was interrupted has happened."""
         call = self._calling
-        # An interrupt came between the decision and the call: the callback is due again.
-        unstarted = {
-            partition: attrs.evolve(one, awaits=None)
-            for partition, one in self.table.items()
-            if isinstance(one.awaits, _Call) and one.awaits is not call
-        }
-        if unstarted:
-            self.table = {**self.table, **unstarted}
         if call is None:
             return
         called = frozenset(one for one in call.partitions if one in self.table and self.table[one].awaits is call)
         if call.phase is not Phase.TAKEN:
-            # First the report: if this is interrupted, the next look repeats it.
             self.core.let_go(called)
         self._put(PartitionEvent.CALLED, called)
         self._calling = None
