@@ -48,7 +48,7 @@ def fetch_headers(settings: Mapping[str, Any], partition: TopicPartition, offset
                 with attempt:
                     topic = (await cluster.refresh(deadline)).topics.get(partition.topic)
                     leader = None if topic is None else cluster.metadata.brokers.get(topic.leaders[partition.partition])
-                    if leader is None:
+                    if topic is None or leader is None:
                         raise RetriableError(f"{partition} has no leader now")
                     rows = [
                         FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
@@ -58,7 +58,7 @@ def fetch_headers(settings: Mapping[str, Any], partition: TopicPartition, offset
                         min_bytes=1,
                         isolation_level=0,
                         session_id=0,
-                        topics=[FetchTopic(topic=partition.topic, partitions=rows)],
+                        topics=[FetchTopic(topic=partition.topic, topic_id=topic.id, partitions=rows)],
                     )
                     answer = await cluster.request(leader, request, timeout_ms=client.request_timeout_ms)
                     row = answer.responses[0].partitions[0]
