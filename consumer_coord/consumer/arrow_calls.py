@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from threading import get_ident
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeAlias
+
+import attrs
 
 from consumer_coord.columns import COLUMNS, ArrowColumns, Columns
 from consumer_coord.consumer.arrow_reads import (
@@ -23,6 +26,7 @@ from consumer_coord.consumer.librdkafka.arguments import checked_rows
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
 from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
 from consumer_coord.consumer.offset_calls import OffsetCalls
+from consumer_coord.consumer.worker import Worker
 from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
 from consumer_coord.topic_partition import TopicPartition
 
@@ -32,6 +36,21 @@ class ReadsColumns:
 
     def __getattr__(self, name: str) -> Any:
         raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
+
+
+@attrs.frozen
+class _Request:
+    """The arguments of a read."""
+
+    columns: Columns
+    max_records: int
+    max_bytes: int
+    timeout_s: float
+    bounds: Bounds | None
+
+
+#: A batch, what it delivers, what is left in the worker's queue then, and the worker.
+_Prepared: TypeAlias = tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]
 
 
 class ArrowCalls(OffsetCalls):
@@ -65,7 +84,23 @@ class ArrowCalls(OffsetCalls):
         ``IllegalStateError``, and after those this one. Raises :class:`~consumer_coord.columns.UnreadableRecordError` for
         damaged records, after the records before them were delivered; seek to skip them.
         """
-        return self._read_columns(max_records, max_bytes, seconds(timeout, FOREVER_S), columns, None)
+        me, mine = get_ident(), False
+        try:
+            request = self._request(max_records, max_bytes, seconds(timeout, FOREVER_S), columns, None)
+            if self._user:
+                self._wait_to_read(me)
+            self._user = me
+            mine = True
+            batch, delivered, rest, worker = self._next_batch(me, request)
+            # No call from here to the return: see the module ``turns``.
+            self._user = 0
+            if delivered:
+                self._deliveries.last[me] = delivered
+                worker.ready = rest
+            return batch
+        finally:
+            if mine and self._user == me:
+                self._user = 0
 
     def arrow_batches(
         self,
@@ -79,73 +114,61 @@ class ArrowCalls(OffsetCalls):
 
         ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of
         TopicPartition ends before the offset of each, for instance the result of ``offsets_for_times``; other partitions are
-        not read. Reading ends by position: records that were compacted or aborted are not waited for. A batch that producers
-        wrote in one piece is not cut if it has gaps. A member that the group gives no partition ends after ten seconds.
+        not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
+        contains the end may be read further. A member that the group gives no partition ends after ten seconds.
         """
         given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
         bounds = Bounds(self._settings, given)
-        while True:
-            batch = self._read_columns(max_records, max_bytes, FOREVER_S, columns, bounds)
-            if len(batch):
-                yield batch
-            elif bounds.reached:
-                return
+        return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
 
-    def _read_columns(
-        self, max_records: int, max_bytes: int, timeout_s: float, names: Sequence[str], bounds: Bounds | None
-    ) -> ArrowColumns:
+    def _request(
+        self, max_records: int, max_bytes: int, timeout_s: float, columns: Sequence[str], bounds: Bounds | None
+    ) -> _Request:
+        self._check_open()
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
-        me, mine = get_ident(), False
-        try:
-            columns = Columns(names)
-            self._check_open()
-            if self._user:
-                if self._in_callback:
-                    raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
-                self._wait_for_turn(me)
-            self._user = me
-            mine = True
-            self._core.application.polls += 1
-            self._deliveries.finish(me)
-            ends = time.monotonic() + timeout_s
-            while True:
-                with drop_in_exceptions():
-                    arrow = self._arrow or self._on_loop(self._begin_arrow)
-                    ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
-                decoding = Decoding(
-                    self._engine.worker.ready if ready else (),
-                    columns,
-                    max_records,
-                    max_bytes,
-                    None if bounds is None else bounds.ends,
-                )
-                while decoding.step():
-                    pass
-                batch = arrow.batch(decoding)
-                if not ready:
-                    if bounds is None or bounds.reached or self._closed:
-                        self._user = 0
-                        return batch
-                    continue
-                delivered, worker = tuple(decoding.delivered.values()), self._engine.worker
-                if not self._engine.deliverable:
-                    continue
-                if len(batch):
-                    # No call from here to the return: see the module ``turns``.
-                    self._user = 0
-                    self._deliveries.last[me] = delivered
-                    worker.ready = decoding.rest
-                    return batch
+        with drop_in_exceptions():
+            return _Request(Columns(columns), max_records, max_bytes, timeout_s, bounds)
+
+    def _wait_to_read(self, me: int) -> None:
+        if self._in_callback:
+            raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
+        self._wait_for_turn(me)
+
+    def _next_batch(self, me: int, request: _Request) -> _Prepared:
+        """Return what the caller delivers, who has the turn; an empty batch when the time is up, or the end is reached."""
+        self._core.application.polls += 1
+        self._deliveries.finish(me)
+        ends, bounds = time.monotonic() + request.timeout_s, request.bounds
+        while True:
+            with drop_in_exceptions():
+                arrow = self._arrow or self._on_loop(self._begin_arrow)
+                ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
+            worker = self._engine.worker
+            decoding = Decoding(
+                worker.ready if ready else (),
+                request.columns,
+                request.max_records,
+                request.max_bytes,
+                None if bounds is None else bounds.ends,
+            )
+            while decoding.step():
+                pass
+            batch = arrow.batch(decoding)
+            if not ready:
+                if bounds is None or bounds.reached or self._closed:
+                    return batch, (), decoding.rest, worker
+            elif not self._engine.deliverable:
+                continue
+            elif len(batch):
+                return batch, tuple(decoding.delivered.values()), decoding.rest, worker
+            else:
                 worker.ready = decoding.rest
                 if decoding.failure is not None and decoding.failed_at is not None:
                     arrow.put_back([decoding.failed_at])
                     raise to_kafka_exception(decoding.failure)
                 if bounds is not None:
                     arrow.put_back({TopicPartition(one.topic(), one.partition()) for one in decoding.rest})
-        finally:
-            if mine and self._user == me:
-                self._user = 0
 
     async def _begin_arrow(self) -> ArrowReads:
         if self._reads_messages:
@@ -168,3 +191,34 @@ class ArrowCalls(OffsetCalls):
             return ready
         except CallbackError as error:
             raise_cause(error)
+
+
+class _Batches(Iterator[ArrowColumns]):
+    """A bounded read.  A class and not a generator: an interrupt behind a generator's call would lose its batch."""
+
+    def __init__(self, consumer: ArrowCalls, request: _Request) -> None:
+        self._consumer = consumer
+        self._request = request
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ArrowColumns:
+        consumer = self._consumer
+        me, mine = get_ident(), False
+        try:
+            if consumer._user:
+                consumer._wait_to_read(me)
+            consumer._user = me
+            mine = True
+            batch, delivered, rest, worker = consumer._next_batch(me, self._request)
+            if not delivered:
+                raise StopIteration
+            # No call from here to the return: see the module ``turns``.
+            consumer._user = 0
+            consumer._deliveries.last[me] = delivered
+            worker.ready = rest
+            return batch
+        finally:
+            if mine and consumer._user == me:
+                consumer._user = 0

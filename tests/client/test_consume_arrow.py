@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -9,15 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import confluent_kafka
 import pyarrow as pa
 import pytest
 
 from consumer_coord import GroupConsumer
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.columns import ArrowColumns
+from consumer_coord.columns import ArrowColumns, UnreadableRecordError
+from consumer_coord.consumer.chunks import Decoding
 from consumer_coord.errors import ConcurrentUseError, ConfigurationError, IllegalStateError, NoOffsetError
+from consumer_coord.fetch import FetchedRecords, Fetcher
 from tests.client.support.embedded import BROKER, DEADLINE_S, consumer, produce, row
+from tests.client.support.signal_points import interrupted
 
 COUNT = 50
 PROTOCOLS = ({"strategy": "cooperative-sticky"}, {"strategy": "range"}, {"group_protocol": "consumer"})
@@ -246,6 +251,100 @@ def test_reading_until_given_offsets(kafka: EmbeddedKafka) -> None:
 def test_a_bounded_read_needs_partitions(kafka: EmbeddedKafka) -> None:
     with consumer(kafka) as one, pytest.raises(IllegalStateError, match="subscribe or assign first"):
         next(iter(one.arrow_batches()))
+
+
+def test_damaged_records_are_an_error_behind_the_records_before_them(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver = Fetcher.deliver
+
+    def damaged(self: Fetcher, state: Any, records: FetchedRecords, size: int) -> None:
+        broken = bytearray(records.records)
+        if records.offset <= 10 < records.next_offset:
+            at = bytes(broken).index(b"\x31\x30", 61)  # the value of record 10
+            broken[at] ^= 1
+        deliver(self, state, attrs.evolve(records, records=bytes(broken)), size)
+
+    monkeypatch.setattr(Fetcher, "deliver", damaged)
+    kafka.create_topic("single", 2)
+    for number in range(20):
+        produce(kafka, "single", {0: [number], 1: [number]})
+    with consumer(kafka, "range") as one:
+        one.assign([row(0, 0, "single")])
+        assert read([one], lambda them: len(them) >= 10) == [(0, at) for at in range(10)]
+        for _ in range(2):
+            with pytest.raises(UnreadableRecordError, match="single-0 cannot be read at offset 10") as caught:
+                one.consume_arrow(timeout=DEADLINE_S)
+            assert caught.value.partition.offset == 10
+            assert one.position([row(0, topic="single")])[0].offset == 10
+        one.incremental_assign([row(1, 12, "single")])
+        one.seek(row(0, 11, "single"))
+        monkeypatch.setattr(Fetcher, "deliver", deliver)
+        assert sorted(read([one], lambda them: len(them) >= 17)) == [
+            *((0, at) for at in range(11, 20)),
+            *((1, at) for at in range(12, 20)),
+        ]
+
+
+def test_a_recreated_topic_is_read_from_its_first_record(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, metadata_max_age_ms=1_000) as one:
+        one.subscribe(["orders"])
+        read([one], lambda them: len(them) >= len(ALL))
+        kafka.recreate_topic("orders", 4)
+        produce(kafka, "orders", {number: range(COUNT + 5) for number in range(4)})
+        found = read([one], lambda them: len(them) >= 4 * (COUNT + 5))
+        assert sorted(found) == [(number, at) for number in range(4) for at in range(COUNT + 5)]
+
+
+def test_static_members_keep_their_place(kafka: EmbeddedKafka) -> None:
+    with consumer(kafka, group_instance_id="one") as one:
+        one.subscribe(["orders"])
+        found = read([one], lambda them: len(them) >= 20, max_records=7)
+        generation = one.generation()
+    with consumer(kafka, group_instance_id="one") as one:
+        one.subscribe(["orders"])
+        found += read([one], lambda them: len(found) + len(them) >= len(ALL), max_records=7)
+        assert one.generation() == generation
+    assert sorted(found) == ALL
+
+
+def test_an_interrupt_at_any_point_loses_and_doubles_nothing(kafka: EmbeddedKafka) -> None:
+    """A batch whose call was interrupted comes again, whole; the position says that it was not delivered."""
+    with consumer(kafka, enable_auto_commit=False) as one:
+        one.assign([row(0, 0)])
+        read([one], bool, max_records=1)
+        expected, at, quiet, reached = 1, 0, 0, 0
+        while quiet < 3:
+            with interrupted(at) as points:
+                batch = one.consume_arrow(1, timeout=DEADLINE_S)
+            if points.raised_at is not None:
+                batch = one.consume_arrow(1, timeout=DEADLINE_S)
+            assert pairs(batch) == [(0, expected)], f"after an interrupt at {points.raised_at}"
+            quiet = quiet + 1 if points.raised_at is None else 0
+            reached += points.raised_at is not None
+            at += 1
+            expected += 1
+            if expected == COUNT:
+                one.seek(row(0, 0))
+                expected = 0
+        assert reached >= 50
+
+
+def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease ends while the batch is decoded."""
+    with consumer(kafka) as one:
+        one.subscribe(["orders"])
+        read([one], bool, max_records=1)
+        step = Decoding.step
+
+        def slow(self: Decoding) -> bool:
+            one._core.lease.clock = lambda: math.inf
+            return step(self)
+
+        monkeypatch.setattr(Decoding, "step", slow)
+        before = {each.partition: each.offset for each in one.position([row(number) for number in range(4)])}
+        assert len(one.consume_arrow(timeout=0.3)) == 0
+        assert {each.partition: each.offset for each in one.position([row(number) for number in range(4)])} == before
 
 
 def test_pyarrow_is_imported_by_nothing_here(kafka: EmbeddedKafka) -> None:
