@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -345,6 +347,23 @@ def test_a_group_that_lost_its_lease_delivers_nothing(kafka: EmbeddedKafka, monk
         before = {each.partition: each.offset for each in one.position([row(number) for number in range(4)])}
         assert len(one.consume_arrow(timeout=0.3)) == 0
         assert {each.partition: each.offset for each in one.position([row(number) for number in range(4)])} == before
+
+
+def test_a_dropped_consumer_ends_its_fetcher(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+    close = Fetcher.close
+
+    async def closing(self: Fetcher) -> None:
+        await close(self)
+        closed.set()
+
+    monkeypatch.setattr(Fetcher, "close", closing)
+    one = consumer(kafka)
+    one.subscribe(["orders"])
+    read([one], bool)
+    del one
+    gc.collect()
+    assert closed.wait(DEADLINE_S)
 
 
 def test_pyarrow_is_imported_by_nothing_here(kafka: EmbeddedKafka) -> None:
