@@ -191,6 +191,8 @@ class ArrowColumns:
         self._arrays = arrays
         #: The next offset of each partition of which records were appended or skipped.
         self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
+        #: The consumer's note under which ownerships the records were fetched; its ``commit`` reads it.
+        self.fetched_under: Mapping[TopicPartition, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
         """Return the number of records."""
