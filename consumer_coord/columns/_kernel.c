@@ -1062,9 +1062,12 @@ static bool foresee(struct builder *out, const struct batches *in, const struct 
     return reserve(out, label, (size_t)rows) && (!CHOSEN(out->chosen, VALUE) || reserve_data(value, (size_t)size));
 }
 
-/* Whether everything before the offset `end` was read; moves `next_offset` there over a gap. */
+/* Whether everything before the offset `end` was read; moves `next_offset` there over a gap.  INT64_MAX is no end: the largest
+ * position is as large, and problems behind it count. */
 static bool ended(struct batches *in, int64_t end)
 {
+    if (end == INT64_MAX)
+        return false;
     const bool at_batch = in->state == READY || in->state == COMPRESSED;
     if (in->next_offset < end && at_batch && in->batches[in->index].base_offset >= end)
         in->next_offset = end;

@@ -130,14 +130,15 @@ class CompletedFetch:
             )
             records += more[0]
             size += more[1]
-            if batches.next_offset >= end_offset or records >= max_records or size >= max_bytes:
+            ended = batches.next_offset >= end_offset and end_offset != _INT64_MAX
+            if ended or records >= max_records or size >= max_bytes:
                 break
             if batches.state != _COMPRESSED:
                 break
             self._decompress()
         if batches.state == _EXHAUSTED:
             self._keep_buffer()
-        if batches.state == _FAILED and not records and batches.next_offset < end_offset:
+        if batches.state == _FAILED and not records and not ended:
             problem = batches.problem
             if problem == _DECOMPRESSION:
                 problem += f" ({self._damage})"

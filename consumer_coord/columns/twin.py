@@ -305,7 +305,12 @@ class Batches:
         self.state = FAILED if self.problem else EXHAUSTED
 
     def ended(self, end: int) -> bool:
-        """Return whether everything before the offset ``end`` was read; move ``next_offset`` there over a gap."""
+        """Return whether everything before the offset ``end`` was read; move ``next_offset`` there over a gap.
+
+        2**63 - 1 is no end: the largest position is as large, and problems behind it count.
+        """
+        if end == _INT64_MAX:
+            return False
         if self.next_offset < end and self.state in (READY, COMPRESSED) and self.batches[self.index].base_offset >= end:
             self.next_offset = end
         return self.next_offset >= end
