@@ -83,6 +83,12 @@ def test_headers_in_each_codec(kafka: EmbeddedKafka, codec: str) -> None:
     ]
 
 
+def test_a_header_key_keeps_its_nul_where_fetch_reads(kafka: EmbeddedKafka, native: bool) -> None:
+    write(kafka, headers=[("a\0b", b"1")])
+    key = "a\0b" if native else "a"
+    assert read(kafka, headers=True).column("headers").to_pylist() == [[{"key": key, "value": b"1"}]]
+
+
 def test_null_header_values(kafka: EmbeddedKafka) -> None:
     produce(kafka.bootstrap_servers, "orders", [{"value": b"v", "headers": [("a", b"1"), ("b", None), ("a", b"")]}])
     assert read(kafka, headers=True).column("headers").to_pylist() == [

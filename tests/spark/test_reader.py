@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from consumer_coord.columns import KERNEL
 from consumer_coord.errors import ConfigurationError
+from consumer_coord.fetch import Fetcher
 from consumer_coord.spark import consumers, kept_readers, range_reader, reader
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
@@ -32,20 +33,22 @@ Read = Callable[..., list[dict[str, Any]]]
 SpecFactory = Callable[..., ReadSpec]
 
 
-@pytest.fixture(params=[True, False], ids=["fetch", "librdkafka"])
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Which one reads: this package's own Fetch, or librdkafka."""
-    if request.param and KERNEL != "c":
+@pytest.fixture(params=["fetch", "fetch checked by metadata", "librdkafka"])
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one reads: this package's own Fetch, also as with brokers that know no topic ids in it, or librdkafka."""
+    native = request.param != "librdkafka"
+    if native and KERNEL != "c":
         pytest.skip("the kernel was not compiled")
-    monkeypatch.setattr(reader, "reads_natively", lambda: request.param)
-    return bool(request.param)
+    monkeypatch.setattr(reader, "reads_natively", lambda: native)
+    if request.param == "fetch checked by metadata":
+        monkeypatch.setattr(Fetcher, "fetches_by_id", False)
 
 
-librdkafka_only = pytest.mark.parametrize("native", [False], ids=["librdkafka"], indirect=True)
+librdkafka_only = pytest.mark.parametrize("native", ["librdkafka"], indirect=True)
 
 
 @pytest.fixture
-def spec(kafka: KafkaCluster, native: bool) -> Iterator[SpecFactory]:
+def spec(kafka: KafkaCluster, native: None) -> Iterator[SpecFactory]:
     def made(**options: str) -> ReadSpec:
         parsed = parse_options(
             {
