@@ -79,7 +79,8 @@ def outcome(module: Any, data: bytes, columns: Iterable[str], limits: tuple[int,
     old, kernel.kernel = kernel.kernel, module
     try:
         fetched = CompletedFetch(data, topic="orders", partition=1, **options)
-        into, seen = Columns(list(columns), max_column_bytes=limits[1]), []
+        into = Columns(list(columns), max_column_bytes=limits[1])
+        seen: list[Any] = []
         problem = ""
         while not fetched.exhausted and not problem:
             try:
