@@ -223,7 +223,8 @@ async def _gather_of(engine: Engine, wanted: frozenset[TopicPartition], timeout_
         return await engine.gather(1, _MOST_RECORDS, timeout_s)
     ready = engine.worker.ready
     if any((message.topic(), message.partition()) in wanted for message in ready):
-        return await engine.gather(1, _MOST_RECORDS, 0.0)
+        # At once, unless the lease has expired: then this waits.
+        return await engine.gather(1, _MOST_RECORDS, min(timeout_s, _SLICE_S))
     # Behind so many messages of the others, only these are fetched.
     only = wanted if len(ready) >= _MOST_OF_OTHERS else None
     return await engine.gather(len(ready) + 1, len(ready) + _MOST_OF_OTHERS, min(timeout_s, _SLICE_S), only=only)

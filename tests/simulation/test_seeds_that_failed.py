@@ -117,6 +117,9 @@ WHAT_IT_WAS = {
     980000008: "what seed 731000240 found, with the consumer of today",
     920001765: "retention took what a member was to read next, and by_duration went on later: that was committed before a"
     " record of it came, and the checkers took the next owner's beginning for skipped records",
+    1200000147: "getmany of a partition whose records were fetched, while the lease had expired: it looked again and again",
+    1300000210: "a classic member in a group of the consumer protocol: its epoch skipped a number, and that counted as a loss",
+    1300000785: "the same, with the commit of three records",
     282000412: "sought in a topic made again, out of range, begun by the policy: it had stood at the offset it sought",
 }
 

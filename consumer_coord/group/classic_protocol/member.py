@@ -470,7 +470,9 @@ class ClassicProtocol:
             why = "JoinGroup was answered after the lease had passed, by a group that does not tell whether it knew this member"
             self.standing.lose(why, keep_member_id=True)
             raise RetriableError(why)
-        if before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1):
+        gap = before.generation_id >= 0 and answer.generation_id not in (before.generation_id, before.generation_id + 1)
+        # A group of the consumer protocol has no leader, and its epochs skip numbers while a member keeps its partitions.
+        if gap and answer.leader:
             # In a generation in between others may have owned the partitions; their owner is new in any case.
             context.log.warning("generation %d follows %d: what was owned is lost", answer.generation_id, before.generation_id)
             if context.assignment.lose():
