@@ -19,7 +19,7 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRespo
 
 logger = get_logger(__name__)
 
-#: A new member whose JoinGroup waits cannot send heartbeats; it gets this long (NewMemberJoinTimeoutMs).
+#: A new member whose JoinGroup waits cannot send heartbeats; this replaces its session timeout (NewMemberJoinTimeoutMs).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 

@@ -64,10 +64,10 @@ class BrokerConfig:
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
-    #: Kafka takes any class; here none, or Kafka's own.
+    #: Kafka accepts any class; the embedded broker none, or Kafka's own.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
-    #: Of all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
+    #: Limit for all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
     queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
     #: Kafka's default is unlimited; an embedded broker shares its process's file descriptors.
     max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)

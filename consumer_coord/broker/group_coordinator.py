@@ -79,7 +79,7 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._wall_clock_ms = wall_clock_ms
-        # Not `purgatory or ...`: an empty purgatory is false.
+        # An empty purgatory is false: do not write ``purgatory or ...``.
         self._purgatory = Purgatory() if purgatory is None else purgatory
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)

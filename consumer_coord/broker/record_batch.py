@@ -1,7 +1,7 @@
 """Kafka's record batches, format version 2: reads headers, builds and decodes small batches.
 
-The broker keeps a producer's batches as bytes and reads only their headers. Its own batches for ``__consumer_offsets`` are
-built and read here, and producers' batches are read when a look-up by timestamp must find a record inside.
+The broker keeps a producer's batches as bytes and reads only their headers. This module builds and reads the broker's own
+batches for ``__consumer_offsets``, and reads producers' batches when a look-up by timestamp must find a record inside.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class EmbeddedKafka:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; with a ``data_dir`` it stays the same."""
+        """The cluster's id, which a ``data_dir`` preserves."""
         return self._running.cluster_id
 
     # -- topics
