@@ -874,5 +874,5 @@ class MemberProcess:
             raise Violation("plans", f"{self.name}: {error}")
 
 
-#: librdkafka's _NO_OFFSET.
+#: The error code of librdkafka's _NO_OFFSET.
 _NOTHING_TO_COMMIT = -168

@@ -26,7 +26,7 @@ Told = Callable[[Positions, CommitResult], None]
 class Inline(RunBlocking):
     """Runs the assignor inline: a simulation has no threads."""
 
-    def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol says the types
+    def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol has the types
         """Run the function at once; return its finished future."""
         return asyncio.get_running_loop().run_in_executor(None, function)
 

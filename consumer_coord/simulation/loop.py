@@ -207,7 +207,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.errors: list[dict[str, Any]] = []
         #: The value of :meth:`time` for setting timers, which does not count as a reading of the clock.
         self.moment = 0.0
-        #: A heap.
+        #: The timers, as a heap.
         self.timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
         #: The numbers of timers, futures and tasks.
