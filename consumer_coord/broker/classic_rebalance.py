@@ -1,8 +1,8 @@
-"""The course of a rebalance: prepare, wait for the members to join, start the generation, wait for them to sync.
+"""The course of a rebalance: prepare, wait for JoinGroups, start the generation, wait for SyncGroups.
 
 Kafka has these steps in ``GroupMetadataManager`` as ``prepareRebalance``, ``tryCompleteInitialRebalanceElseSchedule``,
-``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and the expiry of heartbeats. What requests
-make of them is in ``joining`` and ``group_coordinator``.
+``completeClassicGroupJoin``, ``schedulePendingSync``, ``propagateAssignment`` and the expiry of heartbeats. The requests that
+start these steps are in ``joining`` and ``group_coordinator``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from consumer_coord.wire.messages.group import JoinGroupResponse, SyncGroupRespo
 
 logger = get_logger(__name__)
 
-#: A new member whose JoinGroup waits cannot send heartbeats; it gets this long (NewMemberJoinTimeoutMs).
+#: A new member whose JoinGroup waits cannot send heartbeats; this replaces its session timeout (NewMemberJoinTimeoutMs).
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 class Rebalance:
-    """Moves groups through their rebalances. It has no state of its own but the timers it starts."""
+    """Moves groups through their rebalances. The only state is the timers it starts."""
 
     def __init__(self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, wall_clock_ms: Callable[[], int]) -> None:
         self._config = config
@@ -35,14 +35,17 @@ class Rebalance:
     # -- the join phase
 
     def prepare_or_complete(self, shard: Shard, group: GroupMetadata, reason: str) -> None:
-        """Start a rebalance, or, while members are joining already, see whether that was the last one."""
+        """Start a rebalance; if one is in its join phase already, complete the phase when all members have joined."""
         if group.can_rebalance:
             self.prepare(shard, group, reason)
         else:
             self.maybe_complete_join(shard, group)
 
     def prepare(self, shard: Shard, group: GroupMetadata, reason: str, done: Callable[[int], None] | None = None) -> None:
-        """Go to PreparingRebalance. Members that wait for an assignment are told to join again; for ``done`` see below."""
+        """Go to PreparingRebalance.
+
+        Members that wait for an assignment receive REBALANCE_IN_PROGRESS and rejoin. For ``done`` see ``complete_join``.
+        """
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_and_propagate_error(shard, group, error_codes.REBALANCE_IN_PROGRESS)
         self._remove_sync_expiration(group)
@@ -70,9 +73,9 @@ class Rebalance:
         return (done or _ignore)(error_codes.NONE)
 
     def complete_join(self, shard: Shard, group: GroupMetadata, done: Callable[[int], None] | None = None) -> None:
-        """End the join phase: drop members that did not join, choose the protocol and answer the others.
+        """End the join phase: drop members that did not join, choose the protocol and respond to the others.
 
-        ``done`` is called with an error code once an empty generation is stored, or at once when there is none to store.
+        Call ``done`` with an error code once an empty generation is stored, or at once when there is none to store.
         """
         done = done or _ignore
         self._purgatory.cancel(group.join_operation)
@@ -83,12 +86,12 @@ class Rebalance:
         if group.state is GroupState.DEAD:
             return done(error_codes.NONE)
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left and none of them came: they stay until their sessions end.
+            # Only static members are left and none of them joined: keep them until their sessions expire.
             self._schedule_join(shard, group)
             return done(error_codes.NONE)
         group.init_next_generation(self._wall_clock_ms())
         if group.state is GroupState.EMPTY:
-            # A failure changes nothing: the generation before has no live members either, and expires when loaded.
+            # A failed write changes nothing: the previous generation has no live members either, and expires when loaded.
             return self._store.store_group(shard, group, {}, done)
         members = group.join_response_members()
         for member in group.members.values():
@@ -129,14 +132,14 @@ class Rebalance:
     # -- the sync phase
 
     def sync_received(self, group: GroupMetadata, member_id: str) -> None:
-        """A member sent its SyncGroup; after the last one no member is expired for not sending it."""
+        """Record a member's SyncGroup; after the last one, cancel the timer that expires members without one."""
         group.pending_sync_members.pop(member_id, None)
         if not group.pending_sync_members:
             self._purgatory.cancel(group.sync_operation)
             group.sync_operation = None
 
     def set_and_propagate_assignment(self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes]) -> None:
-        """The leader's assignment is stored: give each member its part, an empty one if it has none."""
+        """Set each member's part of the stored assignment, an empty one if it has none, and send it."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in group.members.values():
@@ -144,11 +147,11 @@ class Rebalance:
                 protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
             )
             if group.complete_sync(member, response):
-                # An expiry during the wait was ignored and started no new timer: start one now.
+                # The session timer expired during the wait, which was ignored, and no new one runs: start one now.
                 self.reschedule_heartbeat(shard, group, member)
 
     def reset_and_propagate_error(self, shard: Shard, group: GroupMetadata, error_code: int) -> None:
-        """Members that wait for an assignment get an error instead, and there is no assignment any more."""
+        """Drop the assignment and respond with an error to members that wait for it."""
         for member in group.members.values():
             member.assignment = b""
         for member in group.members.values():
@@ -166,7 +169,7 @@ class Rebalance:
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             late: Sequence[str] = tuple(group.pending_sync_members)
             for member_id in late:
-                # A static member may have been replaced since, and the id of its former life still stand here (as in Kafka).
+                # A static member may have been replaced since; its former member id is still in the set (as in Kafka).
                 member = group.members.get(member_id)
                 if member is not None:
                     self._purgatory.cancel(member.heartbeat)
@@ -178,7 +181,7 @@ class Rebalance:
     def reschedule_heartbeat(
         self, shard: Shard, group: GroupMetadata, member: GroupMember, timeout_ms: int | None = None
     ) -> None:
-        """A sign of life: the member's session starts anew, with its session timeout unless another one is given."""
+        """Restart the member's session with ``timeout_ms``; None for its session timeout."""
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         if member.heartbeat is not None and member.heartbeat.pending:
             self._purgatory.put_off(member.heartbeat, delay_ms)
@@ -186,7 +189,7 @@ class Rebalance:
             member.heartbeat = self._purgatory.schedule(delay_ms, lambda: self._expire_heartbeat(shard, group, member))
 
     def add_pending_member(self, shard: Shard, group: GroupMetadata, member_id: str, session_timeout_ms: int) -> None:
-        """An id was handed out: the group waits for its owner, for one session timeout."""
+        """Wait for the owner of a new member id to join, for one session timeout."""
         group.pending_join_members[member_id] = self._purgatory.schedule(
             session_timeout_ms, lambda: self._expire_pending_member(shard, group, member_id)
         )
@@ -197,8 +200,10 @@ class Rebalance:
         group.remove(member_id)
 
     def remove_member(self, group: GroupMetadata, member: GroupMember) -> None:
-        """Take a member out. If its JoinGroup waits it is told UNKNOWN_MEMBER_ID, so that it can start again; so is its
-        SyncGroup, which Kafka leaves without an answer."""
+        """Remove a member; its waiting JoinGroup receives UNKNOWN_MEMBER_ID, so that it can rejoin.
+
+        A waiting SyncGroup of the member receives the same; Kafka leaves it without a response.
+        """
         self._purgatory.cancel(member.heartbeat)
         group.complete_join(member, join_error(error_codes.UNKNOWN_MEMBER_ID))
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.UNKNOWN_MEMBER_ID))
@@ -228,7 +233,7 @@ class Rebalance:
     # -- the end
 
     def unload(self, group: GroupMetadata) -> None:
-        """The group's partition of ``__consumer_offsets`` is led by another broker now: all waiters are told."""
+        """Unload a group that another broker coordinates now; respond NOT_COORDINATOR to all waiting requests."""
         group.transition_to(GroupState.DEAD, self._wall_clock_ms())
         self.cancel_timers(group)
         for member in group.members.values():
@@ -236,25 +241,25 @@ class Rebalance:
             group.complete_sync(member, SyncGroupResponse(error_code=error_codes.NOT_COORDINATOR))
 
     def cancel_timers(self, group: GroupMetadata) -> None:
-        """Nothing is to happen to this group any more."""
+        """Cancel all timers of this group."""
         for operation in (group.join_operation, group.sync_operation, *group.pending_join_members.values()):
             self._purgatory.cancel(operation)
         for member in group.members.values():
             self._purgatory.cancel(member.heartbeat)
 
     def loaded(self, shard: Shard, group: GroupMetadata) -> None:
-        """A group was read from its log: its members get new sessions, and too many of them a rebalance."""
+        """Start sessions for the members of a group read from its log; rebalance if there are too many."""
         for member in group.members.values():
             self.reschedule_heartbeat(shard, group, member)
         if len(group.members) > self._config.group_max_size:
             self.prepare(shard, group, f"loaded with {len(group.members)} members, more than group.max.size")
 
     def assignment_failed(self, shard: Shard, group: GroupMetadata, append_error: int) -> None:
-        """The leader's assignment could not be stored: all members are told, and join again."""
+        """Respond with an error to all members, and rebalance, because the leader's assignment could not be stored."""
         error_code = response_error(append_error)
         self.reset_and_propagate_error(shard, group, error_code)
         self.prepare_or_complete(shard, group, f"{error_codes.error_name(error_code)} when storing the assignment")
 
 
 def _ignore(_: int) -> None:
-    """For an append whose outcome changes nothing."""
+    """Ignore the outcome of an append that changes nothing."""

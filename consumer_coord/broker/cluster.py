@@ -1,7 +1,7 @@
-"""The brokers of one embedded cluster and what they share: topics, leaders, the calendar, chance, faults.
+"""The brokers of one embedded cluster and their shared state: topics, leaders, clock, randomness, faults.
 
-Everything runs on one event loop, the production one or a virtual one; no socket is involved here. A TCP server or a
-simulated network hands a broker's frames to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
+Everything runs on one event loop, the production one or a virtual one; no socket is involved here. A TCP server or a simulated
+network passes a broker's frames to :meth:`~consumer_coord.broker.kafka_apis.KafkaApis.handle`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from consumer_coord.errors import ConfigurationError
 from consumer_coord.wire import error_codes
 from consumer_coord.wire.codec import Request
 
-#: Producer ids are handed out from here, as in Kafka in blocks per broker, here from one counter.
+#: The first producer id. Kafka assigns ids in blocks per broker; this cluster uses one counter.
 _FIRST_PRODUCER_ID = 1000
-#: How many of them are reserved on disk at a time.
+#: Number of producer ids reserved on disk at a time.
 _PRODUCER_ID_BLOCK = 1000
-#: How many different Metadata requests are remembered with their answers.
+#: Maximum number of Metadata requests whose responses are cached.
 _KEPT_METADATA = 100
 
 
 class BrokerNode:
-    """One broker of a cluster. ``host`` and ``port`` are what it tells clients to connect to."""
+    """One broker of a cluster. ``host`` and ``port`` are the address it advertises to clients."""
 
     def __init__(self, cluster: BrokerCluster, broker_id: int, rack: str | None = None) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class BrokerNode:
         self.waiting: dict[int, Callable[[], None]] = {}
 
     def shut_down(self) -> None:
-        """Stop at once: requests that are still being served end without an answer."""
+        """Stop at once: requests in progress end without a response."""
         self.up = False
         self.coordinator.close()
         self.fetch_sessions.clear()
@@ -73,7 +73,7 @@ class BrokerNode:
 
 
 class BrokerCluster:
-    """One or more brokers. Use it on one running event loop, from :meth:`start_all` to :meth:`close`."""
+    """A cluster of one or more brokers. Use it on one running event loop, from :meth:`start_all` to :meth:`close`."""
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class BrokerCluster:
     # -- brokers
 
     def node(self, broker_id: int) -> BrokerNode:
-        """A broker by its id, which is its place in ``nodes``."""
+        """Return a broker by its id, which is its index in ``nodes``."""
         return self.nodes[broker_id]
 
     def rack_of(self, broker_id: int) -> str | None:
-        """The rack of a broker; None for one without."""
+        """Return the rack of a broker; None if it has none."""
         return self._racks[broker_id] if broker_id < len(self._racks) else None
 
     def start_all(self) -> None:
@@ -167,7 +167,7 @@ class BrokerCluster:
                 self._lead(partition, node.broker_id)
 
     def move_leader(self, topic: str, partition: int, to: int, end_offset: int | None = None) -> None:
-        """Let broker ``to``, which must be up, lead a partition from now on, as a replica if it was none.
+        """Make broker ``to``, which must be up, the leader of a partition; add it to the replicas if needed.
 
         With an ``end_offset`` the election is an unclean one: the new leader has nothing from that offset on.
         """
@@ -185,11 +185,11 @@ class BrokerCluster:
             self._lead(found, target.broker_id)
 
     def move_coordinator(self, partition: int, to: int) -> None:
-        """Let broker ``to`` coordinate the groups of one partition of ``__consumer_offsets``."""
+        """Make broker ``to`` the coordinator of the groups of one partition of ``__consumer_offsets``."""
         self.move_leader(GROUP_METADATA_TOPIC, partition, to)
 
     def is_up(self, broker_id: int) -> bool:
-        """Whether a broker runs."""
+        """Return whether a broker runs."""
         return self.node(broker_id).up
 
     @property
@@ -206,7 +206,7 @@ class BrokerCluster:
             if leader != NO_LEADER:
                 self.node(leader).coordinator.on_election(partition.index, partition.log, partition.leader_epoch)
         else:
-            # Clients that wait for records here must ask the new leader.
+            # Clients that wait for records here must fetch from the new leader.
             for callback in tuple(partition.log.on_append.values()):
                 callback(0)
 
@@ -216,16 +216,16 @@ class BrokerCluster:
     # -- metadata
 
     def kept_metadata(self, request: Request) -> bytes | None:
-        """The answer to the same Metadata request, behind its correlation id, if nothing changed since."""
+        """Return the cached response to the same Metadata request, without its correlation id, if nothing changed since."""
         if self._metadata_version != self.topics.version:
             self._metadata_version = self.topics.version
             self._metadata.clear()
         return self._metadata.get((request.version, request.message))
 
     def keep_metadata(self, request: Request, answer: bytes) -> None:
-        """Keep an answer until brokers or topics change: a large group asks for the same hundreds of kilobytes again and again.
+        """Cache a response until brokers or topics change: a large group requests the same hundreds of kilobytes repeatedly.
 
-        Not if answering made a topic.
+        Skip it if the request itself created a topic.
         """
         if self._metadata_version == self.topics.version and len(self._metadata) < _KEPT_METADATA:
             self._metadata[request.version, request.message] = answer
@@ -233,11 +233,11 @@ class BrokerCluster:
     # -- groups
 
     def coordinator_partition(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` in which a group's records are."""
+        """Return the partition of ``__consumer_offsets`` that holds a group's records."""
         return partition_for(group_id, self.config.offsets_topic_num_partitions)
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
-        """The broker that coordinates a group, if one does."""
+        """Return the broker that coordinates a group; None if there is none."""
         partition = self.topics.partition(GROUP_METADATA_TOPIC, self.coordinator_partition(group_id))
         if partition is None or partition.leader == NO_LEADER:
             return None
@@ -275,7 +275,7 @@ class BrokerCluster:
         self._save()
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic, its records, and what groups committed for it; raises :class:`KeyError` if there is none."""
+        """Remove a topic, its records and its committed offsets; raise :class:`KeyError` if there is none."""
         topic = self.topics.delete(name)
         for partition in topic.partitions:
             partition.leader = NO_LEADER
@@ -286,7 +286,7 @@ class BrokerCluster:
         self._save(partition_directory(name, partition.index) for partition in topic.partitions)
 
     def next_producer_id(self) -> int:
-        """An id for an idempotent producer; no other one has it, or had it before a restart."""
+        """Return an id for an idempotent producer, unique also across restarts."""
         self._next_producer_id += 1
         if self._next_producer_id > self._producer_ids_until:
             self._producer_ids_until += _PRODUCER_ID_BLOCK
@@ -310,7 +310,7 @@ class BrokerCluster:
                 internal=topic.internal,
             )
             for partition in restored.partitions:
-                # The leader before the restart had an epoch of its own.
+                # The leader before the restart used the log's last epoch.
                 partition.leader_epoch = partition.log.epoch_at(partition.log.end_offset) + 1
 
     def _save(self, deleting: Iterable[str] = ()) -> None:
@@ -325,7 +325,7 @@ class BrokerCluster:
             )
 
     def append_error(self) -> int:
-        """The error code that every append gets just now, 0 for none."""
+        """Return the error code of every append at present, 0 for none."""
         return error_codes.KAFKA_STORAGE_ERROR if self.faults.is_full else error_codes.NONE
 
 
@@ -334,6 +334,6 @@ def _memory_log(topic: str, partition: int, retention_bytes: int, max_batch_byte
 
 
 def _short_id(random: Random) -> str:
-    """22 characters of URL-safe base64, as Kafka's cluster ids."""
+    """Return 22 characters of URL-safe base64, as Kafka's cluster ids."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     return "".join(alphabet[random.getrandbits(6)] for _ in range(22))

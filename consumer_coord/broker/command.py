@@ -1,4 +1,4 @@
-"""``python -m consumer_coord embedded-kafka``: an embedded cluster that runs until it is interrupted."""
+"""The command ``python -m consumer_coord embedded-kafka``: an embedded cluster that runs until it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from consumer_coord.errors import ConfigurationError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the command's options."""
     parser.add_argument("--brokers", type=int, default=1, metavar="N", help="how many brokers (1)")
     parser.add_argument(
         "--topics", default="", metavar="LIST", help="topics to start with, name:partitions, separated by commas"
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run brokers until SIGINT or SIGTERM; the exit code.
+    """Run brokers until SIGINT or SIGTERM; return the exit code.
 
     The first line of output is the bootstrap address, written when clients can connect.
     """
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
     )
-    # Waited for, not slept for: a signal that comes during the start is not lost.
+    # Block the signals and wait for them: a signal that arrives during the start is not lost.
     signals = {signal.SIGINT, signal.SIGTERM}
     for number in signals:
         signal.signal(number, _ignore)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address; of a name other than localhost that is not known."""
+    """Return whether only this machine reaches the address; False for a name other than localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -101,4 +101,4 @@ def _settings(entries: Sequence[str]) -> dict[str, object]:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """A blocked signal is waited for; this handler only keeps the default from ending the process."""
+    """Do nothing: the signal is blocked and waited for, and this handler only replaces the default, which ends the process."""

@@ -1,4 +1,4 @@
-"""The committed offsets of one group, those of open transactions among them (``OffsetMetadataManager.Offsets``)."""
+"""The committed offsets of one group, including those of open transactions (``OffsetMetadataManager.Offsets``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from consumer_coord.wire.schema import ZERO_UUID
 
 @attrs.frozen
 class OffsetAndMetadata:
-    """One committed offset. ``record_offset`` is where it stands in ``__consumer_offsets``, -1 before it does.
+    """One committed offset. ``record_offset`` is its offset in ``__consumer_offsets``, -1 until it is written.
 
-    ``expire_timestamp_ms`` comes from clients that ask for a retention of their own (OffsetCommit v2 to v4), -1
-    otherwise. ``topic_id`` is the zero UUID where it is not known.
+    ``expire_timestamp_ms`` comes from clients that set a retention time (OffsetCommit v2 to v4), -1 otherwise. ``topic_id`` is
+    the zero UUID if unknown.
     """
 
     offset: int
@@ -32,7 +32,7 @@ _ByPartition = dict[str, dict[int, OffsetAndMetadata]]
 
 
 class GroupOffsets:
-    """What a group committed: topic -> partition -> offset, and the same again for each open transaction."""
+    """A group's committed offsets, topic -> partition -> offset, and the same for each open transaction."""
 
     __slots__ = ("_committed", "_pending")
 
@@ -44,35 +44,35 @@ class GroupOffsets:
         return bool(self._committed or self._pending)
 
     def get(self, topic: str, partition: int) -> OffsetAndMetadata | None:
-        """The committed offset of one partition."""
+        """Return the committed offset of one partition; None if there is none."""
         return self._committed.get(topic, {}).get(partition)
 
     def topics(self) -> Iterator[tuple[str, dict[int, OffsetAndMetadata]]]:
-        """All committed offsets by topic; do not change the group while you iterate."""
+        """Iterate over all committed offsets by topic; do not change the group at the same time."""
         return iter(self._committed.items())
 
     def put(self, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
-        """A commit outside of a transaction."""
+        """Store a commit outside of a transaction."""
         self._committed.setdefault(topic, {})[partition] = offset
 
     def moved(self, placed: Iterable[tuple[str, int, int]], base_offset: int) -> None:
-        """Offsets stand in the log once more now: (topic, partition, place behind ``base_offset``)."""
+        """Update the log offsets of rewritten commits: (topic, partition, place relative to ``base_offset``)."""
         for topic, partition, place in placed:
             offset = self._committed[topic][partition]
             self._committed[topic][partition] = attrs.evolve(offset, record_offset=base_offset + place)
 
     def put_pending(self, producer_id: int, topic: str, partition: int, offset: OffsetAndMetadata) -> None:
-        """A commit within a transaction: it counts when the transaction does."""
+        """Store a commit within a transaction: it becomes effective when the transaction commits."""
         self._pending.setdefault(producer_id, {}).setdefault(topic, {})[partition] = offset
 
     def remove(self, topic: str, partition: int) -> None:
-        """A tombstone: neither the committed offset nor one of an open transaction survives it."""
+        """Apply a tombstone: remove the committed offset and those of open transactions."""
         _remove(self._committed, topic, partition)
         for producer_id in list(self._pending):
             _remove(self._pending[producer_id], topic, partition)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """A transaction of ``producer_id`` ended. Of two commits the one later in the log stays, whatever its kind."""
+        """End a transaction of ``producer_id``. Of two commits the later one in the log wins, transactional or not."""
         pending = self._pending.pop(producer_id, {})
         if not committed:
             return
@@ -88,11 +88,11 @@ class GroupOffsets:
         return tuple(self._pending)
 
     def has_pending(self, topic: str, partition: int) -> bool:
-        """Whether an open transaction has an offset for this partition."""
+        """Return whether an open transaction has an offset for this partition."""
         return any(partition in pending.get(topic, ()) for pending in self._pending.values())
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """Every partition with a committed offset or one in an open transaction, each once."""
+        """Iterate over every partition with a committed offset, or one in an open transaction, once each."""
         seen: dict[tuple[str, int], None] = {}
         for by_topic in (self._committed, *self._pending.values()):
             for topic, partitions in by_topic.items():

@@ -10,7 +10,7 @@ import attrs
 from consumer_coord.errors import ConfigurationError
 
 _INT32_MAX = 2**31 - 1
-#: Which groups may change their protocol while they have members (``ConsumerGroupMigrationPolicy``).
+#: The policies for changing the protocol of a group with members (``ConsumerGroupMigrationPolicy``).
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 #: Lets consumers that name a rack fetch from a replica there (KIP-392).
@@ -18,21 +18,21 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _setting(name: str, default: int | bool, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
-    """A numeric attribute that knows its dotted name and its bounds."""
+    """Define a numeric attribute with its dotted name and its bounds."""
     metadata = {"name": name, "minimum": minimum, "maximum": maximum}
     field: int = attrs.field(default=default, metadata=metadata)
     return field
 
 
 def _text(name: str, default: str, one_of: Sequence[str] = ()) -> str:
-    """An attribute of text that knows its dotted name and its values; case does not matter."""
+    """Define a text attribute with its dotted name and its values; case does not matter."""
     field: str = attrs.field(default=default, metadata={"name": name, "one_of": one_of})
     return field
 
 
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
-    """What a broker can be told. Kafka's defaults, but for the settings that say otherwise."""
+    """A broker's settings, with Kafka's defaults unless a comment says otherwise."""
 
     group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6_000, 1, _INT32_MAX)
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000, 1, _INT32_MAX)
@@ -41,14 +41,14 @@ class BrokerConfig:
     group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, 1, _INT32_MAX)
     group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", 5_000, 1, _INT32_MAX)
     group_consumer_max_size: int = _setting("group.consumer.max.size", _INT32_MAX, 1, _INT32_MAX)
-    #: The first one is the default. ``uniform``, ``range``, names of the ``assignors`` package, or ``module:Class``.
+    #: The first name is the default. ``uniform``, ``range``, names of the ``assignors`` package, or ``module:Class``.
     group_consumer_assignors: str = _text("group.consumer.assignors", "uniform,range")
     group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", 1_000, 0, _INT32_MAX)
     group_consumer_regex_refresh_interval_ms: int = _setting(
         "group.consumer.regex.refresh.interval.ms", 600_000, 10_000, _INT32_MAX
     )
     group_consumer_migration_policy: str = _text("group.consumer.migration.policy", "bidirectional", MIGRATION_POLICIES)
-    #: Not one of Kafka's: brokers before 4.3, with False, take no commit but with the member's present epoch (KIP-1251).
+    #: Not a Kafka setting. False: as in brokers before 4.3, a commit needs the member's current epoch (KIP-1251).
     group_consumer_assignment_epochs_enable: int = _setting("group.consumer.assignment.epochs.enable", True, 0, 1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096, 0, _INT32_MAX)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 7 * 24 * 60, 1, _INT32_MAX)
@@ -56,7 +56,7 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", 50, 1, 10_000)
     auto_create_topics_enable: int = _setting("auto.create.topics.enable", True, 0, 1)
     num_partitions: int = _setting("num.partitions", 1, 1, 100_000)
-    #: Kafka's default is 1; here every broker holds every log anyway, so it only says which brokers may lead.
+    #: Kafka's default is 1. Here every broker holds every log, so the factor only limits which brokers may lead.
     default_replication_factor: int = _setting("default.replication.factor", 3, 1, 32_767)
     message_max_bytes: int = _setting("message.max.bytes", 1_048_588, 0, _INT32_MAX)
     #: Kafka keeps everything by default (-1); these logs live in memory, so they are bounded.
@@ -64,10 +64,10 @@ class BrokerConfig:
     log_segment_bytes: int = _setting("log.segment.bytes", 64 << 20, 1 << 14, _INT32_MAX)
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * 1024 * 1024, 1024, _INT32_MAX)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", 1_000, 0, _INT32_MAX)
-    #: Kafka takes any class; here none, or Kafka's own.
+    #: Kafka accepts any class; the embedded broker none, or Kafka's own.
     replica_selector_class: str = _text("replica.selector.class", "", ("", RACK_AWARE_SELECTOR))
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * 1024 * 1024, 1, _INT32_MAX)
-    #: Of all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
+    #: Limit for all connections to the cluster. Kafka's default is unlimited; an embedded broker shares its process's memory.
     queued_max_request_bytes: int = _setting("queued.max.request.bytes", 256 << 20, 1)
     #: Kafka's default is unlimited; an embedded broker shares its process's file descriptors.
     max_connections: int = _setting("max.connections", 10_000, 1, _INT32_MAX)
@@ -80,9 +80,9 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, object]) -> BrokerConfig:
-        """The configuration with some settings given by their dotted names, as numbers, booleans or text.
+        """Return the configuration with some settings given by their dotted names, as numbers, booleans or text.
 
-        Raises :class:`~consumer_coord.errors.ConfigurationError` that names a setting which is unknown or out of range.
+        Raise :class:`~consumer_coord.errors.ConfigurationError` that names a setting which is unknown or out of range.
         """
         known = {field.metadata["name"]: field for field in attrs.fields(cls)}
         values: dict[str, Any] = {}
@@ -99,7 +99,7 @@ class BrokerConfig:
         return config
 
     def to_mapping(self) -> dict[str, str]:
-        """All settings by their dotted names, as the text that DescribeConfigs answers."""
+        """Return all settings by their dotted names, as the text in DescribeConfigs responses."""
         return {field.metadata["name"]: _as_text(getattr(self, field.name)) for field in attrs.fields(type(self))}
 
 

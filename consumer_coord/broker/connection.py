@@ -1,4 +1,4 @@
-"""A client's connection to a broker over TCP: bytes to frames, one request at a time, answers in their order."""
+"""A client's TCP connection to a broker: splits bytes into frames, serves one request at a time, in order."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from consumer_coord.printable import get_logger
 logger = get_logger(__name__)
 
 _LENGTH = struct.Struct(">i")
-#: Bytes asked of the socket at once while no frame's length is known.
+#: Bytes to read from the socket at once while no frame's length is known.
 _CHUNK = 1 << 13
-#: A longer request is read into a buffer that begins with this many bytes and doubles as they come: a length alone is a claim.
+#: Initial buffer size of a longer request, in bytes. The buffer doubles as bytes arrive: the length is only a claim.
 _FIRST_BUFFER = 1 << 16
-#: With more than this waiting to be handled, the connection is not read; its client waits, as with Kafka.
+#: With more bytes than this queued, stop reading the connection; its client waits, as with Kafka.
 _MAX_QUEUED_BYTES = 1 << 20
 
 
 class RequestMemory:
-    """How many bytes of requests all connections to a cluster hold (``queued.max.request.bytes``); used on its loop.
+    """The request bytes that all connections to a cluster hold (``queued.max.request.bytes``); used on its loop.
 
-    Long requests may have three quarters of it, so that there is room for the short ones of other clients.
+    Long requests may use three quarters of the limit; the rest remains for short requests of other clients.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,14 +36,14 @@ class RequestMemory:
         self.held = 0
 
     def take(self, count: int, *, long: bool) -> bool:
-        """Count bytes that are about to be held; False when that would be too many."""
+        """Reserve ``count`` bytes; return False if that exceeds the limit."""
         if self.held + count > (self.limit * 3 // 4 if long else self.limit):
             return False
         self.held += count
         return True
 
     def give_back(self, count: int) -> None:
-        """They are held no more."""
+        """Release ``count`` reserved bytes."""
         self.held -= count
 
 
@@ -63,7 +63,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._apis = KafkaApis(node)
         self._max_request_bytes = max_request_bytes
         self._memory = memory
-        #: What this connection holds of it.
+        #: The bytes of ``_memory`` that this connection holds.
         self._held = 0
         self._opened = opened
         self._closed = closed
@@ -86,8 +86,8 @@ class BrokerProtocol(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
-        # Not all loops' transports are of the class (uvloop's are not).
+        """Register a new connection, or abort it if the server refuses it."""
+        # Not every loop's transports are of this class (uvloop's are not).
         self._transport = cast(asyncio.Transport, transport)
         self.last_used = asyncio.get_running_loop().time()
         peer = transport.get_extra_info("peername")
@@ -96,7 +96,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; what is still to be answered will not be read."""
+        """Release everything held for the connection; responses could no longer be read."""
         self._transport = None
         self._writable.set()
         if self._work is not None:
@@ -108,13 +108,13 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         if self._frame is not None:
             return memoryview(self._frame)[self._filled :]
         return memoryview(self._small)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Process the bytes that arrived."""
         self._filled += nbytes
         self.last_used = asyncio.get_running_loop().time()
         if self._frame is not None:
@@ -128,16 +128,16 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._split()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it asked before is still answered."""
+        """Keep the connection open until the requests already received have their responses."""
         self._eof = True
         return self._work is not None
 
     def pause_writing(self) -> None:
-        """The client does not read fast enough."""
+        """Stop sending: the client does not read fast enough."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Resume sending."""
         self._writable.set()
 
     # -- frames
@@ -175,13 +175,13 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         assert self._frame is not None
         more = min(self._length - self._filled, self._filled)
         if self._take(more, long=True):
-            # A new one: the transport still holds a view of this one, so it cannot change its size.
+            # Allocate a new buffer: the transport still holds a view of this one, so it cannot be resized.
             grown = bytearray(self._filled + more)
             grown[: self._filled] = self._frame
             self._frame = grown
 
     def _take(self, count: int, *, long: bool) -> bool:
-        """Count bytes; without room for them the connection ends, as waiting for room would hold up everything."""
+        """Reserve ``count`` bytes; end the connection if they exceed the limit, as waiting would block all others."""
         if self._transport is None or self._transport.is_closing():
             return False
         if not self._memory.take(count, long=long):
@@ -196,7 +196,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self._held -= count
 
     def _enqueue(self, frame: bytes) -> bool:
-        """Have a frame served; False when the connection ends instead."""
+        """Queue a frame; return False if the connection ends instead."""
         if self._transport is None or not self._take(len(frame), long=False):
             return False
         self._queue.append(frame)
@@ -209,7 +209,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         return True
 
     async def _serve(self) -> None:
-        """Answer what is queued, one after the other."""
+        """Serve the queued requests one after the other."""
         try:
             while self._queue:
                 frame = self._queue.popleft()
@@ -235,7 +235,8 @@ class BrokerProtocol(asyncio.BufferedProtocol):
 
     def _served(self, work: asyncio.Task[None]) -> None:
         if not work.cancelled() and (error := work.exception()) is not None:
-            # A bug of the broker: the owner of the server must hear of it, and the client must not wait for ever.
+            # A bug of the broker: report it to the server's owner, and end the connection so that the client does not wait
+            # forever.
             self._failed(error)
             self._abort(f"{type(error).__name__}: {error}", logging.ERROR)
 

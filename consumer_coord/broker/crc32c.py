@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of Kafka's record batches.
 
-Python's standard library has only the other CRC-32. The ``crc32c`` package computes it in C and is used when it is
-installed; otherwise a table does, at about 15 MB/s, which is enough for the batches that a broker writes by itself.
+Python's standard library has only the other CRC-32. The ``crc32c`` package computes it in C and is used if installed. Otherwise
+a table is used, at about 15 MB/s: enough for the batches that a broker writes itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TABLE = _make_table()
 
 
 def table_crc32c(data: bytes | memoryview) -> int:
-    """The checksum, computed in Python."""
+    """Compute the checksum in Python."""
     table = _TABLE
     value = 0xFFFFFFFF
     for byte in data:
@@ -41,5 +41,5 @@ def _choose() -> tuple[Callable[[bytes | memoryview], int], bool]:
     return native, True
 
 
-#: The checksum of some bytes, and whether it is computed in C (fast enough to check every batch that a producer sends).
+#: The checksum function, and whether it runs in C (fast enough to check every batch that a producer sends).
 crc32c, IS_NATIVE = _choose()

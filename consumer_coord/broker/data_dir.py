@@ -1,13 +1,13 @@
-"""A cluster on disk: what topics there are, and their logs in Kafka's own format.
+"""A cluster on disk: its topics, and their logs in Kafka's own format.
 
     cluster.json                  cluster id, topics, producer ids; replaced as a whole
     orders-0/00000000000000000000.log   record batches, as Kafka writes them; a new file every log.segment.bytes
-    orders-0/log-start-offset     where the log starts, once something was deleted
+    orders-0/log-start-offset     the log's start offset, once something was deleted
     .lock                         held while a process uses the directory
 
-Every batch is handed to the operating system before its append is acknowledged, so a kill of the process at any moment
-loses nothing that was acknowledged; a crash of the machine may. The only damage that a kill can do is a last batch that is
-not whole: it is cut off. Anything else that is not as it should be is refused and named, and left as it is.
+Every batch is written to the operating system before its append is acknowledged. So a kill of the process loses nothing that
+was acknowledged; a crash of the machine may. The only damage that a kill can do is an incomplete last batch, which is cut off.
+Any other damage is reported with its file, which stays unchanged.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _MAX_OPEN_FILES = 256
 
 
 class DataDirectoryError(ConfigurationError):
-    """A ``data_dir`` cannot be used; the message says why, and nothing in it was changed."""
+    """A ``data_dir`` cannot be used; the message names the reason, and the directory is unchanged."""
 
 
 @attrs.frozen
 class StoredTopic:
-    """A topic as ``cluster.json`` has it."""
+    """A topic as stored in ``cluster.json``."""
 
     name: str
     topic_id: uuid.UUID
@@ -62,7 +62,7 @@ class StoredTopic:
 
 @attrs.frozen
 class StoredCluster:
-    """The contents of ``cluster.json``. ``deleting`` are directories of topics that are gone."""
+    """The contents of ``cluster.json``. ``deleting`` are directories of deleted topics."""
 
     cluster_id: str
     next_producer_id: int
@@ -70,7 +70,7 @@ class StoredCluster:
     deleting: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the JSON text."""
         topics = [
             {
                 "name": topic.name,
@@ -95,7 +95,10 @@ class StoredCluster:
 
     @classmethod
     def from_json(cls, text: str) -> StoredCluster:
-        """From text; raises :class:`ValueError` (with its kinds), :class:`KeyError` or :class:`TypeError` for nonsense."""
+        """Parse the JSON text.
+
+        Raise :class:`ValueError` (or a subclass), :class:`KeyError` or :class:`TypeError` if it is invalid.
+        """
         data: dict[str, Any] = json.loads(text)
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']}, only {_FORMAT} is known here")
@@ -127,9 +130,9 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path, config: BrokerConfig) -> DataDirectory:
-        """Open or make a directory.
+        """Open or create a directory.
 
-        Raises :class:`DataDirectoryError` if it is in use, was not made by this class, or is damaged.
+        Raise :class:`DataDirectoryError` if it is in use, was not made by this class, or is damaged.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -154,7 +157,7 @@ class DataDirectory:
             self._lock = -1
 
     def save(self, cluster: StoredCluster) -> None:
-        """Replace ``cluster.json``, then remove the directories of topics that are gone."""
+        """Replace ``cluster.json``, then remove the directories of deleted topics."""
         _replace(self._path / _CLUSTER, cluster.to_json())
         if cluster.deleting:
             for name in cluster.deleting:
@@ -165,7 +168,7 @@ class DataDirectory:
         self.stored = cluster
 
     def new_log(self, topic: str, partition: int, retention_bytes: int, max_batch_bytes: int) -> PartitionLog:
-        """The log of a partition, with what is on disk of it. Raises :class:`DataDirectoryError` for a damaged one."""
+        """Return the log of a partition, restored from disk; raise :class:`DataDirectoryError` for a damaged one."""
         path = self._path / partition_directory(topic, partition)
         log = PartitionLog(retention_bytes, max_batch_bytes, SegmentFiles(path, self._config.log_segment_bytes, self._files))
         segments = _segments(path) if path.is_dir() else []
@@ -183,18 +186,18 @@ class DataDirectory:
 
 
 class SegmentFiles:
-    """One partition's files; the :class:`~consumer_coord.broker.log.Storage` of its log."""
+    """The files of one partition; the :class:`~consumer_coord.broker.log.Storage` of its log."""
 
     def __init__(self, path: Path, segment_bytes: int, files: _OpenFiles) -> None:
         self._path = path
         self._segment_bytes = segment_bytes
         self._files = files
         self._bases: list[int] = [base for base, _ in _segments(path)] if path.is_dir() else []
-        # Asked for at the first append: until then a torn batch may be cut off the last file.
+        # Read at the first append: until then an incomplete batch may be cut off the last file.
         self._size = -1
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write one batch at the end, to a new file when the last one is full. Raises :class:`OSError`."""
+        """Write one batch at the end, to a new file when the last one is full; raise :class:`OSError`."""
         size = sum(len(part) for part in parts)
         if self._size < 0 and self._bases:
             self._size = self._file(self._bases[-1]).stat().st_size
@@ -202,7 +205,7 @@ class SegmentFiles:
             self._path.mkdir(exist_ok=True)
             self._bases.append(base_offset)
             self._size = 0
-        # What a failed append before this one left is overwritten.
+        # Overwrite the remains of an earlier failed append.
         descriptor = self._files.get(self._file(self._bases[-1]))
         written = os.pwritev(descriptor, parts, self._size)
         if written < size:
@@ -212,7 +215,7 @@ class SegmentFiles:
         self._size += size
 
     def trim(self, log_start_offset: int) -> None:
-        """Remember where the log starts, and remove the files that are entirely before that."""
+        """Store the log's start offset, and remove the files that are entirely before it."""
         if not self._bases or log_start_offset <= self._bases[0]:
             return
         _replace(self._path / _START, str(log_start_offset))
@@ -226,7 +229,7 @@ class SegmentFiles:
 
 
 class _OpenFiles:
-    """File descriptors; a limited number of them is open at a time."""
+    """File descriptors; a limited number is open at a time."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
@@ -253,12 +256,12 @@ class _OpenFiles:
 
 
 def partition_directory(topic: str, partition: int) -> str:
-    """The name of the directory that holds a partition's files."""
+    """Return the name of the directory with a partition's files."""
     return f"{topic}-{partition}"
 
 
 def _check(path: Path) -> StoredCluster | None:
-    """What is in a directory; None if it is new. Nothing is changed before everything was found to be in order."""
+    """Return the stored cluster; None for a new directory. Change nothing before all checks have passed."""
     names = sorted(entry.name for entry in path.iterdir() if entry.name != _LOCK)
     temporary = [name for name in names if name.endswith(".tmp")]
     names = [name for name in names if name not in temporary]
@@ -285,7 +288,7 @@ def _check(path: Path) -> StoredCluster | None:
 
 
 def _segments(path: Path) -> list[tuple[int, Path]]:
-    """(base offset, file) of a partition's directory, in order; raises :class:`DataDirectoryError` for foreign files."""
+    """Return (base offset, file) of a partition's directory, in order; raise :class:`DataDirectoryError` for foreign files."""
     segments = []
     for entry in sorted(path.iterdir()):
         match = _SEGMENT.fullmatch(entry.name)
@@ -297,7 +300,7 @@ def _segments(path: Path) -> list[tuple[int, Path]]:
 
 
 def _restore(log: PartitionLog, segment: Path, last: bool) -> None:
-    """Read one file into a log, and cut a batch off that a kill left unfinished at its end."""
+    """Read one file into a log, and cut off an incomplete batch that a kill left at its end."""
     data = segment.read_bytes()
     position = 0
     header: BatchHeader | None = None
@@ -319,7 +322,7 @@ def _restore(log: PartitionLog, segment: Path, last: bool) -> None:
 
 
 def _is_torn(data: bytes, position: int) -> bool:
-    """Whether what begins at ``position`` is the beginning of a batch and no more."""
+    """Return whether the batch at ``position`` is incomplete."""
     remaining = len(data) - position
     if remaining < record_batch.LOG_OVERHEAD:
         return True
@@ -328,14 +331,14 @@ def _is_torn(data: bytes, position: int) -> bool:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole: a reader, or a restart, sees the old contents or the new ones."""
+    """Replace a file atomically: a reader, or a restart, sees the old contents or the new ones."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text)
     temporary.replace(path)
 
 
 def stored_topics(topics: Iterable[Topic]) -> tuple[StoredTopic, ...]:
-    """Topics of a running cluster, to be saved."""
+    """Return the topics of a running cluster in their stored form."""
     return tuple(
         StoredTopic(
             topic.name,

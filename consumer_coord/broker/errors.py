@@ -6,22 +6,22 @@ from consumer_coord.errors import CoordinatorError, DisconnectedError
 
 
 class AppendError(CoordinatorError):
-    """Records were not appended; ``code`` is what the sender is told."""
+    """Records were not appended; ``code`` is the error code for the sender."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message, code=code)
 
 
 class BrokerStoppedError(DisconnectedError):
-    """The broker was stopped: its connections end without an answer."""
+    """The broker was stopped: its connections end without a response."""
 
 
 class ConnectionDroppedError(DisconnectedError):
-    """A fault ends this connection without an answer."""
+    """A fault ends this connection without a response."""
 
 
 class GroupError(CoordinatorError):
-    """A request to a group is refused; ``code`` is what its sender is told."""
+    """A request to a group is refused; ``code`` is the error code for the sender."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message, code=code)

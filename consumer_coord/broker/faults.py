@@ -1,4 +1,4 @@
-"""Faults on request: delay, drop or fail the n-th request of a kind, or let the disk be full."""
+"""Faults on request: delay, drop or fail the n-th request of a kind, or simulate a full disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from consumer_coord.wire.codec import Request
 
 @attrs.frozen
 class Fault:
-    """What happens to a request.
+    """A fault that a request meets.
 
-    It waits ``delay_ms`` first, and until ``until()`` is true, which is asked every 10 ms on the broker's thread. With
-    ``error_code`` it is answered with that error and nothing else happens. With ``drop`` the connection ends instead of an
-    answer: ``"request"`` before anything was done, ``"response"`` after it was done.
+    The request first waits ``delay_ms``, then until ``until()`` is true, which the broker's thread calls every 10 ms. With
+    ``error_code`` the response has that error and nothing else happens. With ``drop`` the connection ends instead of a
+    response: ``"request"`` before the request is handled, ``"response"`` after that.
     """
 
     delay_ms: int = 0
@@ -32,7 +32,7 @@ class Fault:
 
 _LOOK_S = 0.01
 
-#: Looks at a request to a broker (by id) and may answer a fault.
+#: Receives a broker's id and a request; may return a fault.
 FaultHook = Callable[[int, Request], Fault | None]
 
 
@@ -47,7 +47,7 @@ class _Plan:
 
 
 class Faults:
-    """The faults of one cluster. All methods are called on its loop."""
+    """The faults of one cluster. Call all methods on its loop."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -55,23 +55,23 @@ class Faults:
         self._hooks: list[FaultHook] = []
 
     def add(self, api_key: int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
-        """Let ``fault`` happen to the ``nth`` request of an API from now on, and to the ``times`` - 1 after it."""
+        """Apply ``fault`` to the ``nth`` request of an API from now on, and to the ``times`` - 1 after it."""
         if nth < 1 or times < 1:
             raise ValueError("nth and times count from 1")
         self._plans.append(_Plan(api_key, nth, times, broker_id, fault))
 
     def add_hook(self, hook: FaultHook) -> None:
-        """Ask ``hook`` about every request; the first fault that is found happens."""
+        """Call ``hook`` for every request; the first fault found applies."""
         self._hooks.append(hook)
 
     def clear(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self._plans.clear()
         self._hooks.clear()
         self.is_full = False
 
     def for_request(self, broker_id: int, request: Request) -> Fault | None:
-        """The fault that a request meets, if one does; planned ones are counted."""
+        """Return the fault of a request, if any; count it for the planned ones."""
         if not self._plans and not self._hooks:
             return None
         found = None
@@ -90,7 +90,7 @@ class Faults:
 
 
 async def before(fault: Fault) -> None:
-    """Let the part of a fault happen that comes before the request is handled."""
+    """Apply the part of a fault that comes before the request is handled."""
     if fault.delay_ms:
         await asyncio.sleep(fault.delay_ms / 1000)
     while fault.until is not None and not fault.until():
@@ -100,6 +100,6 @@ async def before(fault: Fault) -> None:
 
 
 def after(fault: Fault) -> None:
-    """Let the part of a fault happen that comes after the request was handled."""
+    """Apply the part of a fault that comes after the request was handled."""
     if fault.drop == "response":
         raise ConnectionDroppedError("a fault dropped this response")

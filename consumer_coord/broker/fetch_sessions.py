@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227, Kafka's ``FetchSession``): a broker remembers which partitions a client fetches, and from where.
 
-A full Fetch names every partition and may begin a session; an incremental one names what changed, and its answer leaves out
-the partitions about which there is nothing new. Each broker keeps its own sessions and forgets them when it stops.
+A full Fetch names every partition and may begin a session. An incremental Fetch names only the changes, and its response omits
+partitions without news. Each broker keeps its own sessions and forgets them when it stops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _TOPIC_IDS_FROM = 13
-#: A session that was not used for this long makes room for another one, in seconds
+#: Time after which an unused session may be evicted for another one, in seconds
 #: (``min.incremental.fetch.session.eviction.ms``).
 _EVICTION_S = 120.0
 _UNKNOWN = -1
@@ -28,9 +28,9 @@ _UNKNOWN = -1
 
 @attrs.frozen
 class TopicName:
-    """A topic as a request names it: by name up to version 12, by id (KIP-516) from version 13 on.
+    """A topic as named in a request: by name up to version 12, by id (KIP-516) from version 13 on.
 
-    ``name`` is None while no topic with that id is known here.
+    ``name`` is None while this broker knows no topic with that id.
     """
 
     name: str | None
@@ -38,13 +38,13 @@ class TopicName:
 
     @property
     def key(self) -> str | uuid.UUID:
-        """What identifies the topic within its session."""
+        """The topic's key within its session."""
         return self.topic_id if self.topic_id.int else self.name or ""
 
 
 @attrs.define(eq=False)
 class _Cached:
-    """A partition of a session, and what the last response to its client said about it."""
+    """A partition of a session, and its state in the last response to the client."""
 
     topic: TopicName
     wanted: FetchPartition
@@ -52,11 +52,11 @@ class _Cached:
     log_start_offset: int = _UNKNOWN
 
     def take(self, data: PartitionData) -> bool:
-        """Remember what a response says; return whether the client does not know it yet."""
+        """Store the state in a response; return whether it is new to the client."""
         changed = (self.high_watermark, self.log_start_offset) != (data.high_watermark, data.log_start_offset)
         self.high_watermark, self.log_start_offset = data.high_watermark, data.log_start_offset
         if data.error_code:
-            # So that the partition is in the answer when the error is over.
+            # Include the partition in the next response after the error.
             self.high_watermark = _UNKNOWN
         special = data.error_code or data.preferred_read_replica >= 0 or data.diverging_epoch.epoch >= 0
         return bool(data.records or changed or special)
@@ -67,7 +67,7 @@ Key = tuple["str | uuid.UUID", int]
 
 @attrs.define(eq=False)
 class FetchSession:
-    """The partitions of one client, in the order in which they are read: the one that had records last is last."""
+    """The partitions of one client, in the order in which they are read: the last one that had records comes last."""
 
     session_id: int
     by_topic_id: bool
@@ -77,12 +77,12 @@ class FetchSession:
     partitions: dict[Key, _Cached] = attrs.field(factory=dict)
 
     def wanted(self) -> Iterator[tuple[TopicName, FetchPartition]]:
-        """Every partition, and from where it is fetched."""
+        """Iterate over every partition and its fetch offset."""
         for cached in self.partitions.values():
             yield cached.topic, cached.wanted
 
     def update(self, wanted: Sequence[tuple[TopicName, FetchPartition]], forgotten: Sequence[Key]) -> None:
-        """Take what an incremental request says."""
+        """Apply the changes in an incremental request."""
         for topic, partition in wanted:
             cached = self.partitions.get((topic.key, partition.partition))
             if cached is None:
@@ -93,7 +93,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def answered(self, topic: TopicName, data: PartitionData) -> bool:
-        """Note what an answer says of a partition; whether an incremental answer has to contain it."""
+        """Store a partition's state in a response; return whether an incremental response must contain it."""
         key = (topic.key, data.partition_index)
         cached = self.partitions.get(key)
         if cached is None:
@@ -106,12 +106,12 @@ class FetchSession:
 
 @attrs.frozen
 class FetchContext:
-    """What one request reads, and how it is answered: with an error code alone, in a session, or without one."""
+    """The partitions of one Fetch, and the kind of response: an error code alone, in a session, or without one."""
 
     wanted: Sequence[tuple[TopicName, FetchPartition]] = ()
     session: FetchSession | None = None
     incremental: bool = False
-    #: The epoch of the session behind this request.
+    #: The epoch of the session after this request.
     epoch: int = 0
     error_code: int = error_codes.NONE
 
@@ -122,20 +122,23 @@ class FetchSessions:
     def __init__(self, slots: int, random: Random) -> None:
         self._slots = slots
         self._random = random
-        #: The one that was used longest ago is first.
+        #: In the order of last use, the oldest first.
         self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def clear(self) -> None:
-        """Forget all of them, as a broker does when it stops."""
+        """Forget all sessions, as a broker does when it stops."""
         self._sessions.clear()
 
     def begin(
         self, version: int, request: FetchRequest, names: Callable[[uuid.UUID], str | None], moment: float
     ) -> FetchContext:
-        """Find out what a request reads (``FetchManager.newContext``). ``moment`` is the loop's time in seconds."""
+        """Determine the partitions that a request reads (``FetchManager.newContext``).
+
+        ``moment`` is the loop's time in seconds.
+        """
         by_topic_id = version >= _TOPIC_IDS_FROM
         named: dict[Key, tuple[TopicName, FetchPartition]] = {}
         for topic in request.topics:
@@ -175,7 +178,7 @@ class FetchSessions:
     def _create(
         self, wanted: Sequence[tuple[TopicName, FetchPartition]], by_topic_id: bool, moment: float
     ) -> FetchSession | None:
-        """A session of these partitions; None if there is no room for it."""
+        """Create a session of these partitions; return None if there is no room for it."""
         if not self._make_room(len(wanted), moment):
             return None
         session_id = NO_SESSION
@@ -187,7 +190,7 @@ class FetchSessions:
         return session
 
     def _make_room(self, size: int, moment: float) -> bool:
-        """Evict a session that is stale, or an old one that is not larger than the new one (``FetchSessionCache.tryEvict``)."""
+        """Evict a stale session, or an old one that is not larger than the new one (``FetchSessionCache.tryEvict``)."""
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:

@@ -1,8 +1,8 @@
 """A classic consumer group as the broker sees it: members, generation, leader, and a state with legal transitions.
 
-It follows Kafka's ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``).
-Everything here is pure: no timers, no log, no clock. What a member may do in which state is decided in
-``group_coordinator``; this module keeps the books, and keeps them in a deterministic order.
+Kafka has this in ``ClassicGroup`` and ``ClassicGroupMember`` (before 4.0 ``GroupMetadata`` and ``MemberMetadata``). Everything
+here is pure: no timers, no log, no clock. ``group_coordinator`` decides what a member may do in which state; this module stores
+the group, in a deterministic order.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 
-#: The protocol type of consumers; other types (Kafka Connect) are grouped just the same.
+#: The protocol type of consumers; groups of other types (Kafka Connect) work in the same way.
 CONSUMER_PROTOCOL_TYPE = "consumer"
-#: What a new dynamic member calls itself.
+#: The member id in the first JoinGroup of a dynamic member.
 UNKNOWN_MEMBER_ID = ""
 
 
 class GroupState(enum.Enum):
-    """The five states of a classic group (``ClassicGroupState``); the values are what DescribeGroups answers."""
+    """The five states of a classic group (``ClassicGroupState``); the values are those of DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -43,7 +43,7 @@ class GroupState(enum.Enum):
     DEAD = "Dead"
 
 
-#: Every legal transition with what brings it about. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
+#: Every legal transition with its cause. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
 TRANSITIONS: Mapping[tuple[GroupState, GroupState], str] = {
     (GroupState.EMPTY, GroupState.PREPARING_REBALANCE): "a first member joins",
     (GroupState.PREPARING_REBALANCE, GroupState.EMPTY): "the join phase ends without members",
@@ -60,14 +60,14 @@ TRANSITIONS: Mapping[tuple[GroupState, GroupState], str] = {
 
 
 class IllegalTransitionError(RuntimeError):
-    """A group was asked for a transition that ``TRANSITIONS`` does not have: a bug of the coordinator."""
+    """A transition that is not in ``TRANSITIONS``: a bug of the coordinator."""
 
 
 @attrs.define(eq=False)
 class GroupMember:
     """One member of a group (``ClassicGroupMember``).
 
-    ``awaiting_join`` and ``awaiting_sync`` are the answers the member waits for, when it does.
+    ``awaiting_join`` and ``awaiting_sync`` are the responses that the member waits for, if it does.
     """
 
     member_id: str
@@ -86,11 +86,11 @@ class GroupMember:
 
     @property
     def protocol_names(self) -> tuple[str, ...]:
-        """The assignors it offers, in its order of preference."""
+        """The assignors that the member offers, in its order of preference."""
         return tuple(protocol.name for protocol in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Its subscription under ``protocol_name``; raises :class:`KeyError` when it does not offer that protocol."""
+        """Return the member's subscription under ``protocol_name``; raise :class:`KeyError` if it has none."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
@@ -98,13 +98,13 @@ class GroupMember:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether it counts as alive without a heartbeat: while it waits for an answer, unless it is new."""
+        """Whether the member counts as alive without a heartbeat: while it waits for a response, unless it is new."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 @attrs.define(eq=False)
 class GroupMetadata:
-    """One group. Its dictionaries keep the order in which members came, so that every run of a seed is the same."""
+    """One group. The dictionaries keep the order in which members joined, so that every run of a seed is the same."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -116,11 +116,11 @@ class GroupMetadata:
     leader_id: str | None = None
     members: dict[str, GroupMember] = attrs.field(factory=dict)
     static_members: dict[str, str] = attrs.field(factory=dict)
-    #: Ids that were handed out (MEMBER_ID_REQUIRED) and have not joined yet, with their expiry.
+    #: Member ids that the broker assigned (MEMBER_ID_REQUIRED) and that have not joined yet, with their expiry.
     pending_join_members: dict[str, DelayedOperation] = attrs.field(factory=dict)
     pending_sync_members: dict[str, None] = attrs.field(factory=dict)
     awaiting_join_count: int = 0
-    #: Whether a member joined during the initial delay, so that it is extended.
+    #: Whether a member joined during the initial delay, which extends the delay.
     new_member_added: bool = False
     join_operation: DelayedOperation | None = None
     sync_operation: DelayedOperation | None = None
@@ -133,7 +133,7 @@ class GroupMetadata:
     # -- states
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Go to ``state``; raises :class:`IllegalTransitionError` when the table does not have that transition."""
+        """Go to ``state``; raise :class:`IllegalTransitionError` if the table does not have that transition."""
         if (self.state, state) not in TRANSITIONS:
             raise IllegalTransitionError(f"group {self.group_id} cannot go from {self.state.value} to {state.value}")
         self.previous_state, self.state = self.state, state
@@ -141,23 +141,23 @@ class GroupMetadata:
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may start from the present state."""
+        """Whether a rebalance may start from the current state."""
         return (self.state, GroupState.PREPARING_REBALANCE) in TRANSITIONS
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no generation with members."""
+        """Whether the group has no generation with members."""
         return self.state is GroupState.EMPTY
 
     @property
     def is_simple(self) -> bool:
-        """Whether it has only committed offsets: its consumers assign partitions by themselves."""
+        """Whether the group has only committed offsets: its consumers assign partitions themselves."""
         return self.protocol_type is None and self.state is GroupState.EMPTY and not self.pending_join_members
 
     # -- members
 
     def add(self, member: GroupMember, awaiting_join: asyncio.Future[JoinGroupResponse] | None = None) -> None:
-        """Take a member in; the first one determines the protocol type and leads."""
+        """Add a member; the first one determines the protocol type and leads."""
         if member.group_instance_id is not None:
             if member.group_instance_id in self.static_members:
                 raise ValueError(f"instance id {member.group_instance_id} is in group {self.group_id} already")
@@ -172,7 +172,7 @@ class GroupMetadata:
         self.pending_join_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Let a member, or a pending one, go; if it led, the member that is longest in the group leads from now on."""
+        """Remove a member, or a pending one; if it led, the member that is longest in the group becomes leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -193,7 +193,7 @@ class GroupMetadata:
         session_timeout_ms: int,
         awaiting_join: asyncio.Future[JoinGroupResponse] | None,
     ) -> None:
-        """A member joins again: what it offers and how long it may take are replaced by what it says now."""
+        """Replace the protocols and timeouts of a member that joins again."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
@@ -202,7 +202,7 @@ class GroupMetadata:
         self._await_join(member, awaiting_join)
 
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> GroupMember:
-        """Give the place of a static member to the one that returned; requests of the old one that still wait are fenced."""
+        """Replace a static member by the one that returned; fence requests of the former that still wait."""
         old = self.members.pop(old_member_id)
         self.complete_join(old, join_error(error_codes.FENCED_INSTANCE_ID, old_member_id))
         self.complete_sync(old, SyncGroupResponse(error_code=error_codes.FENCED_INSTANCE_ID))
@@ -214,7 +214,7 @@ class GroupMetadata:
         return new
 
     def validate_member(self, member_id: str, instance_id: str | None) -> int:
-        """0, or the error code for a member that is unknown here or was fenced by a later one of its instance id."""
+        """Return 0, or the error code for an unknown member or one fenced by a later member with its instance id."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -224,7 +224,7 @@ class GroupMetadata:
         return error_codes.NONE if member_id in self.members else error_codes.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """Whether the leader has joined; if it has not, the first member that did leads from now on."""
+        """Return whether the leader has joined; if it has not, make the first member that has joined the leader."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -236,7 +236,7 @@ class GroupMetadata:
         return False
 
     def leader_candidates(self) -> Iterable[str]:
-        """Candidates for the next leader, best first: those that joined first. (In Kafka a hash map's order decides.)"""
+        """Return the candidates for the next leader, by the order of joining, where Kafka uses the order of a hash map."""
         return self.members
 
     @property
@@ -246,11 +246,11 @@ class GroupMetadata:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time a member asked for."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def join_response_members(self) -> tuple[JoinGroupResponseMember, ...]:
-        """All members with their subscriptions, for the leader."""
+        """Return all members with their subscriptions, for the leader."""
         name = self.protocol_name
         return tuple(
             JoinGroupResponseMember(
@@ -261,10 +261,10 @@ class GroupMetadata:
             for member in self.members.values()
         )
 
-    # -- answers
+    # -- responses
 
     def complete_join(self, member: GroupMember, response: JoinGroupResponse) -> bool:
-        """Answer the JoinGroup a member waits for, if it does; whether it did."""
+        """Respond to the JoinGroup that a member waits for; return whether there was one."""
         waiter = member.awaiting_join
         if waiter is None:
             return False
@@ -273,7 +273,7 @@ class GroupMetadata:
         return True
 
     def complete_sync(self, member: GroupMember, response: SyncGroupResponse) -> bool:
-        """Answer the SyncGroup a member waits for, if it does; whether it did."""
+        """Respond to the SyncGroup that a member waits for; return whether there was one."""
         waiter = member.awaiting_sync
         if waiter is None:
             return False
@@ -288,7 +288,7 @@ class GroupMetadata:
     # -- protocols and generations
 
     def supports_protocols(self, protocol_type: str, protocols: Sequence[JoinGroupRequestProtocol]) -> bool:
-        """Whether a member that offers these has at least one protocol in common with all that are here."""
+        """Return whether one of these protocols is offered by all members of the group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         return self.protocol_type == protocol_type and any(
@@ -296,10 +296,10 @@ class GroupMetadata:
         )
 
     def select_protocol(self) -> str:
-        """The vote: each member votes for the first of its protocols that all members offer; most votes win.
+        """Return the protocol with most votes; each member votes for the first of its protocols that all members offer.
 
-        Members are counted by their list of names, so that this costs O(different lists), not O(members). Of names
-        with equally many votes Kafka takes the first one in the order of a Java hash map, and so does this.
+        Members are counted by their list of names, so that this costs O(different lists), not O(members). Ties go, as in Kafka,
+        to the first name in the order of a Java hash map.
         """
         members = len(self.members)
         votes: dict[str, int] = {}
@@ -309,7 +309,7 @@ class GroupMetadata:
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def init_next_generation(self, now_ms: int) -> None:
-        """End the join phase: a new generation with the members that joined, or an empty group."""
+        """End the join phase: start a generation with the members that joined, or empty the group."""
         self.generation_id += 1
         if self.members:
             self.protocol_name = self.select_protocol()
@@ -321,7 +321,7 @@ class GroupMetadata:
         self.pending_sync_members.clear()
 
     def remember_subscriptions(self) -> None:
-        """Keep what the members subscribe to in this generation, for the expiry of offsets."""
+        """Keep the members' subscriptions of this generation, for the expiry of offsets."""
         self._subscribed_topics = None
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or (self.members and self.protocol_name is None):
             self._subscriptions = None
@@ -329,7 +329,7 @@ class GroupMetadata:
             self._subscriptions = tuple(member.metadata(self.protocol_name) for member in self.members.values())
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of this generation's members; None when they are not known (no consumers, or garbage)."""
+        """Return the topics of this generation's members; None if unknown (no consumers, or invalid subscriptions)."""
         if self._subscribed_topics is None and self._subscriptions is not None:
             try:
                 self._subscribed_topics = frozenset(
@@ -340,7 +340,7 @@ class GroupMetadata:
         return self._subscribed_topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the group must be taken to use a topic; when that is unknown, a consumer group uses them all."""
+        """Return whether the group counts as a user of a topic; a consumer group with unknown topics uses all."""
         topics = self.subscribed_topics()
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE if topics is None else topic in topics
 
@@ -356,19 +356,19 @@ class GroupMetadata:
 
 
 def join_error(error_code: int, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
-    """The answer to a JoinGroup that failed."""
+    """Return the response to a JoinGroup that failed."""
     return JoinGroupResponse(error_code=error_code, protocol_name=None, member_id=member_id)
 
 
 def generate_member_id(random: Random, client_id: str, instance_id: str | None) -> str:
-    """A new member id: the instance id or else the client id, and a random UUID."""
+    """Return a new member id: the instance id or else the client id, and a random UUID."""
     return f"{client_id if instance_id is None else instance_id}-{uuid.UUID(int=random.getrandbits(128), version=4)}"
 
 
 def _topics_of_subscription(metadata: bytes) -> list[str]:
-    """The topics of an encoded subscription, read as version 0, which is a prefix of every version.
+    """Return the topics of an encoded subscription, read as version 0, which is a prefix of every version.
 
-    Raises :class:`struct.error`, :class:`ValueError` or :class:`UnicodeDecodeError` for what is no subscription.
+    Raise :class:`struct.error`, :class:`ValueError` or :class:`UnicodeDecodeError` for an invalid subscription.
     """
     version, count = struct.unpack_from(">hi", metadata, 0)
     if version < 0 or count < 0 or count > len(metadata):

@@ -1,8 +1,8 @@
-"""The group coordinator: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and what administrators ask of groups.
+"""The group coordinator: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the administration of groups.
 
-It follows Kafka's classic ``GroupCoordinator`` and answers the error codes of Kafka 4.4 (``GroupCoordinatorService``,
-``GroupMetadataManager``). All of it runs on one event loop: between two awaits nothing interferes. Timers are the
-purgatory's, the calendar and chance are handed in.
+Kafka has this in the classic ``GroupCoordinator``; the error codes are those of Kafka 4.4 (``GroupCoordinatorService``,
+``GroupMetadataManager``). Everything runs on one event loop: between two awaits nothing interferes. Timers come from the
+purgatory; the caller passes the clock and the source of randomness.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from consumer_coord.wire.messages.group import (
     SyncGroupResponse,
 )
 
-#: From this version of DescribeGroups on an unknown group is an error, before it was a dead group (KIP-1043).
+#: The first version of DescribeGroups in which an unknown group is an error, not a dead group (KIP-1043).
 _DESCRIBE_NOT_FOUND_FROM = 6
 
 
@@ -79,7 +79,7 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._wall_clock_ms = wall_clock_ms
-        # Not `purgatory or ...`: an empty purgatory is false.
+        # An empty purgatory is false: do not write ``purgatory or ...``.
         self._purgatory = Purgatory() if purgatory is None else purgatory
         self._store = GroupStore(config.offsets_topic_num_partitions, self._purgatory, wall_clock_ms, hooks or StoreHooks())
         self._rebalance = Rebalance(config, self._store, self._purgatory, wall_clock_ms)
@@ -105,13 +105,13 @@ class GroupCoordinator:
     # -- partitions of __consumer_offsets
 
     def on_election(self, partition: int, log: PartitionLog, leader_epoch: int) -> None:
-        """This broker leads a partition from now on: its groups are loaded and their members get new sessions."""
+        """Lead a partition from now on: load its groups and start sessions for their members."""
         if self._expiry is None:
             self._schedule_expiry()
         self._store.elect(partition, log, leader_epoch, self._loaded)
 
     def on_resignation(self, partition: int) -> None:
-        """Another broker leads a partition now: requests that wait here are answered NOT_COORDINATOR."""
+        """Stop leading a partition; respond NOT_COORDINATOR to the requests that wait."""
         shard = self._store.resign(partition)
         if shard is not None:
             for group in shard.groups.values():
@@ -119,7 +119,7 @@ class GroupCoordinator:
             self._coordination.timers.close(shard)
 
     def close(self) -> None:
-        """Give all partitions up and stop all timers."""
+        """Resign from all partitions and stop all timers."""
         for shard in self._store.shards:
             self.on_resignation(shard.partition)
         self._purgatory.cancel(self._expiry)
@@ -131,7 +131,7 @@ class GroupCoordinator:
         return self._store.shards
 
     def group(self, group_id: str) -> GroupMetadata | None:
-        """A group, if it is here and loaded; for tests and reports."""
+        """Return a group, if this broker has loaded it; for tests and reports."""
         _, shard = self._store.shard_of(group_id)
         return None if shard is None else shard.groups.get(group_id)
 
@@ -141,7 +141,7 @@ class GroupCoordinator:
         return self._coordination.assignors
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """A group of the consumer protocol, if it is here and loaded; for tests and reports."""
+        """Return a group of the consumer protocol, if this broker has loaded it; for tests and reports."""
         _, shard = self._store.shard_of(group_id)
         return None if shard is None else shard.consumer_groups.get(group_id)
 
@@ -166,7 +166,7 @@ class GroupCoordinator:
     # -- JoinGroup and SyncGroup
 
     async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-        """Wait until the join phase ends, or answer at once why this member cannot join."""
+        """Wait until the join phase ends, or respond at once why this member cannot join."""
         config = self._config
         if not request.group_id:
             return join_error(error_codes.INVALID_GROUP_ID, request.member_id)
@@ -181,7 +181,7 @@ class GroupCoordinator:
                 return await self._classic_members.join_group(context, shard, consumer_group, request)
             if request.member_id != UNKNOWN_MEMBER_ID:
                 return join_error(error_codes.UNKNOWN_MEMBER_ID, request.member_id)
-            # An empty one gives way; its offsets stay.
+            # Delete the empty consumer group, so that a classic one can replace it; its offsets stay.
             error_code = response_error(await write(self._store, shard, Change(group_tombstones(consumer_group))))
             if error_code:
                 return join_error(error_code)
@@ -190,7 +190,7 @@ class GroupCoordinator:
         return await waiter
 
     async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-        """Wait for the leader's assignment; from the leader, store it and hand it out."""
+        """Wait for the leader's assignment; from the leader, store it and send it to all members."""
         error_code, shard = self._find(request.group_id)
         group = None if shard is None else shard.groups.get(request.group_id)
         consumer_group = None if shard is None else shard.consumer_groups.get(request.group_id)
@@ -218,7 +218,8 @@ class GroupCoordinator:
         assignments = {assignment.member_id: assignment.assignment for assignment in request.assignments}
 
         def stored(append_error: int) -> None:
-            # While the log took its time a rebalance may have started, which has answered all members already.
+            # 1. The append starts. 2. A rebalance starts, which responds to all members. 3. The append ends: nothing is left to
+            # do.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != request.generation_id:
                 return
             if append_error == error_codes.NONE:
@@ -232,10 +233,10 @@ class GroupCoordinator:
     # -- Heartbeat and LeaveGroup
 
     async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        """A sign of life; the answer says whether a rebalance is under way."""
+        """Extend the member's session; report in the response whether a rebalance is in progress."""
         error_code, shard = self._find(request.group_id)
         if error_code == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
-            return HeartbeatResponse()  # the group is being loaded and its members will get new sessions
+            return HeartbeatResponse()  # the group is loading, and will start new sessions for its members
         if shard is None:
             return HeartbeatResponse(error_code=error_code)
         consumer_group = shard.consumer_groups.get(request.group_id)
@@ -255,7 +256,7 @@ class GroupCoordinator:
         return HeartbeatResponse()
 
     async def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Let members go, by member id or (administrators) by instance id alone; one answer for each."""
+        """Remove members, by member id or (administrators) by instance id alone; return one result for each."""
         error_code, shard = self._find(request.group_id)
         if shard is None:
             return LeaveGroupResponse(error_code=error_code)
@@ -291,7 +292,7 @@ class GroupCoordinator:
     def _after_leaving(
         self, shard: Shard, group: GroupMetadata, responses: Sequence[MemberResponse], done: Callable[[int], None]
     ) -> None:
-        """Go on without the members that left. ``done`` waits for the empty generation to be stored if no member is left."""
+        """Rebalance without the members that left; if none is left, call ``done`` after the empty generation is stored."""
         if all(response.error_code for response in responses):
             return done(error_codes.NONE)
         if group.can_rebalance and group.state is not GroupState.EMPTY:
@@ -305,11 +306,11 @@ class GroupCoordinator:
     async def consumer_group_heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """ConsumerGroupHeartbeat: a member of the consumer protocol joins, stays or leaves."""
+        """Handle a ConsumerGroupHeartbeat: a member of the consumer protocol joins, stays or leaves."""
         return await self._consumer_heartbeats.heartbeat(context, request)
 
     async def consumer_group_describe(self, group_ids: Sequence[str]) -> tuple[ConsumerGroupDescribeGroup, ...]:
-        """What each group of the consumer protocol is like."""
+        """Describe groups of the consumer protocol."""
         return tuple(self._describe_consumer_group(group_id) for group_id in group_ids)
 
     def _describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeGroup:
@@ -330,7 +331,7 @@ class GroupCoordinator:
     # -- administration
 
     async def describe_groups(self, context: RequestContext, group_ids: Sequence[str]) -> tuple[DescribedGroup, ...]:
-        """What each group is like; one that does not exist is dead."""
+        """Describe classic groups; a group that does not exist is dead."""
         return tuple(self._describe(context, group_id) for group_id in group_ids)
 
     def _describe(self, context: RequestContext, group_id: str) -> DescribedGroup:
@@ -361,7 +362,7 @@ class GroupCoordinator:
         )
 
     async def list_groups(self, states: Sequence[str], types: Sequence[str]) -> tuple[int, tuple[ListedGroup, ...]]:
-        """(error code, the groups of this broker), of all states and types or of the given ones in any case."""
+        """Return (error code, groups of this broker), filtered by the given states and types, whose case does not matter."""
         if any(shard.state is ShardState.LOADING for shard in self._store.shards):
             return error_codes.COORDINATOR_LOAD_IN_PROGRESS, ()
         wanted_states = {state.strip().lower() for state in states}

@@ -1,7 +1,7 @@
 """Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete, offsets in transactions, and their expiry.
 
-It follows Kafka's ``OffsetMetadataManager``. Commits are fenced by generation and member while the group has members, and
-are free for all when it has none. A commit counts once its records are in the log; if that fails, nothing has changed.
+Kafka has this in ``OffsetMetadataManager``. Commits are fenced by generation and member while the group has members; a group
+without members accepts all. A commit is effective once its records are in the log; if the append fails, nothing has changed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from consumer_coord.broker.purgatory import complete
 from consumer_coord.wire import error_codes, offsets_topic
 from consumer_coord.wire.schema import ZERO_UUID
 
-#: From this version of OffsetCommit on a group that does not exist is called that.
+#: The first version of OffsetCommit with an error code for a group that does not exist.
 _COMMIT_NOT_FOUND_FROM = 9
-#: Means in OffsetCommit: keep the offset as long as the broker keeps offsets.
+#: The value in OffsetCommit that keeps an offset as long as the broker's settings do.
 DEFAULT_RETENTION_TIME_MS = -1
 
 
 @attrs.frozen
 class Commit:
-    """One partition of an OffsetCommit or TxnOffsetCommit, whatever its version."""
+    """One partition of an OffsetCommit or TxnOffsetCommit, of any version."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class Committer:
     retention_time_ms: int = DEFAULT_RETENTION_TIME_MS
 
 
-#: What a commit of one partition came to.
+#: A commit of one partition, and its error code.
 CommitResult = tuple[Commit, int]
 
 
@@ -69,7 +69,7 @@ class OffsetCoordinator:
     # -- commits
 
     async def commit(self, api_version: int, committer: Committer, commits: Sequence[Commit]) -> list[CommitResult]:
-        """Store offsets; the answer has an error code for each partition, in the order of ``commits``."""
+        """Store offsets; return an error code for each partition, in the order of ``commits``."""
         error_code, shard = self._store.shard_of(committer.group_id)
         if shard is None:
             return [(commit, error_code) for commit in commits]
@@ -84,7 +84,7 @@ class OffsetCoordinator:
     async def txn_commit(
         self, committer: Committer, commits: Sequence[Commit], producer_id: int, producer_epoch: int
     ) -> list[CommitResult]:
-        """Store offsets that count when the transaction of ``producer_id`` is committed."""
+        """Store offsets that become effective when the transaction of ``producer_id`` commits."""
         if not committer.group_id:
             return [(commit, error_codes.INVALID_GROUP_ID) for commit in commits]
         error_code, shard = self._store.shard_of(committer.group_id)
@@ -122,7 +122,7 @@ class OffsetCoordinator:
         return commit.metadata is None or len(commit.metadata) <= self._config.offset_metadata_max_bytes
 
     def end_transaction(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> int:
-        """Write the marker of a transaction's end to a partition of ``__consumer_offsets``, and make it count."""
+        """End a transaction: write its marker to a partition of ``__consumer_offsets``, and apply its offsets."""
         for shard in self._store.shards:
             if shard.partition == partition:
                 self._store.append_marker(shard, producer_id, producer_epoch, committed)
@@ -160,12 +160,12 @@ class OffsetCoordinator:
         error_code = error_codes.NONE
         if accepted:
             if shard.group_of(committer.group_id) is None:
-                # A simple group comes into being with its first commit.
+                # The first commit creates a simple group.
                 shard.groups[committer.group_id] = GroupMetadata(committer.group_id)
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
             def appended(append_error: int, base_offset: int) -> None:
-                # While the log took its time the group may have changed its protocol, or be gone.
+                # During the append the group may have changed its protocol, or have been removed.
                 group = shard.group_of(committer.group_id)
                 if append_error == error_codes.NONE:
                     if group is None:
@@ -191,10 +191,10 @@ class OffsetCoordinator:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[int, list[tuple[str, int, OffsetAndMetadata | int]]]:
-        """(error code, for each partition its offset, or an error code: 0 means that it has none).
+        """Return (error code, for each partition its offset or an error code: 0 if it has no offset).
 
-        ``partitions`` None means every partition that the group has an offset of. Members of the consumer protocol tell
-        their id and epoch.
+        ``partitions`` None means every partition that the group has an offset of. Members of the consumer protocol pass their
+        id and epoch.
         """
         error_code, shard = self._store.shard_of(group_id)
         if shard is None:
@@ -214,7 +214,7 @@ class OffsetCoordinator:
     # -- deletion
 
     async def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[int, list[tuple[str, int, int]]]:
-        """(error code, for each partition whether its offset is gone): not for topics that members subscribe to."""
+        """Delete offsets, except of topics that members subscribe to; return (error code, partitions with error codes)."""
         if not group_id:
             return error_codes.INVALID_GROUP_ID, []
         error_code, shard = self._store.shard_of(group_id)
@@ -237,11 +237,11 @@ class OffsetCoordinator:
         return (error_code, []) if error_code else (error_codes.NONE, results)
 
     async def delete_group(self, shard: Shard, group: GroupMetadata | ConsumerGroup) -> int:
-        """Delete an empty group and all its offsets; an error code."""
+        """Delete an empty group and all its offsets; return an error code."""
         return await self._append_tombstones(shard, group, list(group.offsets.partitions()), with_group=True)
 
     def delete_topic(self, topics: Sequence[str]) -> None:
-        """Topics are gone, and with them all offsets that groups committed for them."""
+        """Delete all committed offsets of topics that were deleted."""
         for shard in self._store.shards:
             for group in shard.all_groups():
                 doomed = [(topic, partition) for topic, partition in group.offsets.partitions() if topic in topics]
@@ -293,7 +293,7 @@ class OffsetCoordinator:
     # -- expiry
 
     def expire(self, shard: Shard) -> None:
-        """Delete offsets whose time is over, and empty groups that have none left (``cleanupGroupMetadata``)."""
+        """Delete expired offsets, and empty groups without offsets (``cleanupGroupMetadata``)."""
         now_ms = self._wall_clock_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
         for group in shard.all_groups():
@@ -318,10 +318,10 @@ class OffsetCoordinator:
 
 
 def _validate_commit(group: GroupMetadata | None, api_version: int, committer: Committer, *, transactional: bool) -> int:
-    """Whether a commit is let in (``validateOffsetCommit``): 0 or an error code."""
+    """Return 0 or the error code that refuses a commit (``validateOffsetCommit``)."""
     if group is None:
         if committer.generation_id < 0:
-            return error_codes.NONE  # it makes a simple group
+            return error_codes.NONE  # creates a simple group
         if api_version >= _COMMIT_NOT_FOUND_FROM and not transactional:
             return error_codes.GROUP_ID_NOT_FOUND
         return error_codes.ILLEGAL_GENERATION
@@ -368,9 +368,9 @@ def _key(group_id: str, commit: Commit) -> bytes:
 
 
 def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMetadata], int] | None:
-    """From when the retention of an offset counts; None while this group's offsets do not expire."""
+    """Return a function of the time from which an offset's retention counts; None while the group's offsets do not expire."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
-        return _commit_timestamp_ms  # topics that members subscribe to are left out; a simple group has none
+        return _commit_timestamp_ms  # except topics that members subscribe to; a simple group has no members
     if group.state is GroupState.EMPTY:
         empty_since_ms = group.state_timestamp_ms
         return _commit_timestamp_ms if empty_since_ms is None else lambda _: empty_since_ms
@@ -379,7 +379,7 @@ def _expiry_base(group: GroupMetadata | ConsumerGroup) -> Callable[[OffsetAndMet
         and group.protocol_type == CONSUMER_PROTOCOL_TYPE
         and group.subscribed_topics() is not None
     ):
-        return _commit_timestamp_ms  # of topics that no member subscribes to any more
+        return _commit_timestamp_ms  # only of topics that no member subscribes to
     return None
 
 

@@ -1,6 +1,6 @@
-"""Groups and offsets as records of ``__consumer_offsets``: written before the answer, read when a partition is taken up.
+"""Groups and offsets as records of ``__consumer_offsets``: written before the response, read when a partition is loaded.
 
-It follows Kafka's ``GroupMetadataManager`` before 4.0 (``storeGroup``, ``onElection``, ``onResignation``) and the replay of
+Kafka has this in ``GroupMetadataManager`` before 4.0 (``storeGroup``, ``onElection``, ``onResignation``) and in the replay of
 records in 4.x. A broker leads some partitions of the topic; each is a :class:`Shard` with the groups whose ids hash to it.
 """
 
@@ -31,10 +31,10 @@ logger = get_logger(__name__)
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 
-#: A log of groups is written anew when it has grown by this many bytes, and has doubled.
+#: A log of groups is compacted after it has doubled and grown by this many bytes.
 _COMPACT_AT = 32 << 20
 
-#: What a failed append means to the member whose request it was (``appendGroupMetadataErrorToResponseError``).
+#: Error code of an append -> error code for the member (``appendGroupMetadataErrorToResponseError``).
 _APPEND_ERRORS: Mapping[int, int] = {
     error_codes.UNKNOWN_TOPIC_OR_PARTITION: error_codes.COORDINATOR_NOT_AVAILABLE,
     error_codes.NOT_ENOUGH_REPLICAS: error_codes.COORDINATOR_NOT_AVAILABLE,
@@ -48,7 +48,7 @@ _APPEND_ERRORS: Mapping[int, int] = {
 
 
 def response_error(append_error: int) -> int:
-    """The error code that a client is told when an append failed with ``append_error``."""
+    """Return the error code for the client after an append failed with ``append_error``."""
     return _APPEND_ERRORS.get(append_error, append_error)
 
 
@@ -62,7 +62,7 @@ class ShardState(enum.Enum):
 
 @attrs.frozen
 class LoadReport:
-    """What reading a partition came upon."""
+    """The numbers of records that the loading of a partition found."""
 
     records: int = 0
     foreign: int = 0
@@ -76,7 +76,7 @@ Appended = Callable[[int, int], None]
 
 @attrs.frozen
 class PendingAppend:
-    """An append that takes its time."""
+    """An append that is not acknowledged yet."""
 
     appended: Appended
     operation: DelayedOperation
@@ -91,33 +91,34 @@ class Shard:
     leader_epoch: int
     state: ShardState = ShardState.LOADING
     groups: dict[str, GroupMetadata] = attrs.field(factory=dict)
-    #: Groups of the consumer protocol (KIP-848); an id is in one of the two at most.
+    #: Groups of the consumer protocol (KIP-848); a group id is in at most one of the two.
     consumer_groups: dict[str, ConsumerGroup] = attrs.field(factory=dict)
-    #: What members of consumer groups have to do in time: (kind, group id, member id) -> when it is over.
+    #: The timers of members of consumer groups, by (kind, group id, member id).
     timers: dict[tuple[str, str, str], DelayedOperation] = attrs.field(factory=dict)
-    #: Appends that are under way, oldest first, by number.
+    #: Appends in progress, oldest first, by number.
     appending: dict[int, PendingAppend] = attrs.field(factory=dict)
-    #: The generation of each group that the log holds, encoded.
+    #: The last stored generation of each group, encoded.
     stored_groups: dict[str, bytes] = attrs.field(factory=dict)
-    #: The log is written anew when it is larger than this.
+    #: Size in bytes above which the log is compacted.
     compact_at: int = 0
     report: LoadReport = LoadReport()
 
     def group_of(self, group_id: str) -> GroupMetadata | ConsumerGroup | None:
-        """A group of either kind."""
+        """Return a group of either protocol; None if there is none."""
         return self.groups.get(group_id) or self.consumer_groups.get(group_id)
 
     def all_groups(self) -> tuple[GroupMetadata | ConsumerGroup, ...]:
-        """The groups of both kinds."""
+        """Return the groups of both protocols."""
         return (*self.groups.values(), *self.consumer_groups.values())
 
 
 @attrs.frozen
 class StoreHooks:
-    """Where a simulation or a test can interfere.
+    """Hooks for a simulation or a test.
 
-    ``append_error(partition)`` fails an append with Kafka's error code; ``append_delay_ms(partition)`` lets it take time,
-    as replication does; ``loading_delay_ms(partition)`` is how long a partition answers COORDINATOR_LOAD_IN_PROGRESS.
+    ``append_error(partition)`` fails an append with Kafka's error code. ``append_delay_ms(partition)`` delays its
+    acknowledgement, as replication does. ``loading_delay_ms(partition)`` is the time for which a partition responds
+    COORDINATOR_LOAD_IN_PROGRESS.
     """
 
     append_error: Callable[[int], int] = lambda _: error_codes.NONE
@@ -145,7 +146,7 @@ class GroupStore:
     # -- finding
 
     def shard_of(self, group_id: str) -> tuple[int, Shard | None]:
-        """(0, the active shard of a group), or the error that says why there is none here just now."""
+        """Return (0, the active shard of a group), or (error code, None) if there is none here at present."""
         shard = self._shards.get(partition_for(group_id, self._partitions))
         if shard is None:
             return error_codes.NOT_COORDINATOR, None
@@ -155,7 +156,7 @@ class GroupStore:
 
     @property
     def shards(self) -> Sequence[Shard]:
-        """All partitions that this broker leads, those being loaded among them."""
+        """All partitions that this broker leads, including those being loaded."""
         return tuple(self._shards.values())
 
     # -- appending
@@ -169,9 +170,9 @@ class GroupStore:
         producer_epoch: int = -1,
         written: Callable[[], None] | None = None,
     ) -> None:
-        """Write records, then call ``appended``: at once, unless the hooks let the log take its time.
+        """Write records, then call ``appended``: at once, unless the hooks delay the append.
 
-        ``written`` is called in any case at once, if the records are in the log: requests that come next see what they changed.
+        Call ``written`` in any case at once if the records are in the log, so that the next requests see the changes.
         """
         error_code = self._hooks.append_error(shard.partition)
         base_offset = -1
@@ -191,14 +192,14 @@ class GroupStore:
         return self._append_later(shard, appended, error_code, base_offset, delay_ms)
 
     def when_appended(self, shard: Shard, appended: Appended) -> None:
-        """Call ``appended`` when all appends that are under way have ended; at once if there are none."""
+        """Call ``appended`` when all appends in progress have ended; at once if there are none."""
         if shard.appending:
             self._append_later(shard, appended, error_codes.NONE, -1, 0)
         else:
             appended(error_codes.NONE, -1)
 
     def _append_later(self, shard: Shard, appended: Appended, error_code: int, base_offset: int, delay_ms: int) -> None:
-        # Appends end in the order in which they began, as records are replicated.
+        # Appends end in the order in which they began, as records are replicated in order.
         self._appends += 1
         number = self._appends
 
@@ -212,13 +213,13 @@ class GroupStore:
         shard.appending[number] = PendingAppend(appended, operation)
 
     def append_marker(self, shard: Shard, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """Write the end of a transaction; raises :class:`~consumer_coord.broker.errors.AppendError`."""
+        """Write the end of a transaction; raise :class:`~consumer_coord.broker.errors.AppendError`."""
         shard.log.append_marker(self._wall_clock_ms(), shard.leader_epoch, producer_id, producer_epoch, committed)
 
     def store_group(
         self, shard: Shard, group: GroupMetadata, assignments: Mapping[str, bytes], done: Callable[[int], None]
     ) -> None:
-        """Write a group's present generation with the given assignments; ``done`` gets the log's error code."""
+        """Write a group's current generation with the given assignments; call ``done`` with the log's error code."""
         key, data = group_record(group, assignments)
 
         def appended(error_code: int, _: int) -> None:
@@ -229,10 +230,10 @@ class GroupStore:
         self.append(shard, [(key, data)], appended)
 
     def _maybe_compact(self, shard: Shard) -> None:
-        """Write what counts of a large log once more at its end, and forget what was before.
+        """Append the current state of a large log's groups again, and delete all earlier records.
 
         Kafka's cleaner keeps this topic small by compaction; the log here cannot be rewritten, but its front can be cut off.
-        Open transactions put it off: their offsets must stay in front of later ones.
+        Open transactions delay this: their offsets must stay in front of later ones.
         """
         if shard.log.size < max(shard.compact_at, _COMPACT_AT) or shard.appending:
             return
@@ -249,13 +250,13 @@ class GroupStore:
             logger.warning("partition %d of %s was not compacted: %s", shard.partition, GROUP_METADATA_TOPIC, error)
             return
         shard.log.delete_before(start)
-        # Not again before as much was written once more.
+        # Wait until as much has been written again.
         shard.compact_at = 2 * shard.log.size + _COMPACT_AT
 
     # -- loading and unloading
 
     def elect(self, partition: int, log: PartitionLog, leader_epoch: int, loaded: Callable[[Shard], None]) -> None:
-        """This broker leads a partition now: read its groups, then call ``loaded``."""
+        """Lead a partition: read its groups, then call ``loaded``."""
         shard = Shard(partition, log, leader_epoch)
         self._shards[partition] = shard
 
@@ -273,7 +274,7 @@ class GroupStore:
             load()
 
     def resign(self, partition: int) -> Shard | None:
-        """Another broker leads a partition now; what was here of it is returned, for its waiters to be told."""
+        """Stop leading a partition; return its shard, so that the caller can respond to the waiting requests."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.state = ShardState.UNLOADED
@@ -287,7 +288,7 @@ class GroupStore:
 def _snapshot(
     shard: Shard, group: GroupMetadata | ConsumerGroup
 ) -> tuple[list[tuple[bytes | None, bytes | None]], list[tuple[str, int, int]]]:
-    """The records that a group amounts to, and (topic, partition, place among them) of its offsets."""
+    """Return the records of a group's current state, and (topic, partition, place among them) of its offsets."""
     records: list[tuple[bytes | None, bytes | None]] = []
     if isinstance(group, ConsumerGroup):
         records += map(consumer_records.encode, consumer_records.whole_group(group))
@@ -304,7 +305,7 @@ def _snapshot(
 
 
 def group_record(group: GroupMetadata, assignments: Mapping[str, bytes]) -> tuple[bytes, bytes]:
-    """The present generation of a classic group with the given assignments, as a record."""
+    """Return the record of a classic group's current generation with the given assignments."""
     value = offsets_topic.GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation_id,
@@ -330,7 +331,7 @@ def group_record(group: GroupMetadata, assignments: Mapping[str, bytes]) -> tupl
 
 
 def encode_offset(offset: OffsetAndMetadata) -> bytes:
-    """A committed offset as the value of a record."""
+    """Encode a committed offset as the value of a record."""
     return offsets_topic.encode_offset_value(
         offsets_topic.OffsetCommitValue(
             offset.offset,
@@ -344,7 +345,7 @@ def encode_offset(offset: OffsetAndMetadata) -> bytes:
 
 
 def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> LoadReport:
-    """Put the groups and offsets that a partition's records amount to into its shard.
+    """Load the groups and offsets in a partition's records into its shard.
 
     Records that are corrupt or of a future version are skipped and counted; those of other protocols are skipped.
     """
@@ -368,7 +369,7 @@ def replay(records: Iterator[Record | MalformedMessageError], shard: Shard) -> L
 
 
 def _replay_record(shard: Shard, record: Record) -> bool:
-    """Apply one record; whether it was one of ours."""
+    """Apply one record; return whether its type is known."""
     if record.control:
         for group in shard.all_groups():
             group.offsets.end_transaction(record.producer_id, record.committed)
@@ -429,7 +430,7 @@ def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
     if data is None:
         groups.pop(group_id, None)
         if offsets:
-            # Compaction may leave offsets in front of the tombstone of the group that they outlived.
+            # Compaction may leave offsets in front of the tombstone of their group; the offsets outlive the group.
             groups[group_id] = GroupMetadata(group_id, offsets=offsets)
         return
     value = offsets_topic.decode_group_value(data)
@@ -437,7 +438,7 @@ def _replay_group(shard: Shard, group_id: str, data: bytes | None) -> None:
         raise MalformedMessageError(f"group {group_id} has members and no protocol")
     former = shard.consumer_groups.pop(group_id, None)
     if former is not None:
-        # Its tombstones stand in front of this record, unless compaction took them.
+        # The former group's tombstones precede this record, unless compaction removed them.
         offsets = former.offsets
     group = GroupMetadata(
         group_id,

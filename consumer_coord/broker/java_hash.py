@@ -9,7 +9,7 @@ _LONG_MASK = (1 << 64) - 1
 
 
 def string_hash(text: str) -> int:
-    """``String.hashCode()``: 32 bits, signed, over UTF-16 code units."""
+    """Compute ``String.hashCode()``: 32 bits, signed, over UTF-16 code units."""
     value = 0
     if text.isascii():
         for unit in text.encode("ascii"):
@@ -22,16 +22,16 @@ def string_hash(text: str) -> int:
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of ``__consumer_offsets`` that holds a group (``Utils.abs(groupId.hashCode) % partitions``)."""
+    """Return the partition of ``__consumer_offsets`` for a group (``Utils.abs(groupId.hashCode) % partitions``)."""
     value = string_hash(group_id)
-    # Java cannot negate the least integer; Kafka takes 0 for it.
+    # Java cannot negate the least integer; Kafka uses 0.
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
 def hash_map_order(keys: Iterable[str], copied: int = 0) -> list[str]:
-    """The order in which ``java.util.HashMap`` iterates over a few strings that were put in in this order.
+    """Return keys in the iteration order of a ``java.util.HashMap`` into which they were inserted in this order.
 
-    ``copied`` is the size of the map that it was made a copy of, if it was: a copy has as few buckets as will do.
+    ``copied`` is the size of the map that the map is a copy of, if any: a copy has as few buckets as possible.
     """
     unique = list(dict.fromkeys(keys))
     buckets = 16
@@ -50,7 +50,7 @@ def hash_map_order(keys: Iterable[str], copied: int = 0) -> list[str]:
 
 
 def timeline_map_order(keys: Iterable[str]) -> list[str]:
-    """The order in which Kafka's ``TimelineHashMap`` iterates over a few strings that were put in in this order."""
+    """Return keys in the iteration order of a Kafka ``TimelineHashMap`` into which they were inserted in this order."""
     unique = list(dict.fromkeys(keys))
     bits = 1
     while len(unique) > (1 << bits) / 0.75:

@@ -1,6 +1,6 @@
-"""JoinGroup: which members may join, under which id, and what that does to the group.
+"""The request JoinGroup: which members may join, under which id, and the effect on the group.
 
-It follows the ``classicGroupJoin…`` methods of Kafka's ``GroupMetadataManager``, whose error codes it answers.
+Kafka has this, with the same error codes, in the ``classicGroupJoin…`` methods of ``GroupMetadataManager``.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from consumer_coord.wire.messages.group import (
     JoinGroupResponseMember,
 )
 
-#: From this version on a new dynamic member must join again with the id it was given (KIP-394).
+#: The first version in which a new dynamic member must rejoin with the id that the broker assigned (KIP-394).
 KNOWN_MEMBER_ID_REQUIRED_FROM = 4
-#: From this version on a returning static leader is told that it need not assign (KIP-814).
+#: The first version in which the response lets a returning static leader skip the assignment (KIP-814).
 _SKIP_ASSIGNMENT_FROM = 9
 
 
 @attrs.frozen
 class RequestContext:
-    """What a request says about its sender; ``client_host`` is written as Java does, ``/127.0.0.1``."""
+    """The sender of a request; ``client_host`` is written as Java does, ``/127.0.0.1``."""
 
     api_version: int
     client_id: str = ""
     client_host: str = "/127.0.0.1"
 
 
-#: The answer to a JoinGroup, now or when the join phase ends.
+#: The response to a JoinGroup, now or when the join phase ends.
 Waiter = asyncio.Future[JoinGroupResponse]
 
 
 class Joining:
-    """Answers JoinGroup requests."""
+    """Serves JoinGroup requests."""
 
     def __init__(
         self, config: BrokerConfig, store: GroupStore, purgatory: Purgatory, rebalance: Rebalance, random: Random
@@ -62,7 +62,7 @@ class Joining:
         self._random = random
 
     def join(self, context: RequestContext, shard: Shard, request: JoinGroupRequest, waiter: Waiter) -> None:
-        """Handle a JoinGroup; ``waiter`` gets the answer, perhaps much later."""
+        """Handle a JoinGroup; ``waiter`` receives the response, perhaps much later."""
         group = shard.groups.get(request.group_id)
         if group is None and request.member_id != UNKNOWN_MEMBER_ID:
             return _refuse(waiter, error_codes.UNKNOWN_MEMBER_ID, request.member_id)
@@ -78,7 +78,7 @@ class Joining:
         def stored(append_error: int) -> None:
             if append_error == error_codes.NONE or shard.groups.get(group.group_id) is not group:
                 return
-            # The group must not outlive its record: members that came in meanwhile start again.
+            # The group must not outlive its record: members that have joined since must start again.
             self._rebalance.unload(group)
             del shard.groups[group.group_id]
             _refuse(waiter, response_error(append_error))
@@ -98,7 +98,7 @@ class Joining:
             return self._join_new(context, shard, group, request, waiter)
         if member_id in group.pending_join_members:
             if request.group_instance_id is not None:
-                # A pending member is dynamic. Kafka's coordinator throws here and answers UNKNOWN_SERVER_ERROR.
+                # A pending member is dynamic. Kafka's coordinator throws here, which results in UNKNOWN_SERVER_ERROR.
                 return _refuse(waiter, error_codes.UNKNOWN_SERVER_ERROR, "")
             return self._add_member(context, shard, group, request, member_id, waiter)
         error_code = group.validate_member(member_id, request.group_instance_id)
@@ -107,12 +107,12 @@ class Joining:
         return self._rejoin(context, shard, group, group.members[member_id], request, waiter)
 
     def _accepts(self, group: GroupMetadata, member_id: str) -> bool:
-        """Whether ``group.max.size`` leaves room for this member."""
+        """Return whether ``group.max.size`` leaves room for this member."""
         if group.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
-            # By the members that joined again, so that of a group that is too large the last ones to come are turned away.
+            # Count the members that have rejoined: a group that is too large refuses the last ones to rejoin.
             joined = member is not None and member.awaiting_join is not None
             return joined or group.awaiting_join_count < self._config.group_max_size
         return member is not None or len(group.members) < self._config.group_max_size
@@ -155,7 +155,7 @@ class Joining:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
         group.add(member, waiter)
-        # Without its id it cannot send heartbeats, and a waiting connection does not show that its client went away.
+        # Without its id the member cannot send heartbeats, and a waiting connection does not show that its client is gone.
         self._rebalance.reschedule_heartbeat(shard, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(shard, group, f"member {member_id} is new; reason: {request.reason}")
 
@@ -171,11 +171,11 @@ class Joining:
         unchanged = member.protocols == _protocols(request)
         leads = group.leader_id == member.member_id
         if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            # Its first JoinGroup response got lost, so it gets it again.
+            # The first JoinGroup response got lost: send it again.
             members = group.join_response_members() if leads else ()
             return waiter.set_result(_current_generation(group, member, members=members))
         if group.state is GroupState.STABLE and unchanged and not leads:
-            # The leader may want a rebalance for reasons of its own, a follower with nothing new does not cause one.
+            # The leader may want a rebalance for its own reasons; an unchanged follower does not cause one.
             return waiter.set_result(_current_generation(group, member))
         if group.state is GroupState.EMPTY:
             return _refuse(waiter, error_codes.UNKNOWN_MEMBER_ID, member.member_id)
@@ -184,7 +184,8 @@ class Joining:
             member, _protocols(request), rebalance_timeout_ms(context, request), request.session_timeout_ms, waiter
         )
         if superseded is not None:
-            # It asked again on another connection: the first request is not read any more, but must not wait for ever.
+            # The member sent JoinGroup again on another connection. Nobody reads the first response, but it must not wait
+            # forever.
             _refuse(superseded, error_codes.REBALANCE_IN_PROGRESS, member.member_id)
         return self._rebalance.prepare_or_complete(
             shard, group, f"member {member.member_id} joins again; reason: {request.reason}"
@@ -216,7 +217,7 @@ class Joining:
             return self._rebalance.maybe_complete_join(shard, group)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             return self._store_replacement(context, shard, group, old, member, old_leader_id, waiter)
-        # While members sync the leader may have the old id in its plan, so that the new one would get nothing.
+        # The leader may be making a plan with the old id, which would give the new one nothing: rebalance.
         return self._rebalance.prepare(shard, group, f"static member {instance_id} returned as {new_member_id}")
 
     def _store_replacement(
@@ -229,7 +230,7 @@ class Joining:
         old_leader_id: str | None,
         waiter: Waiter,
     ) -> None:
-        """A static member returned to a stable group: it gets its old assignment back, without a rebalance."""
+        """Give a static member that returned to a stable group its former assignment, without a rebalance."""
 
         def stored(append_error: int) -> None:
             if append_error != error_codes.NONE:
@@ -298,7 +299,7 @@ def _current_generation(
 
 
 def rebalance_timeout_ms(context: RequestContext, request: JoinGroupRequest) -> int:
-    """Version 0 has no such field: the session timeout counts for both."""
+    """Return the rebalance timeout; version 0 has only the session timeout, which counts for both."""
     return request.session_timeout_ms if context.api_version == 0 else request.rebalance_timeout_ms
 
 

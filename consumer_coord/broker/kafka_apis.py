@@ -1,7 +1,7 @@
 """The requests to one broker: frames in, frames out (Kafka's ``KafkaApis``).
 
-``handle`` is used unchanged by the TCP server and by the simulated network. A connection must wait for the answer to a
-frame before it hands in the next: a broker serves one request of a connection at a time.
+The TCP server and the simulated network both use ``handle``. A connection must wait for the response to a frame before it
+passes the next: a broker serves one request of a connection at a time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _CORRELATION_ID_BYTES = 4
 
 @attrs.frozen
 class ClientConnection:
-    """What a broker knows of a connection; ``host`` is the peer's address."""
+    """A connection as a broker sees it; ``host`` is the client's address."""
 
     host: str = "127.0.0.1"
 
 
 @attrs.frozen
 class KafkaApis:
-    """Answers the requests to one broker."""
+    """Serves the requests to one broker."""
 
     node: BrokerNode
 
@@ -48,11 +48,11 @@ class KafkaApis:
         return self.node.up
 
     async def handle(self, frame: bytes, client: ClientConnection) -> bytes | None:
-        """Answer one request frame; None when the request wants no answer (Produce with acks=0).
+        """Serve one request frame; return the response, None for a request without one (Produce with acks=0).
 
-        Raises :class:`~consumer_coord.errors.DisconnectedError` when the broker stops or a fault ends the connection, and
-        :class:`~consumer_coord.errors.MalformedMessageError` or :class:`~consumer_coord.errors.UnsupportedVersionError` for
-        a frame that is no request, or none that this broker serves. Close the connection then, without an answer.
+        Raise :class:`~consumer_coord.errors.DisconnectedError` when the broker stops or a fault ends the connection. Raise
+        :class:`~consumer_coord.errors.MalformedMessageError` or :class:`~consumer_coord.errors.UnsupportedVersionError` for an
+        invalid frame or a request that this broker does not serve. Then close the connection without a response.
         """
         self._check_up()
         request = self._decode(frame)
@@ -75,7 +75,7 @@ class KafkaApis:
             raise BrokerStoppedError(f"broker {self.node.broker_id} is down")
 
     def _decode(self, frame: bytes) -> Request | None:
-        """The request in a frame, None for an ApiVersions request of a version that is not served."""
+        """Decode a frame; return None for an ApiVersions request of an unsupported version."""
         header, position = read_request_header(frame)
         served = SERVED.get(header.api_key)
         if served is None or not served.min_version <= header.version <= served.max_version:
@@ -101,7 +101,7 @@ class KafkaApis:
 
 
 def _refuse_api_versions(frame: bytes) -> bytes:
-    """Version 0 of ApiVersions with the versions that are served, as Kafka answers a version that it does not know."""
+    """Return a response of ApiVersions version 0 with the supported versions, as Kafka does for an unsupported version."""
     header = decode_request_header(frame)
     served = SERVED[_API_VERSIONS]
     response = ApiVersionsResponse(

@@ -1,7 +1,7 @@
-"""The log of one partition: record batches as they came, with the offsets they were given.
+"""The log of one partition: record batches as received, with their offsets.
 
-It lives in memory; with a :class:`Storage` behind it every batch is also on disk before its append returns. Retention is by
-size. There are no replicas to wait for, so the high watermark is the end of the log.
+The log is in memory; with a :class:`Storage` every batch is also on disk before its append returns. Retention is by size. There
+are no replicas to wait for, so the high watermark is the end of the log.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 from consumer_coord.wire import error_codes
 
 _PREFIX = struct.Struct(">qii")
-#: What ListOffsets asks for instead of a timestamp.
+#: Special timestamps of ListOffsets.
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
 
 
 class Storage(Protocol):
-    """Where a log is kept besides memory."""
+    """A second place for a log, outside of memory."""
 
     def append(self, base_offset: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write one batch; it is there after a crash of this process when this returns."""
+        """Write one batch; after the return it survives a crash of this process."""
 
     def trim(self, log_start_offset: int) -> None:
-        """Remember where the log starts, and give back the space of what is entirely before that."""
+        """Store the log's start offset, and free the space of everything before it."""
 
 
 @attrs.frozen
 class AppendResult:
-    """Where records went."""
+    """The result of an append."""
 
     base_offset: int
     log_start_offset: int
@@ -48,7 +48,7 @@ class AppendResult:
 
 @attrs.frozen
 class _Batch:
-    """A batch in the log. What the broker wrote over its first bytes stands apart, so that the rest need not be copied."""
+    """A batch in the log. The bytes that the broker rewrote are separate, so that the rest need not be copied."""
 
     base_offset: int
     last_offset: int
@@ -71,7 +71,7 @@ class AbortedTxn:
 
 
 class PartitionLog:
-    """One partition's batches in the order of their offsets."""
+    """The batches of one partition in the order of their offsets."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class PartitionLog:
     # -- writing
 
     def append(self, records: bytes, leader_epoch: int) -> AppendResult:
-        """Append the batch that a producer sent, kept as it came.
+        """Append a producer's batch unchanged.
 
-        Raises :class:`~consumer_coord.broker.errors.AppendError`. What an idempotent producer sends twice is answered with
-        the offset that it has.
+        Raise :class:`~consumer_coord.broker.errors.AppendError`. A duplicate from an idempotent producer returns the offset of
+        the first append.
         """
         header = self._validated(records)
         duplicate = self.producers.duplicate_of(header)
@@ -126,8 +126,10 @@ class PartitionLog:
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> int:
-        """Append records of the broker's own as one batch; the offset of the first. Raises
-        :class:`~consumer_coord.broker.errors.AppendError`."""
+        """Append the broker's own records as one batch; return the offset of the first one.
+
+        Raise :class:`~consumer_coord.broker.errors.AppendError`.
+        """
         data = record_batch.build_batch(
             records,
             base_offset=self.end_offset,
@@ -141,8 +143,10 @@ class PartitionLog:
     def append_marker(
         self, timestamp_ms: int, leader_epoch: int, producer_id: int, producer_epoch: int, committed: bool
     ) -> int:
-        """Append the end of a transaction; its offset. Raises
-        :class:`~consumer_coord.broker.errors.AppendError`."""
+        """Append the end of a transaction; return its offset.
+
+        Raise :class:`~consumer_coord.broker.errors.AppendError`.
+        """
         data = record_batch.build_marker(
             base_offset=self.end_offset,
             timestamp_ms=timestamp_ms,
@@ -153,7 +157,7 @@ class PartitionLog:
         return self._append_own(data, leader_epoch)
 
     def restore(self, data: bytes, header: BatchHeader) -> None:
-        """Take a batch back that was read from disk, with the offsets that it has. Nothing is written or notified."""
+        """Restore a batch read from disk, with its offsets. Nothing is written or notified."""
         if self._batches and header.base_offset < self.end_offset:
             raise MalformedMessageError(f"offset {header.base_offset} comes after {self.end_offset - 1}")
         self.end_offset = header.base_offset
@@ -162,7 +166,7 @@ class PartitionLog:
         self.producers.appended(header, header.base_offset)
 
     def delete_before(self, offset: int) -> None:
-        """Forget what is before ``offset``: DeleteRecords and retention. A batch goes when all of it is."""
+        """Delete the records before ``offset`` (DeleteRecords, retention). A batch is removed once it is entirely before it."""
         self.log_start_offset = max(self.log_start_offset, offset)
         self.end_offset = max(self.end_offset, self.log_start_offset)
         gone = bisect_left(self._last_offsets, self.log_start_offset)
@@ -176,7 +180,7 @@ class PartitionLog:
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Remove the records from ``offset`` on: the leader of a new epoch never had them (unclean leader election).
 
-        Later records get their offsets.  Raises :class:`ValueError` for a log on disk, and for an offset within a batch.
+        Later records reuse the offsets. Raise :class:`ValueError` for a log on disk, and for an offset within a batch.
         """
         if self._storage is not None:
             raise ValueError("a log on disk cannot be truncated: use a cluster without a data_dir")
@@ -220,7 +224,7 @@ class PartitionLog:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch starts at offset 0")
         if not header.count or header.count != header.last_offset_delta + 1:
             raise AppendError(error_codes.INVALID_RECORD, "a producer's batch has no gaps between its offsets")
-        # In Python the checksum of everything that passes would cost more than all the rest.
+        # Python's own checksum of every batch would cost more than all the rest.
         if IS_NATIVE and not record_batch.has_valid_crc(records, header):
             raise AppendError(error_codes.CORRUPT_MESSAGE, "the checksum of a batch is wrong")
         return header
@@ -249,7 +253,7 @@ class PartitionLog:
             self._keep_transaction(self._batches[-1], header)
 
     def _keep_transaction(self, batch: _Batch, header: BatchHeader) -> None:
-        """Note that a transaction began, or how it ended (``ProducerStateManager``, ``TransactionIndex``)."""
+        """Record the begin or the end of a transaction (``ProducerStateManager``, ``TransactionIndex``)."""
         if not header.control:
             self._open_transactions.setdefault(header.producer_id, batch.base_offset)
             return
@@ -266,7 +270,7 @@ class PartitionLog:
     def _apply_retention(self) -> None:
         if self.retention_bytes < 0 or self.size <= self.retention_bytes:
             return
-        # In steps of an eighth: cutting the front of a list off is not free.
+        # Delete an eighth at a time: cutting the front of a list off is not free.
         excess = self.size - self.retention_bytes * 7 // 8
         keep_from = 0
         while excess > 0 and keep_from < len(self._batches) - 1:
@@ -282,14 +286,14 @@ class PartitionLog:
         return next(iter(self._open_transactions.values()), self.end_offset)
 
     def aborted_transactions(self, offset: int) -> Sequence[AbortedTxn]:
-        """Return the aborted transactions that end at ``offset`` or behind it, in the order of their ends, as Kafka does.
+        """Return the aborted transactions that end at or after ``offset``, in the order of their ends, as Kafka does.
 
-        Kafka leaves out those that begin behind the next entry of its index, which is none in a log of a few kilobytes.
+        Kafka leaves out those that begin after the next entry of its index; a log of a few kilobytes has no such entry.
         """
         return self._aborted[bisect_left(self._aborted, offset, key=lambda one: one.last_offset) :]
 
     def available(self, offset: int, limit: int, before: int) -> int:
-        """How many bytes a read from ``offset`` would give of what lies ``before`` an offset, counted up to ``limit``."""
+        """Return the number of bytes that a read from ``offset`` finds ``before`` another offset, counted up to ``limit``."""
         total = 0
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             if self._batches[index].base_offset >= before:
@@ -300,9 +304,10 @@ class PartitionLog:
         return total
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool, before: int | None = None) -> bytes:
-        """Whole batches from the one that holds ``offset`` on, of those that begin ``before`` an offset if that is given.
+        """Return whole batches from the one that holds ``offset`` on, only those that begin ``before`` an offset, if given.
 
-        At most ``max_bytes``; the first batch is given whatever its size if ``at_least_one``, so that a reader gets on.
+        Return at most ``max_bytes``; with ``at_least_one`` the first batch is included whatever its size, so that a reader
+        makes progress.
         """
         parts: list[bytes | memoryview] = []
         size = 0
@@ -315,7 +320,7 @@ class PartitionLog:
         return b"".join(parts)
 
     def records(self, offset: int = 0) -> Iterator[Record | MalformedMessageError]:
-        """All records from ``offset`` on; in the place of a batch that cannot be read the error that says why."""
+        """Iterate over all records from ``offset`` on; an unreadable batch yields its error instead."""
         for index in range(bisect_left(self._last_offsets, offset), len(self._batches)):
             data = self._batches[index].to_bytes()
             try:
@@ -326,10 +331,10 @@ class PartitionLog:
                 yield MalformedMessageError(str(error))
 
     def offset_for(self, timestamp_ms: int) -> tuple[int, int, int]:
-        """(offset, its timestamp, its leader epoch) of the first record that is not older than ``timestamp_ms``.
+        """Return (offset, timestamp, leader epoch) of the first record that is not older than ``timestamp_ms``.
 
-        -1 for all three when there is none. The constants of this module ask for the ends of the log. Inside a batch
-        that Python cannot unpack it is the batch's first record.
+        All three are -1 if there is none. The constants of this module select the ends of the log. Inside a batch that Python
+        cannot unpack, the first record of the batch counts.
         """
         if timestamp_ms == LATEST_TIMESTAMP:
             return self.end_offset, -1, self.epoch_at(self.end_offset)
@@ -361,15 +366,15 @@ class PartitionLog:
     # -- leader epochs (KIP-101, KIP-320)
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch in which ``offset`` was, or will be, written; -1 in a log that was never written."""
+        """Return the leader epoch in which ``offset`` was, or will be, written; -1 in a log that was never written."""
         index = bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1
         return self._epochs[index][0] if index >= 0 else -1
 
     def end_offset_for(self, leader_epoch: int, current_epoch: int) -> tuple[int, int]:
-        """(the greatest epoch not above ``leader_epoch``, where it ended), as ``LeaderEpochFileCache.endOffsetFor``.
+        """Return (the greatest epoch not above ``leader_epoch``, its end), as ``LeaderEpochFileCache.endOffsetFor``.
 
-        For an epoch before all others it is that epoch itself, and where the first one began.  -1 for both when none is known,
-        and for an epoch behind the leader's ``current_epoch``.
+        For an epoch before all others, return that epoch and the start of the first one. Both are -1 if no epoch is known, and
+        for an epoch after the leader's ``current_epoch``.
         """
         if leader_epoch > current_epoch:
             return -1, -1

@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: no batch twice, none missing in between (``ProducerStateManager``)."""
+"""Idempotent producers of one partition: no batch twice, no gaps (``ProducerStateManager``)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from consumer_coord.broker.errors import AppendError
 from consumer_coord.broker.record_batch import BatchHeader
 from consumer_coord.wire import error_codes
 
-#: Batches that may be in flight on one connection of an idempotent producer; a repetition of any of them is found.
+#: Batches that may be in flight on one connection of an idempotent producer; a duplicate of any of them is detected.
 _REMEMBERED_BATCHES = 5
-#: Producers that wrote longest ago are forgotten beyond this many.
+#: Maximum number of producers; beyond it the ones that wrote longest ago are forgotten.
 _MAX_PRODUCERS = 10_000
 _NO_PRODUCER = -1
 
@@ -26,13 +26,13 @@ class _Producer:
 
 
 class ProducerStates:
-    """What a partition remembers of the idempotent producers that write to it."""
+    """The state of the idempotent producers that write to a partition."""
 
     def __init__(self) -> None:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def duplicate_of(self, header: BatchHeader) -> int | None:
-        """The base offset that a batch has already, if it was appended before."""
+        """Return the base offset of a batch that was appended before; None for a new one."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
@@ -47,7 +47,7 @@ class ProducerStates:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return  # forgotten, or new here: any sequence is accepted
+            return  # forgotten, or new: any sequence is accepted
         if header.producer_epoch < producer.epoch:
             raise AppendError(
                 error_codes.INVALID_PRODUCER_EPOCH,
@@ -61,7 +61,7 @@ class ProducerStates:
             )
 
     def appended(self, header: BatchHeader, base_offset: int) -> None:
-        """A batch is in the log."""
+        """Record that a batch is in the log."""
         if header.producer_id == _NO_PRODUCER or header.base_sequence < 0:
             return
         producer = self._producers.get(header.producer_id)

@@ -1,9 +1,8 @@
 """Delayed operations on one heap of deadlines, over the running loop's time.
 
 Kafka keeps delayed joins, syncs and heartbeats in purgatories on a timing wheel (``DelayedOperationPurgatory``, in 4.x
-``CoordinatorTimer``). Here it is one heap for a whole broker and one ``call_at`` of the loop for its earliest deadline.
-A heartbeat only writes a new deadline down, and the heap notices when the old one comes up. That keeps a heartbeat
-O(1) however many members there are.
+``CoordinatorTimer``). Here a broker has one heap, and one ``call_at`` of the loop for its earliest deadline. A heartbeat only
+stores a new deadline, which the heap reads when the old one expires. So a heartbeat costs O(1), whatever the number of members.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import heapq
 from collections.abc import Callable
 from typing import TypeVar
 
-#: Dead entries are swept out of the heap when there are more than this many of them, and more than live ones.
+#: Number of dead entries above which the heap is swept, if they also outnumber the live ones.
 _SWEEP_THRESHOLD = 256
 
 
@@ -21,38 +20,38 @@ T = TypeVar("T")
 
 
 def complete(waiter: asyncio.Future[T], result: T) -> None:
-    """Give a waiter its result, unless it stopped waiting."""
+    """Set a waiter's result, unless it is done."""
     if not waiter.done():
         waiter.set_result(result)
 
 
 class DelayedOperation:
-    """Something that happens at a deadline, unless it is cancelled or put off before."""
+    """An operation that runs at a deadline, unless it is cancelled or postponed before."""
 
     __slots__ = ("_callback", "_deadline", "_entry", "_queued")
 
     def __init__(self, deadline: float, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
         self._deadline = deadline
-        self._queued = deadline  # the deadline under which it stands in the heap: never later than _deadline
-        self._entry = 0  # the number of the heap entry that counts; earlier entries of this operation are dead
+        self._queued = deadline  # the deadline of its entry in the heap: never later than _deadline
+        self._entry = 0  # the number of the valid heap entry; earlier entries of this operation are dead
 
     @property
     def deadline(self) -> float:
-        """When it happens, in the loop's time."""
+        """The deadline, in the loop's time."""
         return self._deadline
 
     @property
     def pending(self) -> bool:
-        """Whether it may still happen."""
+        """Whether the operation may still run."""
         return self._callback is not None
 
 
 class Purgatory:
     """All delayed operations of one broker.
 
-    It reads the time of the loop it is used on, so that on a virtual-time loop its delays are virtual. Operations with
-    one deadline happen in the order in which they were scheduled.
+    Times are those of the running loop, so on a virtual-time loop delays are virtual. Operations with one deadline run in the
+    order in which they were scheduled.
     """
 
     def __init__(self) -> None:
@@ -66,9 +65,9 @@ class Purgatory:
         return len(self._heap) - self._dead
 
     def schedule(self, delay_ms: float, callback: Callable[[], None], not_before: float = 0.0) -> DelayedOperation:
-        """Call ``callback`` after ``delay_ms``; the answer is the handle with which to put it off or cancel it.
+        """Call ``callback`` after ``delay_ms``; return the operation, which can be postponed or cancelled.
 
-        ``not_before`` is a time of the loop: the deadline of another operation that is to happen first.
+        ``not_before`` is a time of the loop: the deadline of another operation that must run first.
         """
         loop = asyncio.get_running_loop()
         operation = DelayedOperation(max(loop.time() + delay_ms / 1000, not_before), callback)
@@ -89,19 +88,19 @@ class Purgatory:
             self._arm(loop)
 
     def cancel(self, operation: DelayedOperation | None) -> None:
-        """Let an operation never happen. Nothing to do for ``None``, or when it has happened."""
+        """Cancel an operation. None, or an operation that has run, is ignored."""
         if operation is None or operation._callback is None:
             return
         operation._callback = None
         self._dead += 1
         if self._dead > _SWEEP_THRESHOLD and self._dead * 2 > len(self._heap):
-            # In place, because _advance may be iterating over this very list.
+            # Change the list in place: _advance may be iterating over it.
             self._heap[:] = [entry for entry in self._heap if self._counts(entry)]
             heapq.heapify(self._heap)
             self._dead = 0
 
     def close(self) -> None:
-        """Forget everything; nothing happens any more."""
+        """Cancel all operations."""
         for _, _, operation in self._heap:
             operation._callback = None
         self._heap.clear()
@@ -131,9 +130,9 @@ class Purgatory:
     def _advance(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        # Never before the time we asked for: clocks of event loops may be a rounding error early.
+        # Never before the scheduled time: clocks of event loops may be a rounding error early.
         now = max(loop.time(), self._armed_for)
-        # What callbacks schedule "now" belongs to the next round: a chain of zero delays must not hold the loop.
+        # Operations that callbacks schedule for "now" run in the next round: a chain of zero delays must not block the loop.
         last = self._entries
         heap = self._heap
         while heap and heap[0][0] <= now and heap[0][1] <= last:

@@ -1,7 +1,7 @@
-"""Kafka's record batches, format version 2: their headers read, and small ones built and taken apart.
+"""Kafka's record batches, format version 2: reads headers, builds and decodes small batches.
 
-The broker keeps a producer's batches as bytes and looks at their headers only. It builds batches of its own for
-``__consumer_offsets`` and reads those, and others' when a look-up by timestamp must find a record inside.
+The broker keeps a producer's batches as bytes and reads only their headers. This module builds and reads the broker's own
+batches for ``__consumer_offsets``, and reads producers' batches when a look-up by timestamp must find a record inside.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from consumer_coord.errors import MalformedMessageError, UnsupportedVersionError
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _HEADER.size  # 61
-#: Base offset and length: what precedes the part that the length counts.
+#: Bytes of base offset and length, which precede the part that the length counts.
 LOG_OVERHEAD = 12
-#: The bytes a broker writes: base offset, length, leader epoch. The checksum does not cover them.
+#: Bytes that a broker writes: base offset, length, leader epoch. The checksum does not cover them.
 PREFIX_SIZE = 16
 _MAGIC = 2
 _CRC_FROM = 21
@@ -31,13 +31,13 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _GZIP = 1
 _CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-#: A compressed batch that unpacks to more than this is refused: it would be a bomb.
+#: Limit of a decompressed batch in bytes, against decompression bombs.
 _MAX_UNPACKED = 1 << 30
 
 
 @attrs.frozen
 class BatchHeader:
-    """The header of a batch that starts at ``position`` of some buffer and is ``size`` bytes long."""
+    """The header of a batch at ``position`` of some buffer, which is ``size`` bytes long."""
 
     position: int
     size: int
@@ -55,17 +55,17 @@ class BatchHeader:
 
     @property
     def codec(self) -> str:
-        """How its records are compressed."""
+        """The name of the batch's compression."""
         return _CODECS.get(self.attributes & _CODEC_MASK, "unknown")
 
     @property
     def transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def control(self) -> bool:
-        """Whether it holds markers instead of records."""
+        """Whether the batch holds markers instead of records."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -76,7 +76,7 @@ class BatchHeader:
 
 @attrs.frozen
 class Record:
-    """One record with what its batch says about it; of a control batch the end of a transaction."""
+    """One record with the attributes of its batch; in a control batch the end of a transaction."""
 
     offset: int
     timestamp_ms: int
@@ -89,9 +89,9 @@ class Record:
 
 
 def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
-    """The header of the batch at ``position``.
+    """Read the header of the batch at ``position``.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError` when there is no whole batch of format 2.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` if there is no whole batch of format 2.
     """
     if len(data) - position < HEADER_SIZE:
         raise MalformedMessageError(f"a record batch of {len(data) - position} bytes")
@@ -111,7 +111,7 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
 
 
 def read_headers(data: bytes | memoryview) -> Iterator[BatchHeader]:
-    """The headers of consecutive batches that fill ``data``; raises as :func:`read_header`."""
+    """Iterate over the headers of consecutive batches that fill ``data``; raise as :func:`read_header`."""
     position = 0
     while position < len(data):
         header = read_header(data, position)
@@ -120,7 +120,7 @@ def read_headers(data: bytes | memoryview) -> Iterator[BatchHeader]:
 
 
 def has_valid_crc(data: bytes | memoryview, header: BatchHeader) -> bool:
-    """Whether the checksum of a batch is right."""
+    """Return whether the checksum of a batch is right."""
     return crc32c(data[header.position + _CRC_FROM : header.position + header.size]) == header.crc
 
 
@@ -134,7 +134,7 @@ def build_batch(
     producer_epoch: int = -1,
     control: bool = False,
 ) -> bytes:
-    """An uncompressed batch of (key, value); with a ``producer_id`` it is transactional."""
+    """Build an uncompressed batch of (key, value); with a ``producer_id`` it is transactional."""
     body = bytearray()
     for delta, (key, value) in enumerate(records):
         record = bytearray(b"\0\0")  # attributes, and no timestamp delta
@@ -169,7 +169,7 @@ def build_batch(
 def build_marker(
     *, base_offset: int, timestamp_ms: int, leader_epoch: int, producer: tuple[int, int], committed: bool
 ) -> bytes:
-    """The control batch that ends a transaction of ``producer`` (id, epoch)."""
+    """Build the control batch that ends a transaction of ``producer`` (id, epoch)."""
     key = struct.pack(">hh", 0, committed)
     value = struct.pack(">hi", 0, 0)
     return build_batch(
@@ -184,10 +184,10 @@ def build_marker(
 
 
 def read_records(data: bytes | memoryview, header: BatchHeader) -> list[Record]:
-    """The records of one batch.
+    """Return the records of one batch.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError` for garbage, and
-    :class:`~consumer_coord.errors.UnsupportedVersionError` for a compression that Python cannot undo by itself.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError` for invalid data, and
+    :class:`~consumer_coord.errors.UnsupportedVersionError` for a compression that Python's standard library does not support.
     """
     body = bytes(data[header.position + HEADER_SIZE : header.position + header.size])
     codec = header.attributes & _CODEC_MASK

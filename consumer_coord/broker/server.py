@@ -1,7 +1,6 @@
-"""``EmbeddedKafka``: a cluster in this process, on a thread and a loop of its own, with real addresses on loopback.
+"""The embedded Kafka: a cluster in this process, with its own thread and loop, and real addresses on loopback.
 
-It is for demos and tests and says so; production is Apache Kafka. What it does not do is listed in
-``docs/embedded-kafka.md``.
+For demos and tests only; production is Apache Kafka. ``docs/embedded-kafka.md`` lists the missing features.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ logger = get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Kafka waits three seconds for more members of a new group; as in its own quick start, the embedded one does not.
+#: Kafka waits three seconds for more members of a new group; the embedded one, like Kafka's quick start, does not.
 _DEFAULTS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 _IDLE_CHECK_S = 10.0
-#: More rounds of the loop than it takes from an accepted socket to its connection.
+#: More rounds of the loop than asyncio needs from an accepted socket to its connection.
 _ACCEPT_STEPS = 5
 _API_KEYS = {api.name: api.key for api in APIS.values()}
 
 
 class _Listener:
-    """The address of one broker and the connections to it."""
+    """The address of one broker and its connections."""
 
     def __init__(self, node: BrokerNode, config: BrokerConfig, memory: RequestMemory, failures: list[BaseException]) -> None:
         self._node = node
@@ -56,7 +55,8 @@ class _Listener:
     async def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            # asyncio drops a connection that it accepted and has not made yet when its server closes, without closing it.
+            # When its server closes, asyncio drops accepted sockets that have no connection yet, without closing them: finish
+            # them first.
             loop = asyncio.get_running_loop()
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
@@ -87,7 +87,7 @@ class _Listener:
 
     def _opened(self, connection: BrokerProtocol) -> bool:
         if self._server is None:
-            return False  # accepted in the moment in which the broker was stopped
+            return False  # accepted just as the broker was stopped
         if len(self._connections) >= self._config.max_connections:
             logger.warning("broker %d has max.connections already", self._node.broker_id)
             return False
@@ -99,7 +99,7 @@ class _Listener:
 
 
 def _checked(topics: Any) -> dict[str, int]:
-    """Return name -> number of partitions; raise TypeError or ValueError with what is wrong."""
+    """Return name -> number of partitions; raise TypeError or ValueError that names the problem."""
     if topics is None:
         return {}
     if not isinstance(topics, Mapping):
@@ -113,10 +113,10 @@ def _checked(topics: Any) -> dict[str, int]:
 class EmbeddedKafka:
     """A Kafka cluster inside this process; a context manager, both plain and ``async``.
 
-    ``topics`` (name -> partitions) exist when it starts. ``config`` has Kafka's dotted names. ``racks`` gives the brokers
-    racks. With ``data_dir`` topics, records, groups and offsets survive a restart, also after a crash; only one cluster at a
-    time can use a directory. ``seed`` makes ids come out the same each time. Brokers are numbered from 0, and the first one
-    listens on ``port`` if that is not 0.
+    ``topics`` (name -> partitions) exist after the start. ``config`` has Kafka's dotted names. ``racks`` are the racks of the
+    brokers. With ``data_dir`` topics, records, groups and offsets survive a restart, also after a crash; only one cluster at a
+    time can use a directory. ``seed`` makes ids reproducible. Brokers are numbered from 0, and the first one listens on
+    ``port`` unless that is 0.
     """
 
     def __init__(
@@ -152,10 +152,10 @@ class EmbeddedKafka:
     # -- life
 
     def start(self) -> EmbeddedKafka:
-        """Start all brokers; when this returns clients can connect.
+        """Start all brokers; return when clients can connect.
 
-        Raises :class:`OSError` for an address that cannot be had, and :class:`~consumer_coord.errors.ConfigurationError`
-        for a ``data_dir`` that is not one, is damaged, or is in use.
+        Raise :class:`OSError` for an unavailable address, and :class:`~consumer_coord.errors.ConfigurationError` for a
+        ``data_dir`` that is invalid, damaged, or in use.
         """
         if self._thread is not None:
             raise ClosedError("this EmbeddedKafka was started before: make a new one")
@@ -172,7 +172,7 @@ class EmbeddedKafka:
     def close(self) -> None:
         """Stop all brokers and wait for the thread; idempotent.
 
-        Raises what a broker failed with meanwhile, if one did: that is a bug of the broker, and a test should see it.
+        Raise the error that a broker has failed with since the start, if any: a bug of the broker, which a test should see.
         """
         loop, thread = self._loop, self._thread
         self._loop = None
@@ -196,11 +196,11 @@ class EmbeddedKafka:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    # -- where it is
+    # -- addresses
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, as clients want them."""
+        """The addresses of all brokers, as the setting ``bootstrap.servers``."""
         return ",".join(f"{node.host}:{node.port}" for node in self._running.nodes)
 
     @property
@@ -210,13 +210,13 @@ class EmbeddedKafka:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id; with a ``data_dir`` it stays the same."""
+        """The cluster's id, which a ``data_dir`` preserves."""
         return self._running.cluster_id
 
     # -- topics
 
     def topics(self) -> Mapping[str, int]:
-        """The topics and how many partitions each has, Kafka's internal ones left out."""
+        """Return topic -> number of partitions, without Kafka's internal topics."""
 
         def present() -> Mapping[str, int]:
             topics = self._running.topics.by_name.values()
@@ -226,7 +226,7 @@ class EmbeddedKafka:
 
     @property
     def open_connections(self) -> int:
-        """How many connections clients have to its brokers just now."""
+        """The current number of client connections to the brokers."""
         return self._call(lambda: sum(listener.open_connections for listener in self._listeners))
 
     def create_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
@@ -238,11 +238,11 @@ class EmbeddedKafka:
         self._call(lambda: self._running.grow_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and what groups committed for it."""
+        """Remove a topic and its committed offsets."""
         self._call(lambda: self._running.delete_topic(name))
 
     def recreate_topic(self, name: str, partitions: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
-        """Remove a topic and add another one of its name at the same moment: no client meets a time without it."""
+        """Remove a topic and create another one of its name at the same moment: clients never see it missing."""
 
         def recreate() -> None:
             self._running.delete_topic(name)
@@ -253,7 +253,7 @@ class EmbeddedKafka:
     # -- faults
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker as a crash does: its connections end, and its partitions and groups go to other brokers."""
+        """Stop a broker as a crash does: its connections end, and its partitions and groups move to other brokers."""
 
         async def stop() -> None:
             await self._listeners[broker_id].close()
@@ -262,7 +262,7 @@ class EmbeddedKafka:
         self._run_on_loop(stop())
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a stopped broker again, at its former address."""
+        """Restart a stopped broker at its former address."""
 
         async def start() -> None:
             node = self._running.node(broker_id)
@@ -273,29 +273,29 @@ class EmbeddedKafka:
         self._run_on_loop(start())
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """The id of the broker that coordinates a group; None while there is none."""
+        """Return the id of the broker that coordinates a group; None if there is none at present."""
         node = self._call(lambda: self._running.coordinator_of(group_id))
         return None if node is None else node.broker_id
 
     def move_coordinator(self, group_id: str, to: int) -> None:
-        """Let broker ``to`` coordinate a group, and all others of its partition of ``__consumer_offsets``."""
+        """Make broker ``to`` the coordinator of a group, and of all others in its partition of ``__consumer_offsets``."""
         self._call(lambda: self._running.move_coordinator(self._running.coordinator_partition(group_id), to))
 
     def move_leader(self, topic: str, partition: int, to: int, *, end_offset: int | None = None) -> None:
-        """Let broker ``to`` lead a partition; with an ``end_offset`` by an unclean election: it has nothing from there on."""
+        """Make broker ``to`` the leader of a partition; with ``end_offset`` (unclean election) it has nothing from there on."""
         self._call(lambda: self._running.move_leader(topic, partition, to, end_offset))
 
     def add_fault(self, api: str | int, fault: Fault, *, nth: int = 1, times: int = 1, broker_id: int | None = None) -> None:
-        """Let a fault happen to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""
+        """Apply a fault to the ``nth`` request of an API (``"JoinGroup"`` or 11) and the ``times`` - 1 after it."""
         api_key = api if isinstance(api, int) else _API_KEYS[api]
         self._call(lambda: self._running.faults.add(api_key, fault, nth=nth, times=times, broker_id=broker_id))
 
     def watch(self, hook: FaultHook) -> None:
-        """Show every request to ``hook``, on the brokers' thread; it may answer a fault for it."""
+        """Call ``hook`` with every request, on the brokers' thread; it may return a fault."""
         self._call(lambda: self._running.faults.add_hook(hook))
 
     def fill_up(self, full: bool = True) -> None:
-        """Let the brokers' disks be full: nothing more can be written, by producers, groups or committers."""
+        """Make the brokers' disks full: all writes of producers, groups and committers fail."""
 
         def set_full() -> None:
             self._running.faults.is_full = full
@@ -303,11 +303,11 @@ class EmbeddedKafka:
         self._call(set_full)
 
     def clear_faults(self) -> None:
-        """No more faults; stopped brokers stay stopped."""
+        """Remove all faults; stopped brokers stay stopped."""
         self._call(lambda: self._running.faults.clear())
 
     def group_state(self, group_id: str) -> str | None:
-        """A group's state as the requests that describe groups name it, ``Stable`` for instance; None for no such group."""
+        """Return a group's state as in DescribeGroups, for instance ``Stable``; None if there is no such group."""
 
         def state() -> str | None:
             node = self._running.coordinator_of(group_id)
@@ -327,7 +327,7 @@ class EmbeddedKafka:
         return self._cluster
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Run something on the loop's thread and wait for it."""
+        """Call a function on the loop's thread and wait for it."""
 
         async def call() -> T:
             return function()
@@ -345,7 +345,7 @@ class EmbeddedKafka:
         try:
             try:
                 loop.run_until_complete(self._open())
-            except BaseException as error:  # noqa: BLE001  # handed to the thread that waits for the start
+            except BaseException as error:  # noqa: BLE001  # raised by the thread that waits for the start
                 problem.append(error)
                 return
             finally:

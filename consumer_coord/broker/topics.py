@@ -1,7 +1,6 @@
 """The topics of a cluster: the leader of each partition, its epoch, and the logs.
 
-There is one log per partition for the whole cluster, as if replication took no time and never lagged: the broker that leads a
-partition serves it from there.
+There is one log per partition for the whole cluster, as if replication were instant: the leader serves it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with a topic's name (Java's ``Topic.validate``); None if nothing is."""
+    """Return the problem with a topic's name (Java's ``Topic.validate``); None if the name is valid."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
@@ -48,23 +47,23 @@ class Partition:
 
 @attrs.define(eq=False)
 class Topic:
-    """One topic. ``configs`` holds only what was set for it."""
+    """One topic. ``configs`` holds only its explicit settings."""
 
     name: str
     topic_id: uuid.UUID
     configs: dict[str, str]
     internal: bool = False
     partitions: list[Partition] = attrs.field(factory=list)
-    #: The version of :class:`Topics` in which it, or one of its partitions, changed last.
+    #: The version of :class:`Topics` in which the topic, or one of its partitions, changed last.
     changed_in: int = 0
 
     @property
     def replication_factor(self) -> int:
-        """How many brokers may lead each of its partitions."""
+        """The number of brokers that may lead each partition."""
         return len(self.partitions[0].replicas)
 
 
-#: Makes the log of a partition: (topic, partition, retention in bytes, greatest batch in bytes).
+#: Creates the log of a partition: (topic, partition, retention in bytes, maximum batch size in bytes).
 LogFactory = Callable[[str, int, int, int], PartitionLog]
 
 
@@ -77,11 +76,11 @@ class Topics:
     new_log: LogFactory
     by_name: dict[str, Topic] = attrs.field(factory=dict)
     by_id: dict[uuid.UUID, Topic] = attrs.field(factory=dict)
-    #: Rises with every change, so that answers made from this can be kept until it does.
+    #: Rises with every change; responses made from this can be cached until then.
     version: int = 0
     #: The version in which a topic was last created.
     newest_topic_version: int = 0
-    #: Names of topics that are gone -> the version in which they were deleted.
+    #: Name of a deleted topic -> the version in which it was deleted.
     deleted_in: dict[str, int] = attrs.field(factory=dict)
     _next_start: int = 0
 
@@ -97,7 +96,7 @@ class Topics:
         assignments: Mapping[int, Sequence[int]] | None = None,
         internal: bool = False,
     ) -> Topic:
-        """Add a topic; arguments were validated before. Without ``assignments`` leaders go round the brokers."""
+        """Add a topic with validated arguments. Without ``assignments`` leaders rotate over the brokers."""
         topic = Topic(name, topic_id, dict(configs), internal)
         start = self._next_start
         self._next_start = (start + 1) % len(self.brokers)
@@ -120,7 +119,7 @@ class Topics:
         is_up: Callable[[int], bool],
         assignments: Sequence[Sequence[int]] | None = None,
     ) -> Sequence[Partition]:
-        """Add partitions to a topic until it has ``count``; the new ones."""
+        """Add partitions to a topic until it has ``count``; return the new ones."""
         first = len(topic.partitions)
         start = topic.partitions[0].replicas[0] if topic.partitions else 0
         position = list(self.brokers).index(start)
@@ -135,7 +134,7 @@ class Topics:
         return topic.partitions[first:]
 
     def delete(self, name: str) -> Topic:
-        """Remove a topic; raises :class:`KeyError` if there is none."""
+        """Remove a topic; raise :class:`KeyError` if there is none."""
         topic = self.by_name.pop(name)
         del self.by_id[topic.topic_id]
         self.version += 1
@@ -143,23 +142,23 @@ class Topics:
         return topic
 
     def partition(self, name: str, index: int) -> Partition | None:
-        """A partition, if it exists."""
+        """Return a partition; None if it does not exist."""
         topic = self.by_name.get(name)
         return topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
 
     def partitions(self) -> Iterator[Partition]:
-        """Every partition of every topic."""
+        """Iterate over every partition of every topic."""
         for topic in self.by_name.values():
             yield from topic.partitions
 
     def set_leader(self, partition: Partition, leader: int) -> None:
-        """Let another broker lead, in a new epoch."""
+        """Make another broker the leader, in a new epoch."""
         partition.leader = leader
         partition.leader_epoch += 1
         self._changed(self.by_name[partition.topic])
 
     def changed_in(self, name: str) -> int:
-        """The version in which a topic was made, changed or deleted last; -1 for one that never was."""
+        """Return the version in which a topic was last created, changed or deleted; -1 if it never existed."""
         topic = self.by_name.get(name)
         return self.deleted_in.get(name, -1) if topic is None else topic.changed_in
 
@@ -176,13 +175,13 @@ class Topics:
         topic.partitions.append(Partition(topic.name, index, replicas, self.make_log(topic, index), leader))
 
     def make_log(self, topic: Topic, index: int) -> PartitionLog:
-        """The log of one of a topic's partitions, with the topic's own settings where it has some."""
+        """Create the log of a partition, with the topic's own settings if it has any."""
         retention = int(topic.configs.get("retention.bytes", self.config.log_retention_bytes))
         batch = int(topic.configs.get("max.message.bytes", self.config.message_max_bytes))
         return self.new_log(topic.name, index, -1 if topic.internal else retention, batch)
 
 
-#: What a topic can be configured with here, and what the value must be.
+#: The supported topic settings, with a check of the value.
 TOPIC_CONFIGS: Mapping[str, Callable[[str], bool]] = {
     "retention.bytes": lambda value: _is_integer(value, -1),
     "max.message.bytes": lambda value: _is_integer(value, 0),
@@ -195,7 +194,7 @@ TOPIC_CONFIGS: Mapping[str, Callable[[str], bool]] = {
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """The settings of a new topic; raises :class:`ConfigurationError` for what this broker does not do."""
+    """Return the settings of a new topic; raise :class:`ConfigurationError` for unsupported ones."""
     checked = {}
     for name, value in configs.items():
         legal = TOPIC_CONFIGS.get(name)

@@ -4,18 +4,18 @@
 ``network``     connections that delay, break and split, from one seeded generator
 ``faults``      the kinds of faults, one function each
 ``cluster``     brokers of the simulation, each the production group coordinator
-``data_plane``  librdkafka's habits in virtual time
+``data_plane``  librdkafka's behaviour in virtual time
 ``consumer``    the production consumer over both
-``calls``       what an application may expect of each call
-``application`` members that read, process, commit, crash, hang and come back
-``checkers``    what must hold at every step
-``scenario``    what one history is made of, as data
+``calls``       the rules of each call for an application
+``application`` members that read, process, commit, crash, hang and return
+``checkers``    the rules that hold at every step
+``scenario``    the contents of one history, as data
 ``drawing``     from a seed to a scenario
-``stage``       what members run on
+``stage``       the environment of members
 ``world``       the members of one history, and their lives
 ``play``        one history, from start to end
 ``command``     ``python -m consumer_coord simulate``
-``report``      what a rolling deploy does to a group, as one HTML page
+``report``      the effect of a rolling deploy on a group, as one HTML page
 
 Nothing of production imports this package.
 """

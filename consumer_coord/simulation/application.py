@@ -1,8 +1,8 @@
 """A member's application: the production consumer, used in every way that applications use it.
 
-One :class:`MemberProcess` is one life of one member: a process with the production client in it, engine and skin included.
-It polls, reads, commits and seeks as its :class:`MemberSpec` says; what an unruly application does beside that (it cancels
-its calls, its callbacks raise) is drawn from the seed (:class:`Unruly`).  It tells the checkers about each step.
+A :class:`MemberProcess` is one life of a member: a process with the production client, including engine and public API. The
+application polls, reads, commits and seeks according to its :class:`MemberSpec`. The seed draws the deviations of an unruly
+application (:class:`Unruly`), which cancels calls or whose callbacks raise. The checkers are notified of each step.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from consumer_coord.wire import error_codes
 
 
 class ProcessingError(Exception):
-    """The application raises it while it processes a record."""
+    """Raised by the application while it processes a record."""
 
 
 @attrs.frozen
 class Trip:
-    """Processing ends in the midst of a batch, at record ``number`` of it (by remainder).
+    """A failure of processing within a batch, at record ``number`` of it (by remainder).
 
-    ``then`` is one of :data:`TRIPS`: how the application goes on.
+    ``then`` is one of :data:`TRIPS`, the application's reaction.
     """
 
     then: str
     number: int
 
 
-#: It leaves ``async with`` by the exception; it closes while it handles the exception; the task that polls and processes is
-#: cancelled, and another one closes; it catches the exception, seeks back to the record and goes on.
+#: The reactions: leave ``async with`` by the exception; close while handling it; cancel the task that polls and processes and
+#: close in another; catch the exception, seek back to the record and continue.
 TRIPS = ("leave", "close", "cancel", "seek back")
 
 #: The calls that :class:`~consumer_coord.simulation.calls.Cut` cancels.
@@ -62,7 +62,7 @@ CUTS = ("poll", "getmany", "getone", "commit", "commit all", "seek", "pause", "r
 
 @attrs.frozen
 class Stall:
-    """The process stands still inside the next callback of a kind, and the callback goes on ``after_s`` seconds after that."""
+    """A pause of the process inside the next callback of a kind; the callback continues ``after_s`` seconds after it."""
 
     callback: str
     seconds: float
@@ -80,23 +80,23 @@ class MemberProcess:
         self.finished = False
         self.closing = False
         self.subscription: tuple[str, ...] = spec.topics
-        #: Milliseconds that processing takes more, just now, and until when the application does not poll at all.
+        #: Additional processing time in milliseconds, and the time until which the application does not poll.
         self.slow_ms = 0
         self.absent_until = 0.0
-        #: What is to happen to it next, by the faults of these names.
+        #: The next faults of these names.
         self.trip: Trip | None = None
         #: Processing raised, and nothing was delivered since.
         self._raised = False
         self.cut: Cut | None = None
         self.stall: Stall | None = None
-        #: It closes so many seconds after a broker has answered a request of this kind.
+        #: API key and seconds: close that long after a broker's response to such a request.
         self.closes_after: tuple[int, float] | None = None
         self.failures: list[str] = []
         self._farewell: asyncio.Task[None] | None = None
-        #: Another task than the one that reads closes the consumer.
+        #: Another task than the reading one closes the consumer.
         self._closes_beside = False
         self._left = False
-        #: The task that polls and processes, if the one that closes is another.
+        #: The task that polls and processes, if another task closes.
         self._work: asyncio.Task[list[Any]] | None = None
         self._stage = stage
         self._random = random
@@ -113,48 +113,48 @@ class MemberProcess:
 
     @property
     def alive(self) -> bool:
-        """Its process runs, or stands still."""
+        """Whether the process runs or is paused."""
         return not self.process.dead and not self.finished
 
     @property
     def instance_id(self) -> str | None:
-        """A static member's name."""
+        """The instance id of a static member."""
         return self.spec.instance_id
 
     @property
     def reset(self) -> str:
-        """``auto.offset.reset``."""
+        """The setting ``auto.offset.reset``."""
         return self.spec.reset
 
     @property
     def member_id(self) -> str:
-        """What the group calls it."""
+        """The member id in the group."""
         return "" if self.coordinator is None else self.coordinator.member_id
 
     @property
     def generation(self) -> int:
-        """The generation it knows."""
+        """The generation that the member knows."""
         return -1 if self.coordinator is None else self.coordinator.generation
 
     @property
     def leads(self) -> bool:
-        """Whether it leads its classic group."""
+        """Whether the member leads its classic group."""
         return self.alive and self.coordinator is not None and self.coordinator.protocol.is_leader
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
-        """It heard of this generation's assignment, and that has the partition."""
+        """Return whether the member knows this generation's assignment and has the partition in it."""
         if self.coordinator is None or self.coordinator.rebalancing:
             return False
         target = self.coordinator.assignment.target
         return target.generation == generation and partition in target.partitions
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Held, and not lost."""
+        """Return whether the member holds a partition and has not lost it."""
         return self.coordinator is not None and self.coordinator.assignment.ownership(partition) is not None
 
     @property
     def holdings(self) -> Iterable[Holding]:
-        """What it holds now."""
+        """The current holdings."""
         return tuple(self._holdings.values())
 
     # -- from outside -----------------------------------------------------------------------------------------------
@@ -165,16 +165,16 @@ class MemberProcess:
         self.process.create_task(self._guarded(self._main()), name=self.name)
 
     def stop(self) -> None:
-        """Ask it to close in an orderly way."""
+        """Close in an orderly way after the current turn."""
         self.closing = True
 
     def close_now(self) -> None:
-        """Let another task close it at this very moment, whatever it is doing."""
+        """Close in another task at once, whatever the application is doing."""
 
         def begin() -> None:
             if not self.closing and self._consumer is not None:
                 self.closing = True
-                # A call that is under way waits for its turn until the close has ended.
+                # A running call waits for its turn until the close has ended.
                 self._calls.closes_s = max(self.spec.close_ms / 1000, 5.0)
                 self._closes_beside = True
                 self._farewell = asyncio.get_running_loop().create_task(self._guarded(self._close(self._consumer)))
@@ -183,14 +183,14 @@ class MemberProcess:
             self.process.call_soon(begin)
 
     def answered(self, api_key: int) -> None:
-        """A broker has answered a request of it."""
+        """React to a broker's response to a request of this member."""
         if self.closes_after is not None and self.closes_after[0] == api_key:
             _, delay_s = self.closes_after
             self.closes_after = None
             self._stage.loop.call_later(delay_s, self.close_now)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process (SIGKILL)."""
         if not self.alive:
             return
         self.process.kill()
@@ -202,15 +202,15 @@ class MemberProcess:
         self._holdings.clear()
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Let it subscribe to something else."""
+        """Change the subscription."""
         self._ask(lambda: self._subscribe(topics))
 
     def commit_now(self) -> None:
-        """Let it commit its positions at this very moment, whatever it is doing."""
+        """Commit the positions at once, whatever the application is doing."""
         self._ask(lambda: self._commit(self._positions()))
 
     def enforce_rebalance(self) -> None:
-        """Let it ask for a rebalance."""
+        """Request a rebalance."""
 
         async def enforce() -> None:
             assert self._consumer is not None
@@ -219,7 +219,7 @@ class MemberProcess:
         self._ask(enforce)
 
     def _ask(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Let another task of the application do something beside the one that polls."""
+        """Run work in another task than the polling one."""
 
         async def run() -> None:
             if self.closing or self.finished:
@@ -240,7 +240,7 @@ class MemberProcess:
     # -- the program ------------------------------------------------------------------------------------------------
 
     async def _guarded(self, work: Awaitable[None]) -> None:
-        """An exception that the application does not expect is a finding, not the end of one task."""
+        """Report an unexpected exception of the application as a finding, not just as the end of one task."""
         try:
             await work
         except asyncio.CancelledError:
@@ -287,7 +287,7 @@ class MemberProcess:
         except ProcessingError as raised:
             error = raised
         except ClosedError:
-            # Another task closed it during a call.
+            # Another task closed the consumer during a call.
             if not self.closing:
                 raise
         if self._farewell is not None:
@@ -306,7 +306,7 @@ class MemberProcess:
         await self._consumer.subscribe(wanted, self._on_assign, self._on_revoke, self._on_lost)
 
     async def _turn(self, consumer: SimulatedConsumer) -> bool:
-        """One turn of the application's loop; True when it was fenced and must end."""
+        """Run one turn of the application's loop; return True if the member was fenced and must end."""
         stage, spec = self._stage, self.spec
         stage.checkers.step()
         whim = None if stage.calm else self._plan.draw()
@@ -346,7 +346,7 @@ class MemberProcess:
             await self._process(messages)
             return messages
         if self.trip is not None and self.trip.then == "cancel" and not self._stage.calm:
-            # The task that polls and processes is another one than the task that closes.
+            # The task that polls and processes is not the one that closes.
             self._work = work = asyncio.get_running_loop().create_task(self._poll_and_process_once(consumer, cancelled=False))
             await asyncio.wait({work})
             if work.cancelled():
@@ -372,7 +372,7 @@ class MemberProcess:
         return messages
 
     async def _process(self, messages: Sequence[Any]) -> None:
-        """Process what was handed out, which takes time; the application may raise, or be cancelled, in the midst of it."""
+        """Process the delivered records, which takes time; the application may raise, or be cancelled, in the middle."""
         if not messages:
             return
         runs = self._read(messages)
@@ -399,7 +399,7 @@ class MemberProcess:
             raise ProcessingError(trip.then)
 
     async def _poll(self, consumer: SimulatedConsumer, *, cancelled: bool) -> list[Any]:
-        """Poll or consume once; what leaves it as an exception is judged."""
+        """Poll or consume once; check any exception it raises."""
         calls, call, timeout_s = self._calls, *self._next_poll(consumer)
         try:
             if cancelled:
@@ -409,7 +409,7 @@ class MemberProcess:
             return await self._poll_raised(consumer, error)
 
     def _next_poll(self, consumer: SimulatedConsumer) -> tuple[Coroutine[Any, Any, list[Any]], float]:
-        """Return a call of poll or consume, and its time limit."""
+        """Return a call of poll or consume, and its time limit in seconds."""
         spec, timeout_s = self.spec, self.spec.poll_timeout_ms / 1000
         if spec.waits_for_all:
             return consumer.consume(spec.batch, timeout_s), timeout_s
@@ -433,7 +433,7 @@ class MemberProcess:
         return [] if message is None else [message]
 
     def _excuse(self, consumer: SimulatedConsumer, error: CoordinatorError) -> str | None:
-        """Why a poll may raise something that is not the application's own; None when there is no reason."""
+        """Return the reason why a poll may raise an error that is not the application's own; None if there is none."""
         stage = self._stage
         if any(topic not in stage.cluster.kafka.topics.by_name for topic in self.subscription):
             return "a topic is gone"
@@ -442,7 +442,7 @@ class MemberProcess:
         return None if self._calls.in_group_within(consumer.engine.core, API_TIMEOUT_S) else "it is out of the group for long"
 
     def _read(self, messages: Sequence[Any]) -> list[tuple[Holding, int]]:
-        """Check what was handed out; return how many records came in a row, and of which holding."""
+        """Check the delivered records; return the holding and the length of each run."""
         read = []
         logs = {partition_of_message(message): message.log for message in messages if message.error() is None}
         for partition, start, end in runs_of(messages):
@@ -463,7 +463,7 @@ class MemberProcess:
         return read
 
     async def _begin_somewhere(self, consumer: SimulatedConsumer) -> None:
-        """``auto.offset.reset`` is none: the application has to say where to begin."""
+        """Choose the start offsets, because ``auto.offset.reset`` is none."""
         waiting = [native(partition) for partition in sorted(consumer.engine.waiting_for_start)]
         try:
             found = await consumer.committed(waiting, timeout=2.0)
@@ -521,7 +521,7 @@ class MemberProcess:
         self._acknowledge(answered, holdings)
 
     async def _commit_all(self, consumer: SimulatedConsumer) -> None:
-        """What is finished, without arguments: never more than was handed out."""
+        """Commit all finished records without arguments; check that no commit exceeds the delivered records."""
         holdings = dict(self._holdings)
         given = {partition: holding.position for partition, holding in holdings.items() if holding.start is not None}
         try:
@@ -532,7 +532,7 @@ class MemberProcess:
             return
         for row in answered:
             offset = given.get(partition_of(row))
-            # What retention deleted meanwhile is passed over.
+            # Skip records that retention has deleted since.
             if offset is not None and row.offset > offset >= self._stage.cluster.log_start(partition_of(row)):
                 raise Violation("skipped", f"{self.name} committed {row.offset} of {partition_of(row)}, at {offset}")
         self._acknowledge(answered, holdings)
@@ -559,7 +559,7 @@ class MemberProcess:
                 self._failed(error, "store_offsets")
 
     def _told(self, wanted: Positions, result: CommitResult) -> None:
-        """An asynchronous commit was answered."""
+        """Check the outcome of an asynchronous commit."""
         holdings = self._calls.answered_commit(wanted)
         for partition, error in result.items():
             holding = holdings.get(partition)
@@ -571,7 +571,7 @@ class MemberProcess:
     # -- callbacks --------------------------------------------------------------------------------------------------
 
     async def _events(self) -> None:
-        """What librdkafka tells between two slices: here a callback may raise too."""
+        """Handle librdkafka's events between two slices; a callback may raise here too."""
         if self.stall is not None and self.stall.callback == "on_commit":
             with self._calls.called_back():
                 await self._stand_still("on_commit")
@@ -591,7 +591,7 @@ class MemberProcess:
             self._plan.raise_in("assign")
 
     async def _choose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin at the group's commits, or at the beginning: that skips nothing."""
+        """Begin at the group's commits, or at the beginning: either skips nothing."""
         assert self._consumer is not None
         wanted = [partition for partition in partitions if self._random.random() < 0.5 and self.holds(partition)]
         found = await self._consumer.committed([native(partition) for partition in wanted], timeout=2.0)
@@ -613,7 +613,7 @@ class MemberProcess:
                     await asyncio.sleep(self.spec.callback_ms / 1000)
                 self._plan.raise_in("revoke")
             finally:
-                # While the callback ran they may have been lost instead.
+                # The partitions may have been lost while the callback ran.
                 for partition in partitions:
                     self._give_up((partition,), "revoked" if self.holds(partition) else "lost")
 
@@ -630,7 +630,7 @@ class MemberProcess:
                 self._give_up(partitions, "lost")
 
     async def _stand_still(self, callback: str) -> None:
-        """Inside a callback, if that is due."""
+        """Pause the process inside a callback, if that is due."""
         stall = self.stall
         if stall is None or stall.callback != callback or self._stage.calm:
             return
@@ -639,7 +639,7 @@ class MemberProcess:
         self._stage.history.note(self.name, f"stands still inside {callback}")
         self.process.freeze()
         self._stage.loop.call_later(max(0.0, min(stall.seconds, left_s)), self.process.thaw)
-        # A timer of a process that stands still waits until it goes on.
+        # A timer of a paused process fires after the process resumes.
         await asyncio.sleep(0.001)
         await asyncio.sleep(stall.after_s)
 
@@ -652,19 +652,19 @@ class MemberProcess:
             if self.spec.auto:
                 holding.acknowledged = self._stage.checkers.committed_by(holding)
             self._stage.checkers.ends(holding, how)
-            # Of a group with static members the leader may be gone without a farewell: its members wait for a session.
+            # With static members the leader may leave without a last commit: its members wait for the end of its session.
             static = any(spec.instance_id for spec in self._stage.scenario.members)
             if self._left and how == "revoked" and self._stage.loop.time() > self._stage.troubled_until and not static:
                 beside = self._closes_beside or self._raised
                 self._stage.checkers.farewell(holding, self._stage.cluster.log_start(partition), beside=beside)
 
-    # -- what an unruly application does, see Planned ---------------------------------------------------------------
+    # -- the actions of an unruly application, see Planned ----------------------------------------------------------
 
     async def _cancel_poll(self, consumer: SimulatedConsumer) -> None:
-        """The next poll is cancelled."""
+        """Do nothing: the next poll is cancelled."""
 
     async def _cancel_call(self, consumer: SimulatedConsumer) -> None:
-        """Some other call is cancelled."""
+        """Cancel some other call."""
         held = [native(partition) for partition in self._holdings]
         calls: list[Coroutine[Any, Any, Any]] = [
             consumer.position(held),
@@ -680,14 +680,14 @@ class MemberProcess:
             self._failed(error, "a cancelled call")
 
     async def _raise_soon(self, consumer: SimulatedConsumer) -> None:
-        """The next callback of some kind raises."""
+        """Do nothing: the next callback of some kind raises."""
 
     async def _wake(self, consumer: SimulatedConsumer) -> None:
-        """Another thread interrupts the poll."""
+        """Interrupt the poll from another thread."""
         consumer.engine.wakeup()
 
     async def _seek(self, consumer: SimulatedConsumer) -> None:
-        """Go back a little, or to where it stands."""
+        """Seek back a little, or to the current position."""
         for partition, holding in sorted(self._holdings.items()):
             if holding.start is not None and self.holds(partition) and self._random.random() < 0.4:
                 back = self._random.choice((0, 1, 5, 1_000))
@@ -698,7 +698,7 @@ class MemberProcess:
         row = native(partition, OffsetAndMetadata(offset))
         try:
             if self._plan.sometimes():
-                # A cancelled seek may or may not have been done: so it is done again.
+                # A cancelled seek may or may not have happened: repeat it.
                 await self._calls.cancelled(consumer.seek(row), self._plan)
             await self._calls.timed(consumer.seek(row), 1.0, "seek")
         except CoordinatorError as error:
@@ -711,7 +711,7 @@ class MemberProcess:
             self._stage.checkers.sought(holding, offset)
 
     async def _pause(self, consumer: SimulatedConsumer) -> None:
-        """Pause some, or resume all."""
+        """Pause some partitions, or resume all."""
         wanted = {one for one in self._holdings if self.holds(one) and self._random.random() < 0.4}
         if not wanted:
             await self._resume(consumer)
@@ -732,7 +732,7 @@ class MemberProcess:
             self._failed(error, "resume")
 
     async def _unsubscribe(self, consumer: SimulatedConsumer) -> None:
-        """Leave, and come back."""
+        """Unsubscribe, and subscribe again."""
         topics = self.subscription
         if not self.spec.auto:
             await self._commit(self._positions())
@@ -741,7 +741,7 @@ class MemberProcess:
                 await self._calls.cancelled(consumer.unsubscribe(), self._plan)
             await self._calls.timed(consumer.unsubscribe(), API_TIMEOUT_S + 8.0, "unsubscribe")
         except ClosedError as error:
-            # Another task closes the consumer at the same time, and revokes what is owned.
+            # Another task closes the consumer at the same time, and revokes the owned partitions.
             self._failed(error, "unsubscribe")
             return
         except CoordinatorError as error:
@@ -751,7 +751,7 @@ class MemberProcess:
         await asyncio.sleep(self._random.choice((0.0, 0.5, 3.0)))
         await self._subscribe(topics)
 
-    # -- calls that are cancelled at one of their awaits --------------------------------------------------------------
+    # -- calls cancelled at one of their awaits -----------------------------------------------------------------------
 
     async def _cut_poll(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
         call, _ = self._next_poll(consumer)
@@ -764,7 +764,7 @@ class MemberProcess:
             return await self._poll_raised(consumer, error)
 
     def _chosen(self) -> list[Row]:
-        """Some of the partitions that it reads."""
+        """Return some of the partitions that the member reads."""
         held = sorted(one for one in self._holdings.keys() - self._paused if self.holds(one))
         return [native(one) for one in held[:: 2 if len(held) > 1 else 1]]
 
@@ -773,7 +773,7 @@ class MemberProcess:
             found = await consumer.getmany(*self._chosen(), timeout_ms=1_500, max_records=self.spec.batch)
             return [message for messages in found.values() for message in messages]
 
-        # An event of librdkafka would be raised.
+        # getmany() would raise an event of librdkafka.
         return [] if self.spec.eof else await self._cut_read(consumer, getmany(), cut)
 
     async def _cut_getone(self, consumer: SimulatedConsumer, cut: Cut) -> list[Any]:
@@ -807,7 +807,7 @@ class MemberProcess:
                 offset = max(self._stage.cluster.log_start(partition), holding.position - 1)
                 offset = min(offset, holding.position)
                 await self._cut_off(consumer.seek(native(partition, OffsetAndMetadata(offset))), cut)
-                # A cancelled seek may or may not have been done: so it is done again.
+                # A cancelled seek may or may not have happened: repeat it.
                 await self._seek_to(consumer, partition, offset)
 
     async def _cut_pause(self, consumer: SimulatedConsumer, cut: Cut) -> None:
@@ -844,7 +844,7 @@ class MemberProcess:
             if error is not None:
                 leaving = consumer.__aexit__(type(error), error, error.__traceback__)
                 await self._calls.timed(leaving, API_TIMEOUT_S, "leaving async with")
-            # A close that is cancelled continues. It runs in a task of its own.
+            # A cancelled close continues in its own task.
             if self.cut is not None and not stage.calm:
                 self._closes_beside = True
                 await self._calls.cut(consumer.close(limit_s), self.cut)
@@ -866,7 +866,7 @@ class MemberProcess:
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._stage.history.note(self.name, f"{what} raised {type(error).__name__}: {error}")
         if isinstance(error.__cause__, Violation):
-            # A checker spoke inside a callback.
+            # A checker raised inside a callback.
             raise error.__cause__
         if rule_of(error) == "transitions":
             raise Violation("transitions", f"{self.name}: {what} raised {error!r}") from error
@@ -874,5 +874,5 @@ class MemberProcess:
             raise Violation("plans", f"{self.name}: {error}")
 
 
-#: librdkafka's _NO_OFFSET.
+#: The error code of librdkafka's _NO_OFFSET.
 _NOTHING_TO_COMMIT = -168

@@ -1,7 +1,8 @@
-"""What an application may expect of the calls it makes: rules over one member, beside those over the group.
+"""The rules of an application's calls: rules over one member, in addition to those over the group.
 
-:class:`Planned` draws what an unruly application does, :class:`Calls` watches the calls: their time limits, what they raise,
-whether waiting in them counts as polling, whether every asynchronous commit is answered, whether a partition is stranded.
+:class:`Planned` draws the actions of an unruly application. :class:`Calls` checks the calls: their time limits, the errors they
+raise, whether waiting in them counts as polling, whether every asynchronous commit has one outcome, whether a partition is
+stranded.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from consumer_coord.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
-#: A call may take this much longer than its time limit: slices of waiting, calls of the data plane.
+#: Seconds by which a call may exceed its time limit: slices of waiting, calls of the data plane.
 MOMENT_S = 0.5
 
-#: A partition that is held may for so long be neither read, paused, nor looked up.
+#: Seconds for which a held partition may be neither read, paused, nor looked up.
 _STRANDED_S = 3.0
 
-#: A cancelled call that has fewer awaits than were drawn is cancelled after this time at the latest, in seconds.
+#: Seconds after which a cancelled call with fewer awaits than drawn is cancelled at the latest.
 _LONGEST_CUT_S = 2.0
 
-#: A member that waits for an answer, or for its coordinator, looks at its application's polls so much later.
+#: Additional seconds until a member that waits for a response, or for its coordinator, checks its application's polls.
 _AWAY_S = 20.0
 
-#: What an unruly application does in a turn, and how likely that is.
+#: The actions of an unruly application in a turn, and their weights.
 WHIMS = {
     "cancel_poll": 8,
     "cancel_call": 1,
@@ -58,11 +59,11 @@ WHIMS = {
 
 
 class ApplicationError(CoordinatorError):
-    """What an application of a simulation raises itself."""
+    """An error that an application of a simulation raises itself."""
 
 
 class Planned:
-    """What one member's application does beside polling, from its own generator."""
+    """The unruly actions of one member's application, from its own random generator."""
 
     def __init__(self, random: Random, per_mille: int) -> None:
         self.random = random
@@ -70,7 +71,7 @@ class Planned:
         self._raises: str | None = None
 
     def draw(self) -> str | None:
-        """What to do in this turn."""
+        """Return the action for this turn; None for none."""
         if not self._per_mille or self.random.randrange(1_000) >= self._per_mille:
             return None
         whim = self.random.choices(list(WHIMS), list(WHIMS.values()))[0]
@@ -85,11 +86,11 @@ class Planned:
             raise ApplicationError(f"the application raises this in {callback}")
 
     def sometimes(self) -> bool:
-        """True now and then, never for a calm application."""
+        """Return True now and then, never for a calm application."""
         return bool(self._per_mille) and self.random.random() < 0.3
 
     async def until_cancelled(self, task: asyncio.Task[Any]) -> None:
-        """Wait for the moment at which a call is to be cancelled: any step, or any time."""
+        """Wait until the moment at which to cancel a call: any step, or any time."""
         if self.random.random() < 0.5:
             for _ in range(self.random.randrange(40)):
                 if task.done():
@@ -101,14 +102,14 @@ class Planned:
 
 @attrs.frozen
 class Cut:
-    """The await of a call at which it is cancelled: the ``step``-th, ``after_s`` seconds after it began."""
+    """The await at which a call is cancelled: the ``step``-th, ``after_s`` seconds after it began."""
 
     call: str
     step: int
     after_s: float
 
     async def stepped(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await a call in a task of its own, which is cancelled at that step."""
+        """Await a call in its own task, which is cancelled at that step."""
         task = asyncio.current_task()
         assert task is not None
         loop, step, after_s = asyncio.get_running_loop(), self.step, self.after_s
@@ -117,7 +118,7 @@ class Cut:
         def counted() -> Generator[Any, Any, T]:
             made = 0
             waits = call.__await__()
-            resume: Callable[[], Any] = lambda: next(waits)  # noqa: E731 - replaced when something is raised
+            resume: Callable[[], Any] = lambda: next(waits)  # noqa: E731 - replaced when an exception is raised
             while True:
                 try:
                     awaited = resume()
@@ -131,7 +132,7 @@ class Cut:
                 made += 1
                 try:
                     yield awaited
-                except BaseException as error:  # noqa: BLE001 - handed on
+                except BaseException as error:  # noqa: BLE001 - raised in the call
                     resume = functools.partial(waits.throw, error)
                 else:
                     resume = functools.partial(next, waits)
@@ -140,7 +141,7 @@ class Cut:
 
 
 class Calls:
-    """The calls of one member."""
+    """The calls of one member, with their rules."""
 
     def __init__(self, name: str, process: Process, fail: Callable[[Violation], None]) -> None:
         self._name = name
@@ -149,17 +150,17 @@ class Calls:
         #: Seconds spent in the application's own callbacks.
         self._callbacks_s = 0.0
         self._in_callback = 0
-        #: How long a close by another task may take, from its beginning on, in seconds.
+        #: Seconds that a close by another task may take.
         self.closes_s = 0.0
         self._inside = 0
-        #: When the last poll was entered, and when it was left.
+        #: The times at which the last poll began and ended.
         self._entered_at = 0.0
         self._left_at = 0.0
         self._still_s = 0.0
         self._core: ConsumerCoordinator | None = None
         self._max_poll_s = 0.0
         self._proved_at = -1e9
-        #: When it was last seen with its assignment, and no join under way.
+        #: The last time at which the member had its assignment and no join was in progress.
         self._stable_at = -1e9
         self._commits: list[tuple[Positions, Mapping[TopicPartition, Holding | None]]] = []
         self._odd_since: dict[TopicPartition, float] = {}
@@ -167,7 +168,7 @@ class Calls:
     # -- time limits ----------------------------------------------------------------------------------------------------
 
     async def timed(self, call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
-        """Await a call, which must return within its limit; callbacks and standing still do not count."""
+        """Await a call, which must return within its limit; callbacks and pauses of the process do not count."""
         began, spent = self._process.time(), self._callbacks_s + self._process.stood_still_s
         killed = False
         try:
@@ -181,16 +182,16 @@ class Calls:
                 raise Violation("late", f"{self._name}: {what} took {took:.2f} s, and has {limit_s:.2f} s")
 
     async def cancelled(self, call: Coroutine[Any, Any, T], plan: Planned) -> T | None:
-        """Begin a call and cancel it; what it returns if it was over before, else None."""
+        """Begin a call and cancel it; return its result if it ended before that, else None."""
         task = asyncio.get_running_loop().create_task(call)
         await plan.until_cancelled(task)
         task.cancel()
         return await self._ended(task)
 
     async def cut(self, call: Coroutine[Any, Any, T], cut: Cut) -> T | None:
-        """Begin a call and cancel it at one of its awaits; what it returns if it was over before, else None."""
+        """Begin a call and cancel it at one of its awaits; return its result if it ended before that, else None."""
         task = asyncio.get_running_loop().create_task(cut.stepped(call))
-        # A call that waits for longer than that at its last awaits is cancelled there.
+        # A call that waits longer at its last awaits is cancelled there.
         await asyncio.wait({task}, timeout=_LONGEST_CUT_S)
         task.cancel()
         return await self._ended(task)
@@ -205,7 +206,7 @@ class Calls:
 
     @contextlib.contextmanager
     def called_back(self) -> Iterator[None]:
-        """Inside a callback of the application."""
+        """Measure the time inside a callback of the application."""
         began = self._process.time() - self._process.stood_still_s
         self._in_callback += 1
         try:
@@ -228,7 +229,7 @@ class Calls:
             self._left_at = self._process.time()
 
     def watch(self, core: ConsumerCoordinator, max_poll_s: float) -> None:
-        """Look at why the member takes its application for one that does not poll."""
+        """Check that the member leaves for ``max.poll.interval.ms`` only if its application does not poll."""
         self._core, self._max_poll_s = core, max_poll_s
         protocol = core.protocol
         assert isinstance(protocol, (ClassicProtocol, ConsumerMember))
@@ -238,44 +239,44 @@ class Calls:
 
         async def checked() -> None:
             moment = self._process.time()
-            # In the moment in which a poll is entered the member may not have heard of it.
+            # 1. The application enters poll. 2. The check runs at that moment. 3. The member counts the poll only after that.
             polls = self._inside and not self._in_callback and moment > self._entered_at
             since_s = 0.0 if polls else moment - self._left_at
-            # The heartbeat task looks at the count of polls ten times in the interval.
+            # The heartbeat task checks the count of polls ten times in the interval.
             if since_s < max_poll_s * 0.8 and self._still_s == self._process.stood_still_s and not self._in_callback:
                 self._fail(
                     Violation("polling", f"{self._name} left as one that does not poll, {since_s:.1f} s after its last poll")
                 )
             await exceeded()
 
-        witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # a witness
+        witnessed.poll_interval_exceeded = checked  # type: ignore[method-assign]  # observes the calls
 
     async def away(self, seconds: float) -> None:
-        """The application does not poll for so long; after ``max.poll.interval.ms`` the member is out of its group."""
+        """Stop polling for some seconds; after ``max.poll.interval.ms`` the member must be out of its group."""
         still_s = self._process.stood_still_s
         await asyncio.sleep(seconds)
         too_long = seconds > self._max_poll_s * 1.2 + _AWAY_S and still_s == self._process.stood_still_s
         if too_long and self._core is not None and self._core.generation >= 0:
             self._fail(Violation("polling", f"{self._name} is a member although it has not polled for {seconds:.1f} s"))
 
-    # -- what is raised -------------------------------------------------------------------------------------------------
+    # -- errors ---------------------------------------------------------------------------------------------------------
 
     def note_proof(self, core: ConsumerCoordinator) -> None:
-        """Remember when the coordinator last counted this member."""
+        """Record when the coordinator last counted this member."""
         if core.generation >= 0:
             self._proved_at = max(self._proved_at, self._process.time() - core.lease.proven_s)
         if core.protocol.state in (MemberState.STABLE, State.STABLE):
             self._stable_at = self._process.time()
 
     def in_group_within(self, core: ConsumerCoordinator, seconds: float) -> bool:
-        """Whether the coordinator counted this member that lately, and no rebalance has been going on for longer."""
+        """Return whether the coordinator counted this member that recently, and no rebalance has lasted longer."""
         self.note_proof(core)
         return self._process.time() - min(self._proved_at, self._stable_at) < seconds
 
     def judge(self, error: CoordinatorError, excuse: str | None) -> None:
-        """A poll raised."""
+        """Check the error of a poll."""
         if CoordinatorError in (type(error), type(error.__cause__)):
-            # What no class of errors is for: a task of the background crashed.
+            # No class of errors fits: a background task crashed.
             raise Violation("crash", f"{self._name}: {error}") from error
         if isinstance(error, (ApplicationError, CallbackError, NoOffsetError, WakeupError)) or excuse is not None:
             return
@@ -284,12 +285,12 @@ class Calls:
     # -- asynchronous commits -------------------------------------------------------------------------------------------
 
     def began_commit(self, wanted: Positions, holdings: Mapping[TopicPartition, Holding | None]) -> None:
-        """One was asked for."""
+        """Record the start of an asynchronous commit."""
         if wanted:
             self._commits.append((wanted, holdings))
 
     def answered_commit(self, wanted: Positions) -> Mapping[TopicPartition, Holding | None]:
-        """One was told of; what its partitions were held under."""
+        """Record the outcome of a commit; return the holdings of its partitions at its start."""
         for number, (asked, holdings) in enumerate(self._commits):
             if asked is wanted:
                 if number:
@@ -299,14 +300,14 @@ class Calls:
         raise Violation("told", f"{self._name} was told of a commit of {sorted(wanted)} that it had not asked for, or twice")
 
     def all_commits_answered(self) -> None:
-        """It closed."""
+        """Check after the close that all commits have an outcome."""
         if self._commits:
             raise Violation("told", f"{self._name} closed, and was not told of {len(self._commits)} commits")
 
     # -- stranded partitions --------------------------------------------------------------------------------------------
 
     def look_for_stranded(self, engine: Engine, plane: SimulatedPlane, paused: Collection[TopicPartition]) -> None:
-        """Between two polls: every held partition is read, ``paused``, or waits for its position."""
+        """Check between two polls that every held partition is read, ``paused``, or waits for its position."""
         self.note_proof(engine.core)
         if engine.core.application.attention or engine.worker.busy:
             return
@@ -336,7 +337,7 @@ class Calls:
             return "is neither read nor waits for its position" if fetched else None
         if not one.fetched:
             return "is not to be read, and the data plane reads it"
-        # The event that says so may be on its way.
+        # The event with this error may be in flight.
         ended = partition in engine.worker.out_of_range
         if reading.stopped and not ended and not plane.tells_of(partition):
             return "is out of range, and its offset is not looked up"

@@ -1,37 +1,37 @@
-"""What must hold, at every step.
+"""The rules that must hold at every step.
 
-The checkers believe three witnesses only: the records of ``__consumer_offsets`` as they are written (what is committed and
-who is in which generation), the JoinGroup answers that brokers send (who took part in a generation), and the application
-(what it holds, read, processed, and was told is committed).  A breach raises :class:`Violation` at the step that commits it.
+The checkers trust three witnesses only: the records of ``__consumer_offsets`` as they are written (commits, and the members of
+each generation), the JoinGroup responses of brokers (the participants of a generation), and the application (its holdings,
+delivered and processed records, and confirmed commits). A breach raises :class:`Violation` at the step that commits it.
 
 The rules, by the names under which they are reported:
 
-``exclusive``     two live members that hold the group's current generation never both own a partition
-``handover``      a partition goes to its next owner only after the former one revoked it, was fenced, or lost its session
+``exclusive``     two live members of the group's current generation never both own a partition
+``handover``      a partition moves to its next owner only after the former one revoked it, was fenced, or lost its session
 ``fencing``       a commit is accepted only while no later owner has the partition
-``rewind``        committed offsets never move backwards, but by two commits of one owner that overtook each other
-``durability``    what was told to be committed is in the log, and the next owner starts no earlier
-``skipped``       no record is left out: an owner starts no later than where everything before was processed, and goes on
-                  with the next one, whatever was raised or cancelled between two calls; no commit covers a delivered record
+``rewind``        committed offsets never move backwards, except by two commits of one owner that overtook each other
+``durability``    a commit confirmed to the application is in the log, and the next owner starts no earlier
+``skipped``       no record is left out: an owner starts no later than the end of the processed records, and continues with
+                  the next record, whatever was raised or cancelled between two calls; no commit covers a delivered record
                   whose processing has not ended, was cancelled or raised
 ``twice``         a record is processed again only after a *lost*, a kill, or a commit that was not confirmed (or one that
                   an older one of the same owner followed, delayed on another connection)
-``again``         and while it is held nothing is handed out a second time
-``lease``         once another owner has handed out a record of a partition, the former one hands out none
-``callbacks``     assigned only what is not held; revoked and lost only what is; records only of what is held
-``told``          every asynchronous commit is answered once, also at close
+``again``         no record is delivered a second time during one holding
+``lease``         once another owner has delivered a record of a partition, the former one delivers none
+``callbacks``     only partitions not held are assigned; only held ones are revoked, lost, or deliver records
+``told``          every asynchronous commit has exactly one outcome, also at close
 ``late``          a call returns within its time limit
-``raised``        ``poll`` of a member in its group raises nothing but what the application itself raised
-``polling``       no member that waits inside ``poll`` or ``consume`` is taken for one that does not poll, and one that does not
-                  for ``max.poll.interval.ms`` leaves
+``raised``        ``poll`` of a member in its group raises only errors that the application itself raised
+``polling``       a member that waits inside ``poll`` or ``consume`` counts as polling, and one that does not poll for
+                  ``max.poll.interval.ms`` leaves
 ``stranded``      a held partition is fetched, or paused, or waits for its position
-``generations``   they only grow, and records of a generation do not change who is in it
-``agreement``     when all is quiet, members and coordinator agree on members, generation, assignment, positions
-``plans``         no leader refuses what one of our assignors planned
-``liveness``      after the last fault the group becomes quiet within a bound
+``generations``   they only grow, and records of a generation do not change its members
+``agreement``     when no event is left, members and coordinator agree on members, generation, assignment, positions
+``plans``         no leader refuses a plan of one of our assignors
+``liveness``      after the last fault the group becomes stable within a bound
 ``leaks``         after the end no task, timer, or connection is left
-``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers answer
-``farewell``      a member that closes while no fault is in the way commits everything that it has processed
+``storms``        no member sends more than :data:`MOST_REQUESTS` requests in a second, whatever the brokers respond
+``farewell``      a member that closes while no fault interferes commits everything that it has processed
 ``transitions``   no event moves a partition in a way that the table of ``consumer/partitions.py`` forbids
 ``crash``         no exception is swallowed, and no background task ends by one
 """
@@ -48,11 +48,11 @@ from consumer_coord.simulation.holdings import GroupTruth, Holding, Owner, Parti
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import offsets_topic
 
-#: A member of its own process, in a rebalance, sends about thirty requests a second.
+#: Requests per second of one member. A member in its own process sends about thirty during a rebalance.
 MOST_REQUESTS = 100
 
 
-#: A member may take a topic that was made again for the one that was until its metadata is so old.
+#: Age of metadata, in seconds, until which a member may confuse a recreated topic with the former one.
 _OLD_METADATA_S = 30.0
 
 
@@ -65,9 +65,9 @@ class Violation(AssertionError):
 
 
 class Checkers:
-    """All rules over one history.  ``serving()`` names the client for whom a broker works just now.
+    """All rules over one history. ``serving()`` names the client that a broker is serving at present.
 
-    ``topic_name`` tells the name of a topic, None for one that is gone.
+    ``topic_name`` returns the name of a topic, None for a deleted one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Checkers:
         self.group_id = group_id
         self.group = GroupTruth()
         self.consumer_group = ConsumerGroupTruth(group_id, topic_name, self._on_member)
-        #: generation -> ids of the members whose JoinGroup was answered with it.
+        #: generation -> ids of the members whose JoinGroup response had it.
         self.joined: dict[int, set[str]] = {}
         self.rebalances = 0
         self.processed = 0
@@ -94,31 +94,31 @@ class Checkers:
         self._truths: dict[TopicPartition, PartitionTruth] = {}
         self._deleted: set[TopicPartition] = set()
         self._recreated_at: dict[TopicPartition, float] = {}
-        #: When the group last became a classic one.
+        #: The time at which the group last became a classic one.
         self._became_classic_at = -math.inf
-        #: Its generation then.  No member was told that it leads it, because no JoinGroup made it.
+        #: The group's generation at that time. No member knows that it leads it, because no JoinGroup made it.
         self.unled_generation = -1
-        #: The same generation, if a static member that came back as a classic one ended the consumer protocol.
+        #: ``unled_generation``, if a static member that returned as a classic one ended the consumer protocol.
         self._unplanned_generation = -1
-        #: When the group, as one of the consumer protocol, last took in a member, and that one's id.
+        #: The time at which the group, in the consumer protocol, last added a member, and that member's id.
         self._newest_member = (-math.inf, "")
-        #: When a classic group with members was last deleted, and the epoch that it had as one of the consumer protocol.
+        #: The time of the last deletion of a classic group with members, and its epoch in the consumer protocol.
         self._deleted_at = -math.inf
         self._converted_epoch: int | None = None
         self._holders: dict[TopicPartition, list[Holding]] = {}
         self._shared: dict[TopicPartition, None] = {}
         self._holdings = 0
-        #: The present virtual second, and how many requests each client sent in it.
+        #: The current virtual second, and the number of each client's requests in it.
         self._second = 0
         self._requests: dict[str, int] = {}
         self.most_requests = 0
-        #: A breach that a broker's code would have caught as an error of its own; raised at the next step.
+        #: A breach that a broker's code would have caught as its own error; raised at the next step.
         self.pending: Violation | None = None
 
-    # -- the log's testimony ----------------------------------------------------------------------------------------
+    # -- records of the log -----------------------------------------------------------------------------------------
 
     def on_record(self, key: bytes, value: bytes | None, offset: int) -> None:
-        """A record of ``__consumer_offsets`` was written."""
+        """Check a record of ``__consumer_offsets``."""
         decoded = offsets_topic.decode_key(key)
         try:
             if isinstance(decoded, offsets_topic.OffsetCommitKey):
@@ -167,17 +167,17 @@ class Checkers:
         if offset >= truth.highest:
             truth.went_back = False
         if holding.start is None and holding.owner.reset != "earliest":
-            # Where it begins, committed before anything was read: what was there before need not be read.
+            # The start offset, committed before anything was read: earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         elif holding.owner.reset != "earliest" and holding.position < max(truth.log_starts) and offset > holding.position:
-            # Retention took the next record, and the policy chose where to go on: what is before that need not be read.
+            # 1. Retention deletes the next record. 2. The reset policy chooses this offset: earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         truth.committed = offset
         truth.committed_by = holding
         truth.highest = max(truth.highest, offset)
 
     def _committer(self, partition: TopicPartition, truth: PartitionTruth, client: str, offset: int) -> Holding | None:
-        """The holding that a commit is of: the client's last one, also one that goes over to a topic made again."""
+        """Return the holding that made a commit: the client's last one, also one that moves to a recreated topic."""
         for holding in reversed(truth.holdings):
             if holding.owner.name == client:
                 return holding
@@ -188,16 +188,17 @@ class Checkers:
         return None
 
     def _begins_anew(self, holding: Holding, truth: PartitionTruth, offset: int) -> bool:
-        """Whether a commit may be of where a topic that was made again begins, before anything of it was handed out."""
+        """Return whether a commit may be the start of a recreated topic, before any of its records was delivered."""
         if self.sought_anew(holding):
-            # The application began there itself, in what bears the name now.
+            # The application itself sought to this offset, in the recreated topic.
             truth.covered = max(truth.covered, offset)
             return True
         return offset <= truth.covered or (holding.start is None and holding.owner.reset != "earliest")
 
     def _on_group(self, value: bytes | None) -> None:
         if value is None:
-            # It became one of the consumer protocol; when that one is empty, a classic group begins with generation 1 again.
+            # The group changed to the consumer protocol. Once that group is empty, a classic one begins with generation 1
+            # again.
             self._history.note("log", "the group was deleted")
             if self.group.members:
                 self._deleted_at = self._clock()
@@ -238,17 +239,17 @@ class Checkers:
 
     @property
     def unplanned(self) -> bool:
-        """Whether the group goes by the last assignment that it had before it changed its protocol.
+        """Whether the group uses the last assignment from before its change of protocol.
 
-        A static member that comes back with the other protocol changes it, and as in Kafka nothing is planned for that: the
-        assignment may be of members that are gone, and a classic member is not told of what it has not heard of yet.
+        A static member that returns with the other protocol causes the change, and as in Kafka nothing is planned for that. The
+        assignment may be of former members, and a classic member is not notified of it.
         """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.epoch == self._converted_epoch
         return self.group.generation == self._unplanned_generation
 
     def _on_member(self, member_id: str, epoch: int, assigned: Container[TopicPartition]) -> None:
-        """A member's first record, perhaps because its classic group is converted at this moment."""
+        """Record a member's first record, perhaps because its classic group is converted at this moment."""
         self._newest_member = (self._clock(), member_id)
         if self._deleted_at != self._clock():
             return
@@ -262,7 +263,7 @@ class Checkers:
                     self._history.note("log", f"forgets that {owner.name} holds {partition}")
 
     def on_request(self, client: str) -> None:
-        """A member sends a request."""
+        """Count a member's request."""
         second = int(self._clock())
         if second != self._second:
             self._second = second
@@ -273,13 +274,13 @@ class Checkers:
             raise Violation("storms", f"{client} sent more than {MOST_REQUESTS} requests within a second")
 
     def on_joined(self, member_id: str, generation: int) -> None:
-        """A broker answered a JoinGroup with a generation."""
+        """Record the generation of a JoinGroup response."""
         self.joined.setdefault(generation, set()).add(member_id)
 
-    # -- the application's testimony --------------------------------------------------------------------------------
+    # -- reports of the application ---------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Something happened: look at what can have gone wrong anywhere."""
+        """Check the rules that any event may break."""
         if self.pending is not None:
             raise self.pending
         for partition in tuple(self._shared):
@@ -292,18 +293,24 @@ class Checkers:
                 )
 
     def _in_group(self, owner: Owner) -> bool:
-        """In the present generation.  A static member whose place was taken is fenced, although it knows the number."""
+        """Return whether a member is in the current generation.
+
+        A replaced static member is fenced, although it knows the number.
+        """
         if self.consumer_group.epoch is not None:
             return self.consumer_group.counts(owner.member_id, owner.generation)
         return owner.generation == self.group.generation and owner.member_id in self.group.members
 
     def _replaced(self, owner: Owner) -> bool:
-        """Whether another process joined with the same instance id: it is the same member to the group and takes over at
-        once; its predecessor learns of it from its next answer."""
+        """Return whether another process joined with the same instance id.
+
+        To the group this is the same member, which replaces the former process at once; the former one learns of that from its
+        next response.
+        """
         if owner.instance_id is None:
             return False
         return self.consumer_group.has_replaced(owner.member_id, owner.instance_id, owner.generation) or any(
-            # The coordinator makes the member id: instance id, hyphen, UUID; or a UUID alone, if the group was one of the
+            # The coordinator makes the member id: instance id, hyphen, UUID; or only a UUID, if the group was one of the
             # consumer protocol until then.
             member_id != owner.member_id and owner.instance_id in (member_id[:-37], self.consumer_group.instance_of(member_id))
             for generation, member_ids in self.joined.items()
@@ -317,7 +324,7 @@ class Checkers:
         return holding.owner.holds(holding.partition) and self._in_group(holding.owner)
 
     def taken_up(self, owner: Owner, partition: TopicPartition) -> Holding:
-        """A member holds a partition from now on."""
+        """Check and record that a member begins to hold a partition."""
         holders = self._holders.setdefault(partition, [])
         if any(holding.owner is owner for holding in holders):
             raise Violation("callbacks", f"{owner.name} was assigned {partition}, which it holds")
@@ -356,21 +363,21 @@ class Checkers:
         return holding
 
     def committed_now(self, partition: TopicPartition) -> int:
-        """What is committed, by the log; -1 for nothing."""
+        """Return the committed offset in the log; -1 for none."""
         return self._truth(partition).committed
 
     def starts(self, holding: Holding, offset: int, *, log_start: int) -> None:
-        """A member begins to read."""
+        """Check the start offset of a member that begins to read."""
         self.step()
         partition = holding.partition
         truth = self._truth(partition)
         holding.start = holding.position = offset
         self._history.note(holding.owner.name, f"starts {partition} at {offset}")
         if partition in self._deleted:
-            # The leader had not heard of it, nor the coordinator, whose commit outlived the topic.
+            # 1. The topic is deleted. 2. The leader and the coordinator do not know that yet: the commit outlived the topic.
             return
         if holding.owner.reset != "earliest" and holding.committed_before < log_start:
-            # What was there before need not be read.
+            # Earlier records need not be read.
             truth.covered = max(truth.covered, offset)
         if offset < holding.committed_before and holding.ended is None:
             raise Violation(
@@ -394,12 +401,12 @@ class Checkers:
 
     @staticmethod
     def _same_instance(holding: Holding, other: Holding) -> bool:
-        """Both owners have one instance id: the earlier one reads on until it hears that another process took it."""
+        """Return whether both owners have one instance id: the earlier one reads until it learns that it was replaced."""
         instance_id = holding.owner.instance_id
         return instance_id is not None and other.owner.instance_id == instance_id
 
     def sought(self, holding: Holding, offset: int) -> None:
-        """A member goes on elsewhere, by its own choice: what is left out is read by its order."""
+        """Record a seek: the application chose the records that it leaves out."""
         truth = self._truth(holding.partition)
         self._history.note(holding.owner.name, f"seeks {holding.partition} to {offset}")
         if holding.start is None:
@@ -413,11 +420,11 @@ class Checkers:
             truth.covered = max(truth.covered, offset)
 
     def sought_anew(self, holding: Holding) -> bool:
-        """Whether the application chose where to go on after the topic had been made again."""
+        """Return whether the application chose its position after the topic was recreated."""
         return holding.sought_at > self._recreated_at.get(holding.partition, math.inf)
 
     def hands_out(self, holding: Holding, start: int, end: int, *, log_start: int, present: bool, leased: bool) -> None:
-        """A member handed out the records from ``start`` up to ``end``, of the topic that there is now if ``present``."""
+        """Check a delivery from ``start`` up to ``end``; ``present`` means that the records are of the existing topic."""
         truth = self._truth(holding.partition)
         name, partition = holding.owner.name, holding.partition
         if holding.ended is not None:
@@ -437,7 +444,8 @@ class Checkers:
         if holding.may_begin:
             self._notices(holding, start, present=present)
         if holding.sought_only and self.sought_anew(holding) and truth.committed_by is holding and truth.committed == start:
-            # What it sought is not in the new log: it began by the policy, and has committed that already.
+            # 1. The member seeks to an offset that the new log does not have. 2. The policy chooses this start, and it is
+            # committed.
             holding.position = start
         if holding.start is None:
             self.starts(holding, start, log_start=log_start)
@@ -453,19 +461,19 @@ class Checkers:
         self._delivers(holding, end)
 
     def _notices(self, holding: Holding, start: int, *, present: bool) -> None:
-        """A member whose topic was made again reads on from where it stood, until it begins with the first record."""
+        """Notice when a member of a recreated topic begins with the new one; until then it reads on from its position."""
         truth = self._truth(holding.partition)
         looked_up = holding.start is None and holding.owner.reset != "earliest"
         if present and (looked_up or self.sought_anew(holding)) and holding not in truth.holdings:
-            # It chose where it begins after the topic was made again: what is before that need not be read.  What it sought
-            # may be out of range.
+            # The member chose its start after the topic was recreated: earlier records need not be read. The offset may be out
+            # of range.
             truth.covered = max(truth.covered, start)
             truth.holdings.append(holding)
             holding.start = holding.position = start
-        # It may have fetched it before retention took it.
+        # The fetch may have preceded the deletion by retention.
         is_first = present and start in truth.log_starts
         if is_first:
-            # Its first start is none of the beginnings that are left to it.
+            # The first start is none of the remaining ``may_begin`` beginnings.
             holding.may_begin -= holding.start is not None and start != holding.position
             holding.went_back = True
             if holding not in truth.holdings:
@@ -474,7 +482,7 @@ class Checkers:
             holding.start = holding.position = start
 
     def trimmed(self, partition: TopicPartition, log_start: int) -> None:
-        """Retention: records before this offset are gone."""
+        """Record that retention deleted the records before this offset."""
         truth = self._truth(partition)
         truth.covered = max(truth.covered, log_start)
         truth.log_starts.add(log_start)
@@ -482,13 +490,13 @@ class Checkers:
     def _delivers(self, holding: Holding, end: int) -> None:
         truth = self._truth(holding.partition)
         holding.sought_only = False
-        # Of the former topic, as far as this member knows: records of the new one are not processed by that.
+        # For this member the records are of the former topic: processing them covers nothing of the new one.
         holding.delivery = holding.position
         holding.in_hand.append((truth if holding in truth.holdings else None, holding.position, end))
         holding.position = end
 
     def processes(self, holding: Holding, count: int) -> None:
-        """A member has processed the next ``count`` of the records that it was handed out."""
+        """Record that a member has processed the next ``count`` of its delivered records."""
         while count and holding.in_hand:
             truth, start, last = holding.in_hand.pop(0)
             end = min(start + count, last)
@@ -513,16 +521,16 @@ class Checkers:
                 truth.islands.remove((begin, finish))
 
     def committed_by(self, holding: Holding) -> int:
-        """The offset that the log has as the last commit of this holding; -1 when there is none."""
+        """Return the offset of this holding's last commit in the log; -1 if there is none."""
         truth = self._truth(holding.partition)
         return truth.committed if truth.committed_by is holding else -1
 
     def acknowledged(self, holding: Holding, offset: int) -> None:
-        """A commit of a member was confirmed."""
+        """Check a confirmed commit against the log."""
         self.step()
         holding.acknowledged = max(holding.acknowledged, offset)
         truth = self._truths.get(holding.partition)
-        # The application sought, and its next commit went in the same request: of two, the log has the later one.
+        # 1. A commit waits. 2. The application seeks, and commits again in the same request: the log has only the later one.
         sought = holding.sought_at > self._recreated_at.get(holding.partition, holding.began)
         replaced = sought and truth is not None and truth.committed_by is holding
         if truth is not None and truth.highest < offset and holding in truth.holdings and not replaced:
@@ -532,7 +540,7 @@ class Checkers:
             )
 
     def ends(self, holding: Holding, how: str) -> None:
-        """A member stops holding a partition: revoked, lost, closed, or killed."""
+        """Record that a member stops holding a partition: revoked, lost, closed, or killed."""
         if holding.ended is not None:
             raise Violation(
                 "callbacks", f"{holding.owner.name} ended holding {holding.partition} twice: {holding.ended}, then {how}"
@@ -552,10 +560,10 @@ class Checkers:
         )
 
     def farewell(self, holding: Holding, log_start: int, *, beside: bool) -> None:
-        """A member has revoked a partition because it closes, and nothing is in the way of its last commit.
+        """Check the last commit of a member that revoked a partition to close, when no fault interferes.
 
-        ``beside``: the last delivery does not count as finished: its processing raised, or another task than the one that reads
-        closes the consumer.
+        ``beside``: the last delivery does not count as finished, because its processing raised, or because another task than
+        the reading one closes the consumer.
         """
         truth = self._truth(holding.partition)
         if holding.start is None or holding not in truth.holdings or truth.went_back or holding.processed <= log_start:
@@ -567,22 +575,22 @@ class Checkers:
                 f" {truth.committed} is committed",
             )
 
-    # -- when all is quiet ------------------------------------------------------------------------------------------
+    # -- after the last event ---------------------------------------------------------------------------------------
 
     def covered(self, partition: TopicPartition) -> int:
-        """How many records, from the first on, were processed at least once."""
+        """Return the number of records, from the first on, that were processed at least once."""
         return self._truth(partition).covered
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition was deleted, and nothing about it counts any more."""
+        """Drop everything about a deleted partition."""
         self._deleted.add(partition)
         truth = self._truths.pop(partition, None)
         if truth is not None:
-            # A member that still holds it revokes it, and no other member waits for that.
+            # A member that still holds the partition revokes it, and no other member waits for that.
             truth.holdings.clear()
 
     def recreated(self, partition: TopicPartition) -> None:
-        """The partition was deleted and made again: all of its records are to be processed, from the first."""
+        """Start again with a recreated partition: all of its records must be processed, from the first."""
         self._recreated_at[partition] = self._clock()
         self._truths.pop(partition, None)
         for holding in self._holders.get(partition, ()):
@@ -590,13 +598,13 @@ class Checkers:
             holding.committed_before = holding.acknowledged = -1
 
     def went_back(self, partition: TopicPartition) -> bool:
-        """Whether an overtaken commit was the last one."""
+        """Return whether an overtaken commit was the last one."""
         return self._truth(partition).went_back
 
     def lost_with_the_protocol(self, partition: TopicPartition) -> bool:
-        """Whether a reader of more than was committed lost it when the group became a classic one.
+        """Return whether a reader beyond the committed offset lost it when the group became a classic one.
 
-        The group's epoch is the generation from then on, and a member whose own epoch is older gets ILLEGAL_GENERATION, as in
+        From then on the group's epoch is the generation, and a member with an older epoch receives ILLEGAL_GENERATION, as in
         Kafka.
         """
         truth = self._truth(partition)
@@ -606,7 +614,7 @@ class Checkers:
         )
 
     def holders(self, partition: TopicPartition) -> list[Holding]:
-        """The holdings of the members that hold it."""
+        """Return the current holdings of a partition."""
         return list(self._holders.get(partition, ()))
 
     def _truth(self, partition: TopicPartition) -> PartitionTruth:

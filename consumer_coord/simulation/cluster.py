@@ -1,8 +1,8 @@
-"""The simulated cluster: the production brokers behind the simulated network, each in a process of its own.
+"""The simulated cluster: the production brokers behind the simulated network, each in its own process.
 
-User topics hold no records, only how many there are: a :class:`CountingLog` counts, and the application of the simulation
-reads numbers.  ``__consumer_offsets`` is real, record for record; every record is shown to ``on_record`` as it is written,
-so what the log says is the truth that everything else is checked against.
+User topics hold no records, only their number: a :class:`CountingLog` counts, and the application of the simulation reads
+numbers. ``__consumer_offsets`` is real, record for record. ``on_record`` receives every record as it is written, so the log is
+the truth for all checks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.wire import error_codes
 
-#: The calendar begins here, in milliseconds: the same on every day on which a seed is replayed.
+#: The start of the simulation's calendar, in milliseconds: the same whenever a seed is replayed.
 EPOCH_MS = 1_700_000_000_000
 
 #: Called with (key, value, offset) of each record of ``__consumer_offsets``.
@@ -34,15 +34,15 @@ OnRecord = Callable[[bytes, "bytes | None", int], None]
 
 
 class CountingLog(PartitionLog):
-    """A log of which only the end is known."""
+    """A log that has only its offsets."""
 
     def produce(self, count: int) -> None:
-        """``count`` more records are in it."""
+        """Add ``count`` records."""
         self.end_offset += count
 
 
 class ObservedLog(PartitionLog):
-    """A log whose every record is shown as it is written."""
+    """A log that reports every record as it is written."""
 
     def __init__(self, retention_bytes: int, max_batch_bytes: int, on_record: OnRecord) -> None:
         super().__init__(retention_bytes, max_batch_bytes)
@@ -56,7 +56,7 @@ class ObservedLog(PartitionLog):
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> int:
-        """As the production log, and then tell."""
+        """Append as the production log, and report the records."""
         base = super().append_records(records, timestamp_ms, leader_epoch, producer_id, producer_epoch)
         for offset, (key, value) in enumerate(records, base):
             if key is not None:
@@ -82,7 +82,7 @@ class SimulatedCluster:
         self.loop = loop
         self.network = network
         self.loading_ms = 0
-        #: Called with each partition that got records, for the members that read them.
+        #: Called with each partition that received records, for the members that read it.
         self.on_records: dict[object, Callable[[TopicPartition], None]] = {}
         self._on_record = on_record
         self.kafka = BrokerCluster(
@@ -103,20 +103,20 @@ class SimulatedCluster:
             network.listen(node.host, node.port, KafkaApis(node), process)
 
     def wall_clock_ms(self) -> int:
-        """The simulation's calendar."""
+        """Return the simulation's calendar time in milliseconds."""
         return EPOCH_MS + int(self.loop.time() * 1000)
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """Where clients begin."""
+        """The bootstrap addresses for clients."""
         return tuple((node.host, node.port) for node in self.kafka.nodes)
 
     def start(self) -> None:
-        """All brokers come up."""
+        """Start all brokers."""
         self.kafka.start_all()
 
     def close(self) -> None:
-        """All brokers go for good."""
+        """Stop all brokers for good."""
         self.kafka.close()
 
     def _append_error(self, partition: int) -> int:
@@ -132,7 +132,7 @@ class SimulatedCluster:
     # -- records of user topics -------------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of every user topic."""
+        """Return every partition of every user topic."""
         return [
             TopicPartition(partition.topic, partition.index)
             for partition in self.kafka.topics.partitions()
@@ -140,7 +140,7 @@ class SimulatedCluster:
         ]
 
     def produce(self, partition: TopicPartition, count: int) -> None:
-        """A producer wrote records."""
+        """Append records as a producer does."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is not None and isinstance(found.log, CountingLog):
             found.log.produce(count)
@@ -148,75 +148,75 @@ class SimulatedCluster:
                 called(partition)
 
     def trim(self, partition: TopicPartition, before: int) -> None:
-        """Retention: records before an offset are gone."""
+        """Delete the records before an offset, as retention does."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         if found is not None:
             found.log.delete_before(min(before, found.log.end_offset))
 
     def log(self, partition: TopicPartition) -> object:
-        """The log that there is now; None when there is no such partition."""
+        """Return the current log; None if the partition does not exist."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return None if found is None else found.log
 
     def log_start(self, partition: TopicPartition) -> int:
-        """The first offset there is."""
+        """Return the log start offset; 0 if the partition does not exist."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return 0 if found is None else found.log.log_start_offset
 
     def reached(self, partition: TopicPartition, host: str) -> Found | None:
-        """See :class:`~consumer_coord.simulation.data_plane.Brokers`."""
+        """Return the partition, as :class:`~consumer_coord.simulation.data_plane.Brokers`."""
         found = self.kafka.topics.partition(*partition)
         if found is None or found.leader == NO_LEADER:
             return None
-        # A broker's id is its place among the nodes.
+        # A broker's id is its index in ``nodes``.
         node = self.kafka.nodes[found.leader]
         if not node.up or self.processes[found.leader].frozen or not self.network.passes_both_ways(host, node.host):
             return None
         return found
 
     def end_offset(self, partition: TopicPartition) -> int | None:
-        """How many records there are; None when there is no such partition."""
+        """Return the number of records; None if the partition does not exist."""
         found = self.kafka.topics.partition(partition.topic, partition.partition)
         return None if found is None else found.log.end_offset
 
-    # -- what goes wrong --------------------------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------------------------
 
     def stop_broker(self, index: int) -> None:
-        """A broker crashes: its connections end, its partitions go to others."""
+        """Crash a broker: its connections end, and its partitions move to others."""
         node = self.kafka.nodes[index]
         if node.up:
             self.kafka.stop(index)
             self.network.disconnect(node.host)
 
     def start_broker(self, index: int) -> None:
-        """It comes back."""
+        """Start a broker again."""
         self.kafka.start(index)
 
     def index_of(self, node: BrokerNode) -> int:
-        """The index of a broker."""
+        """Return the index of a broker."""
         return self.kafka.nodes.index(node)
 
     def brokers_up(self) -> list[int]:
-        """The indexes of the brokers that run."""
+        """Return the indexes of the running brokers."""
         return [index for index, node in enumerate(self.kafka.nodes) if node.up]
 
     # -- for checkers -----------------------------------------------------------------------------------------------
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic; None for one that is gone."""
+        """Return the name of a topic; None for a deleted one."""
         found = self.kafka.topics.by_id.get(topic_id)
         return None if found is None else found.name
 
     def coordinator_of(self, group_id: str) -> BrokerNode | None:
-        """The broker that coordinates a group."""
+        """Return the broker that coordinates a group; None if there is none."""
         return self.kafka.coordinator_of(group_id)
 
     def group(self, group_id: str) -> GroupMetadata | None:
-        """The group as its coordinator has it."""
+        """Return the classic group as its coordinator has it."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.group(group_id)
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """The same of a group of the consumer protocol."""
+        """Return the group of the consumer protocol as its coordinator has it."""
         node = self.kafka.coordinator_of(group_id)
         return None if node is None else node.coordinator.consumer_group(group_id)

@@ -1,4 +1,4 @@
-"""``python -m consumer_coord simulate``: many histories with faults, one of them again, or one group under churn.
+"""The command ``python -m consumer_coord simulate``: plays histories with faults, replays one, or one group under churn.
 
 * ``--seeds 1000`` plays 1000 histories on all cores and ends with the first that fails: its seed, its faults, shrunk,
   and the end of its timeline;
@@ -32,7 +32,7 @@ from consumer_coord.simulation.report import write_report
 from consumer_coord.simulation.scenario import Scenario, from_json, to_json
 from consumer_coord.simulation.shrink import shrink
 
-#: How many lines of a failed history's timeline are printed.
+#: Number of timeline lines to print for a failed history.
 _TAIL = 60
 _SEEDS = 100
 _SEEDS_PER_TASK = 5
@@ -40,8 +40,8 @@ _LARGEST_SEED = 10**9
 _FAULT_SECONDS = 55
 
 
-#: The flags that choose what is played, by attribute, and the other flags that have an effect then.  The last mode is the
-#: default; :func:`add_arguments` adds the flags of a group to the first.
+#: The flags that select a mode, by attribute, and the other flags with an effect in it. The last mode is the default;
+#: :func:`add_arguments` adds the flags of a group to the first.
 _MODES = {
     "members": {"seed"},
     "replay": {"keep", "no_shrink"},
@@ -51,7 +51,7 @@ _MODES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``simulate``; a flag that was not given leaves no attribute."""
+    """Add the flags of ``simulate``; a flag that is not given leaves no attribute."""
     what = parser.add_argument_group("histories with faults", argument_default=argparse.SUPPRESS)
     what.add_argument("--seeds", type=int, metavar="N", help=f"play N histories, each from its own seed (default: {_SEEDS})")
     what.add_argument("--first-seed", type=int, metavar="S", help="the first of them (default: a fresh one, printed)")
@@ -78,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play what the flags ask for; return 1 when a rule was broken.
+    """Play according to the flags; return 1 if a rule was broken.
 
-    Raises :class:`ConfigurationError` for a flag without an effect, and for a file that cannot be read or written.
+    Raise :class:`ConfigurationError` for a flag without an effect, and for a file that cannot be read or written.
     """
     mode = _mode(args)
     _refuse_unwritable(args)
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _mode(args: argparse.Namespace) -> str:
-    """The mode that the flags choose; raises :class:`ConfigurationError` for a flag that has no effect in it."""
+    """Return the mode that the flags select; raise :class:`ConfigurationError` for a flag without an effect in it."""
     given = set(vars(args))
     mode = next((name for name in _MODES if name in given), "seeds")
     known = {flag for other, flags in _MODES.items() for flag in {other, *flags}}
@@ -140,7 +140,7 @@ def _kept(path: Path) -> Scenario:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """What the client logs about faults is expected in a simulation."""
+    """Disable logging: a simulation expects the client's messages about faults."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -180,7 +180,7 @@ def _one(scenario: Scenario, args: argparse.Namespace) -> int:
 
 @attrs.frozen
 class Drawing:
-    """What the flags fix of every scenario; the rest is the seed's."""
+    """The properties of scenarios that the flags fix; the seed draws the rest."""
 
     members: int | None
     fault_seconds: int
@@ -188,19 +188,19 @@ class Drawing:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Drawing:
-        """From the command line."""
+        """Read the flags from the command line."""
         flags = vars(args)
         return cls(
             flags.get("fault_members"), flags.get("fault_seconds", _FAULT_SECONDS), flags.get("fault_protocol", "classic")
         )
 
     def scenario(self, seed: int) -> Scenario:
-        """The scenario of one seed."""
+        """Return the scenario of one seed."""
         scenario = draw_scenario(seed, members=self.members, faults_end_ms=self.fault_seconds * 1000)
         return with_protocol(scenario, self.protocol)
 
     def __str__(self) -> str:
-        """The flags again: a seed means another history without them."""
+        """Return the flags: without them a seed means another history."""
         members = "" if self.members is None else f" --fault-members {self.members}"
         members += "" if self.protocol == "classic" else f" --fault-protocol {self.protocol}"
         return members + ("" if self.fault_seconds == _FAULT_SECONDS else f" --fault-seconds {self.fault_seconds}")
@@ -208,7 +208,7 @@ class Drawing:
 
 @attrs.frozen
 class Figures:
-    """What is kept of a history that went well, small enough to travel between processes."""
+    """The figures of one history, small enough to pass between processes."""
 
     seed: int
     failed: bool
@@ -224,7 +224,7 @@ class Figures:
 
     @classmethod
     def of(cls, outcome: Outcome) -> Figures:
-        """The figures of one history."""
+        """Return the figures of one history."""
         return cls(
             outcome.seed,
             outcome.violation is not None,
@@ -241,7 +241,7 @@ class Figures:
 
 
 def play_seeds(seeds: range, drawing: Drawing) -> list[Figures]:
-    """The histories of some seeds, up to the first that fails; runs in a process of its own."""
+    """Play the histories of some seeds, up to the first that fails; runs in its own process."""
     found = []
     with _without_logs():
         for seed in seeds:
@@ -274,7 +274,7 @@ def _many(args: argparse.Namespace) -> int:
 
 
 def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[list[Figures]]:
-    """Results in the order of the seeds, a few tasks ahead of what was read, so that a time limit is kept."""
+    """Iterate over results in the order of the seeds; submit only a few tasks ahead, to keep a time limit."""
     if jobs <= 1:
         for seeds in tasks:
             yield play_seeds(seeds, drawing)
@@ -293,7 +293,7 @@ def _batches(tasks: Iterable[range], jobs: int, drawing: Drawing) -> Iterator[li
 
 
 def _tasks(first: int, count: int, ends: float) -> Iterator[range]:
-    """The seeds, a few at a time, until the monotonic time ``ends``; one task at least."""
+    """Iterate over the seeds, a few at a time, until the monotonic time ``ends``; at least one task."""
     for start in range(first, first + count, _SEEDS_PER_TASK):
         if start > first and time.monotonic() > ends:
             return

@@ -1,4 +1,4 @@
-"""The consumer of a simulated member: the production skin and engine over the simulated network and data plane."""
+"""The consumer of a simulated member: the production consumer and engine over the simulated network and data plane."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from consumer_coord.offsets import CommitResult
 from consumer_coord.simulation.data_plane import SimulatedPlane
 from consumer_coord.topic_partition import TopicPartition
 
-#: Called with what was to be committed and how it went.
+#: Called with the positions of a commit and its outcome.
 Told = Callable[[Positions, CommitResult], None]
 
 
 class Inline(RunBlocking):
-    """The assignor runs inline: a simulation has no threads."""
+    """Runs the assignor inline: a simulation has no threads."""
 
-    def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol says the types
-        """Run it now; the answer is ready."""
+    def __call__(self, function, /):  # type: ignore[no-untyped-def]  # the protocol has the types
+        """Run the function at once; return its finished future."""
         return asyncio.get_running_loop().run_in_executor(None, function)
 
 
@@ -38,7 +38,7 @@ class OwnCluster:
         self.cluster = cluster
 
     def acquire(self, config: ClientConfig) -> ClusterClient:
-        """It is made already."""
+        """Return the existing client."""
         return self.cluster
 
     async def release(self, config: ClientConfig) -> None:
@@ -47,7 +47,7 @@ class OwnCluster:
 
 
 class SimulatedConsumer(AsyncGroupConsumer):
-    """The asyncio consumer, which says what it commits, and whose batches end with the messages that are there."""
+    """The asyncio consumer that reports its commits, and whose batches end with the available messages."""
 
     def __init__(
         self,
@@ -77,27 +77,27 @@ class SimulatedConsumer(AsyncGroupConsumer):
 
     @property
     def engine(self) -> Engine:
-        """The application's half."""
+        """The engine of this consumer."""
         assert self._made is not None
         return self._made
 
     @property
     def subscribed(self) -> bool:
-        """Whether it has a subscription: ``unsubscribe()`` ends it after the last callback."""
+        """Whether the consumer has a subscription: ``unsubscribe()`` ends it after the last callback."""
         return self._subscription is not NOTHING
 
     async def consume_some(self, count: int, timeout: float) -> list[Any]:
-        """Wait for one message, and take up to ``count``."""
+        """Wait for one message, and return up to ``count``."""
         return await self._take(1, count, timeout)
 
     async def commit_now(self, timeout: float, wanted: Positions | None = None) -> Rows:
-        """Commit and wait for the answer; what is given, or all that is finished."""
+        """Commit the given positions, or all finished ones, and wait for the response."""
         rows = await self.commit(None, None if wanted is None else to_rows(wanted, {}), asynchronous=False, timeout=timeout)
         assert rows is not None
         return rows
 
     async def commit_later(self, wanted: Positions | None) -> Positions:
-        """Commit without waiting, what is given or all that is finished; ``told`` gets the outcome in a later call."""
+        """Commit the given positions, or all finished ones, without waiting; ``told`` receives the outcome in a later call."""
         async with self._used() as engine:
             positions = engine.finished() if wanted is None else wanted
             if positions:
@@ -113,7 +113,7 @@ class SimulatedConsumer(AsyncGroupConsumer):
 
 
 def runs_of(messages: Sequence[Any]) -> list[tuple[TopicPartition, int, int]]:
-    """(partition, first offset, end offset) of each run of consecutive records; events are left out."""
+    """Return (partition, first offset, end offset) of each run of consecutive records, without events."""
     runs: list[tuple[TopicPartition, int, int]] = []
     for message in messages:
         if message.error() is not None:

@@ -1,4 +1,4 @@
-"""What the log says of a group of the consumer protocol: its epoch, and the epochs of its members (KIP-848)."""
+"""The state of a group of the consumer protocol in the log: its epoch, and its members' epochs (KIP-848)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumer_coord.wire import consumer_group_records as records
 
 
 class ConsumerGroupTruth:
-    """The records of types 3, 5 and 8 of one group, as they are written."""
+    """The state in the records of types 3, 5 and 8 of one group, as they are written."""
 
     def __init__(
         self,
@@ -19,21 +19,27 @@ class ConsumerGroupTruth:
         topic_name: Callable[[uuid.UUID], str | None],
         on_member: Callable[[str, int, frozenset[TopicPartition]], None],
     ) -> None:
-        """``on_member`` gets a member's first record: its id, its epoch, and what it has by the names of ``topic_name``."""
+        """Follow one group.
+
+        ``on_member`` receives a member's id, epoch and partitions (named by ``topic_name``) at its first record.
+        """
         self._group_id = group_id
         self._topic_name = topic_name
         self._on_member = on_member
-        #: The group epoch, None while the group is not one of the consumer protocol.
+        #: The group epoch, None if the group is not one of the consumer protocol.
         self.epoch: int | None = None
-        #: member id -> its epoch, and the one before, which it knows until it hears of the other.
+        #: member id -> its epoch, and the previous one, which the member knows until it receives the new one.
         self.members: dict[str, tuple[int, int]] = {}
-        #: member id -> the last epoch that it had, also after it left: a group that becomes classic goes on from there.
+        #: member id -> its last epoch, also after it left: a group that becomes classic continues from there.
         self.last_epochs: dict[str, int] = {}
         #: member id -> its instance id, also after it left.
         self._instances: dict[str, str] = {}
 
     def on_record(self, key: bytes, value: bytes | None) -> str | None:
-        """A record; returns what is worth a line of the history.  Raises ValueError for an epoch that does not grow."""
+        """Apply a record; return the text for a line of the history, or None.
+
+        Raise ValueError for an epoch that does not grow.
+        """
         try:
             decoded = records.decode_key(key)
         except MalformedMessageError:
@@ -74,16 +80,16 @@ class ConsumerGroupTruth:
         return f"group epoch {found.epoch}"
 
     def has_replaced(self, member_id: str, instance_id: str, epoch: int) -> bool:
-        """Whether another member with this instance id was in the group in that epoch or later."""
+        """Return whether another member with this instance id was in the group in that epoch or later."""
         return any(
             other != member_id and instance == instance_id and self.last_epochs.get(other, 0) >= epoch
             for other, instance in self._instances.items()
         )
 
     def instance_of(self, member_id: str) -> str | None:
-        """The instance id that a member came with, also after it left."""
+        """Return the instance id of a member, also after it left."""
         return self._instances.get(member_id)
 
     def counts(self, member_id: str, epoch: int) -> bool:
-        """True when the group counts this member, with an epoch that it may know."""
+        """Return True if the member is in the group, with an epoch that it may know."""
         return epoch > 0 and epoch in self.members.get(member_id, ())

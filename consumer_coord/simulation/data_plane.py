@@ -1,11 +1,11 @@
-"""A data plane in virtual time, with librdkafka's habits.
+"""A data plane in virtual time that behaves like librdkafka.
 
-:class:`SimulatedPlane` is what the engine reads from in a simulation.  Like librdkafka it fetches ahead of its caller into a
-queue; a partition's position moves when a message is taken from it; what goes wrong arrives as messages.
+The engine of a simulation reads from :class:`SimulatedPlane`. Like librdkafka it fetches ahead of its caller into a queue; a
+partition's position moves when a message is taken from the queue; errors arrive as messages.
 ``tests/simulation/test_data_plane_contract.py`` holds it and the real librdkafka to one contract.
 
-There are no fetch requests: a fetch looks at the cluster's logs after the time that a request takes to get there, and its
-records arrive after the time that an answer takes, if the links and the leader are well at that moment.
+There are no fetch requests. A fetch reads the cluster's logs after the time of a request, and its records arrive after the time
+of a response, if the links and the leader work at that moment.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from consumer_coord.offsets import OffsetAndMetadata
 from consumer_coord.simulation.process import Process
 from consumer_coord.topic_partition import TopicPartition
 
-#: A leader that cannot be reached, or a topic that is not there, is tried again after this long.
+#: Seconds until the next attempt with an unreachable leader, or a missing topic.
 _RETRY_S = 0.4
 
-#: librdkafka looks at topics that it has not heard of once a second.
+#: Seconds between librdkafka's look-ups of topics that it does not know yet.
 _UNKNOWN_TOPIC_S = 1.0
 
 
 class Found(Protocol):
-    """A partition as its leader has it at a moment."""
+    """A partition as its leader has it at one moment."""
 
     @property
     def log(self) -> PartitionLog: ...
@@ -43,13 +43,13 @@ class Found(Protocol):
 
 
 class Brokers(Protocol):
-    """The cluster, as the data plane of one process sees it."""
+    """The cluster, as seen by the data plane of one process."""
 
-    #: Called with a partition that got records.
+    #: Called with a partition that received records.
     on_records: dict[object, Callable[[TopicPartition], None]]
 
     def reached(self, partition: TopicPartition, host: str) -> Found | None:
-        """The partition, if a request of ``host`` gets to its leader now, and an answer back."""
+        """Return the partition if a request of ``host`` reaches its leader now, and a response returns."""
 
 
 class SimulatedMessage:
@@ -65,7 +65,7 @@ class SimulatedMessage:
         error: KafkaError | None = None,
         log: object = None,
     ) -> None:
-        #: The log that a record was read from, for checkers: a topic that is made again has another one.
+        #: The log that a record was read from, for checkers: a recreated topic has another one.
         self.log = log
         self._topic, self._partition = partition
         self._offset = offset
@@ -73,7 +73,7 @@ class SimulatedMessage:
         self._error = error
 
     def topic(self) -> str:
-        """As ``confluent_kafka.Message``, here and below."""
+        """Return the topic, as ``confluent_kafka.Message`` does; the methods below do the same."""
         return self._topic
 
     def partition(self) -> int:
@@ -95,18 +95,18 @@ class SimulatedMessage:
 
 @attrs.frozen(kw_only=True)
 class PlaneConfig:
-    """librdkafka's settings, and how long things take."""
+    """librdkafka's settings, and the durations of the simulation."""
 
-    #: ``enable.partition.eof``.
+    #: The setting ``enable.partition.eof``.
     eof: bool = False
-    #: ``queued.min.messages``.
+    #: The setting ``queued.min.messages``.
     queued: int = 200
-    #: At most this many records of a partition come at a time.
+    #: Maximum number of a partition's records in one response.
     batch: int = 50
     latency_ms: float = 1.0
-    #: A call takes up to this long on the handle's thread.
+    #: Maximum duration of a call on the handle's thread, in milliseconds.
     call_ms: float = 0.0
-    #: The first message of a topic that the handle has not heard of may take this long.
+    #: Maximum delay of the first message of a topic that is new to the handle, in seconds.
     unknown_topic_s: float = _UNKNOWN_TOPIC_S
 
 
@@ -115,21 +115,21 @@ class Reading:
     """One assigned partition."""
 
     partition: TopicPartition
-    #: The next offset to fetch; a logical one until the leader was asked.
+    #: The next offset to fetch; a logical one until the leader has responded.
     next: int
-    #: librdkafka tells by it which fetches and messages are older than an assignment.
+    #: The assignment's version, by which librdkafka recognizes outdated fetches and messages.
     version: int
     known_at: float
-    #: Behind the last message taken, None before the first.
+    #: The offset after the last message taken, None before the first.
     position: int | None = None
-    #: Its offset is not in the log, and there is no policy: nothing more until it is assigned again.
+    #: The offset is out of range, and there is no policy: no fetch until the next assignment.
     stopped: bool = False
-    #: The end of the partition was told at this offset.
+    #: The offset at which the end of the partition was reported.
     eof_at: int = -1
 
 
 class _Answer(NamedTuple):
-    """What became of the fetch of one partition; ``next`` is where to go on, None when that does not change."""
+    """The result of the fetch of one partition; ``next`` is the next offset, None if unchanged."""
 
     reading: Reading
     version: int
@@ -141,22 +141,22 @@ class _Answer(NamedTuple):
 
 @attrs.define(eq=False)
 class _Call:
-    """What the handle's thread is to do."""
+    """An operation for the handle's thread."""
 
-    #: Of the one who awaits it; cancelled with that one, while the call goes on.
+    #: The caller's future; if the caller is cancelled, the call continues.
     waiter: asyncio.Future[Any]
     work: Callable[[], Any] | None
     most: int = 0
     wait_s: float = 0.0
     sink: Sink | None = None
     timer: asyncio.TimerHandle | None = None
-    #: Done, and when: for those who wait until nothing is under way.
+    #: Whether the call is done, and a future for those who wait until no call is in progress.
     done: bool = False
     over: asyncio.Future[None] | None = None
 
 
 class SimulatedPlane:
-    """See :class:`~consumer_coord.consumer.data_plane.DataPlane`; like ``Threaded``, calls are carried out one by one."""
+    """The simulated :class:`~consumer_coord.consumer.data_plane.DataPlane`; like ``Threaded``, it runs calls one by one."""
 
     def __init__(self, process: Process, brokers: Brokers, random: Random, config: PlaneConfig | None = None) -> None:
         self.config = config or PlaneConfig()
@@ -171,7 +171,7 @@ class SimulatedPlane:
         self._calls: deque[_Call] = deque()
         self._running: _Call | None = None
         self._last: _Call | None = None
-        #: A request is on its way, or its answer is.
+        #: Whether a request or its response is in flight.
         self._asking = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -217,14 +217,14 @@ class SimulatedPlane:
             await self._run(self._close)
 
     def tells_of(self, partition: TopicPartition) -> bool:
-        """Whether an event about a partition waits to be fetched."""
+        """Return whether an event about a partition waits to be fetched."""
         return any(
             message.error() is not None and (message.topic(), message.partition()) == (partition.topic, partition.partition)
             for _, _, message in self._queue
         )
 
     def reading(self, partition: TopicPartition) -> Reading | None:
-        """How a partition is read now; for checkers."""
+        """Return how a partition is read at present; for checkers."""
         return self._readings.get(partition)
 
     # -- one call after the other ---------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class SimulatedPlane:
             return
         try:
             result = call.work()
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             self._done(call, None, error)
         else:
             self._done(call, result)
@@ -273,7 +273,7 @@ class SimulatedPlane:
         self._next()
 
     def _fetched(self, call: _Call) -> None:
-        """The end of a fetch: messages are here, or the time is up."""
+        """End a fetch: there are messages, or the time is up."""
         if call is not self._running:
             return
         if call.timer is not None:
@@ -290,7 +290,7 @@ class SimulatedPlane:
         self._done(call, None)
         self._look_soon()
 
-    # -- what the calls do ----------------------------------------------------------------------------------------------
+    # -- the work of the calls ------------------------------------------------------------------------------------------
 
     def _version(self) -> int:
         self._versions += 1
@@ -304,10 +304,10 @@ class SimulatedPlane:
         for partition, at in positions.items():
             known_at = moment
             if partition.topic not in self._known:
-                # Heard of with the handle's first metadata request, or at the next look for unknown topics.
+                # The topic becomes known with the handle's first metadata request, or at the next look-up of unknown topics.
                 known_at += self._random.choice((0.02, self._random.random() * self.config.unknown_topic_s))
             reading = Reading(partition, at.offset, self._version(), known_at)
-            # What tells of a former assignment's offset out of range may end the reading of the new one, too.
+            # A former assignment's out-of-range event may end the new reading, too.
             reading.stopped = self.tells_of(partition) and self._random.random() < 0.5
             self._readings[partition] = reading
         self._look_soon()
@@ -318,7 +318,7 @@ class SimulatedPlane:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{partition} is not in the current assignment"))
         for partition in partitions:
             reading = self._readings.pop(partition)
-            # Fetched records of it do not come; events of an offset out of range do.
+            # Fetched records of the partition are dropped; events of an offset out of range are not.
             old, reading.version = reading.version, self._version()
             if self._queue:
                 self._queue = deque(entry for entry in self._queue if entry[0] != old or _is_out_of_range(entry[2]))
@@ -342,12 +342,12 @@ class SimulatedPlane:
     # -- fetching -------------------------------------------------------------------------------------------------------
 
     def _on_records(self, partition: TopicPartition) -> None:
-        """The answer to a fetch that waited at the broker: the process hears of it when it runs."""
+        """Send the response to a fetch that waits at the broker: the process receives it when it runs."""
         if partition in self._readings:
             self._process.call_soon(self._look_soon)
 
     def _look_soon(self, after_s: float = 0.0) -> None:
-        """Send a fetch after ``after_s``, unless one is to be sent before."""
+        """Send a fetch after ``after_s``, unless an earlier one is scheduled."""
         if self.closed or (self._asking and not after_s):
             return
         moment = self._process.time() + after_s
@@ -379,11 +379,11 @@ class SimulatedPlane:
             self._look_soon(min(later) - moment + 0.001)
         if wanted:
             self._asking = True
-            # At the brokers, which know nothing of the client's process.
+            # At the brokers, which do not depend on the client's process.
             self._process.loop.call_later(self._latency_s(), self._served, wanted, room)
 
     def _served(self, wanted: list[tuple[Reading, int]], room: int) -> None:
-        """What the leaders answer."""
+        """Read from the leaders, and send their responses."""
         answers: list[_Answer] = []
         retry = False
         self._random.shuffle(wanted)
@@ -395,12 +395,12 @@ class SimulatedPlane:
                 room -= len(answer.messages)
                 answers.append(answer)
                 continue
-            # A topic that is gone is waited for: librdkafka tells of it after half a minute (propagation of metadata).
+            # Wait for a deleted topic: librdkafka reports it after half a minute (propagation of metadata).
             retry = True
         self._process.call_later(self._latency_s(), self._arrived, answers, retry)
 
     def _read(self, reading: Reading, version: int, found: Found, most: int) -> _Answer:
-        """Records of one partition, or what is told instead."""
+        """Return records of one partition, or an event."""
         partition, log, offset = reading.partition, found.log, reading.next
         first, end = log.log_start_offset, log.end_offset
         if offset == OFFSET_BEGINNING:
@@ -428,7 +428,7 @@ class SimulatedPlane:
         for answer in answers:
             reading = answer.reading
             if reading.version != answer.version:
-                # Older than the end of the assignment.
+                # The response is older than the end of the assignment.
                 more = True
                 continue
             reading.stopped = answer.stopped
@@ -448,13 +448,13 @@ class SimulatedPlane:
 
 
 def _is_out_of_range(message: SimulatedMessage) -> bool:
-    """Whether it tells of an offset out of range: such events librdkafka does not take for outdated."""
+    """Return whether a message reports an offset out of range: librdkafka never treats such events as outdated."""
     error = message.error()
     return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET
 
 
 def _answer(waiter: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    """Its outcome belongs to the one who awaits, if that one was not cancelled."""
+    """Set the outcome of a call, unless its caller was cancelled."""
     if waiter.done():
         return
     if error is None:

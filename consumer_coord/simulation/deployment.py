@@ -1,8 +1,8 @@
-"""What a rolling deploy, a scale-out or the loss of a rack does to a group with a given assignor, in virtual time.
+"""The effect of a rolling deploy, a scale-out or the loss of a rack on a group with a given assignor, in virtual time.
 
-Members run the production coordinator, several of them in one process if wanted, sharing its connections and its view of
-the metadata; brokers are the production ones.  Nothing fails here but what the churn says.  Ownership is recorded from the
-application's side: a partition is owned from the moment its owner could read it to the moment its owner revoked it, or died.
+Members run the production coordinator. Several of them may run in one process and share its connections and its metadata.
+Brokers are the production ones. Nothing fails except by the churn. Ownership is recorded from the application's side: from the
+moment the owner could read a partition to the moment it revoked the partition, or died.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ CHURNS = {
     "loss": "one member in a hundred, at least one, goes without a word",
 }
 
-#: Topics of a deployment whose flags name none.
+#: Topics of a deployment without flags for them.
 _TOPICS = "topic:100"
-#: Limit for the group to become stable after a phase, in virtual seconds; later is a finding.
+#: Limit for the group to become stable after a phase, in virtual seconds; more is a finding.
 _MOST_S = 1_800.0
-#: At how many different moments of the interval the members of one process poll.
+#: The number of different moments in the interval at which the members of one process poll.
 _TURNS = 20
 
 
 @attrs.frozen(kw_only=True)
 class Deployment:
-    """One group and what happens to it."""
+    """One group and its churn."""
 
     members: int
     topics: Mapping[str, int]
@@ -88,7 +88,7 @@ class Ownership:
 class Phase:
     """One part of the run, with its figures.
 
-    ``moved`` counts changes of owner: a member took up a partition that another member had owned last.  A partition that
+    ``moved`` counts changes of owner: a member began to hold a partition whose last owner was another member. A partition that
     moves away and back counts twice.
     """
 
@@ -106,7 +106,7 @@ class Phase:
 
 @attrs.frozen
 class DeploymentResult:
-    """All of a run."""
+    """The result of a run."""
 
     deployment: Deployment
     partitions: tuple[str, ...]
@@ -120,7 +120,7 @@ class DeploymentResult:
     real_s: float
 
     def figures(self) -> dict[str, object]:
-        """What the JSON file has; the Gantt picture's data are left out."""
+        """Return the contents of the JSON file, without the data of the Gantt picture."""
         return {
             "deployment": attrs.asdict(self.deployment),
             "phases": [attrs.asdict(phase) for phase in self.phases],
@@ -135,7 +135,7 @@ class DeploymentResult:
 
 
 class _Application(HoldsNothing):
-    """What one member reads, as the record has it."""
+    """The application of one member, which records the partitions that it reads."""
 
     def __init__(self, group: _Group, number: int, coordinator: ConsumerCoordinator) -> None:
         self.handover = Handover(coordinator, self)
@@ -147,7 +147,7 @@ class _Application(HoldsNothing):
         callback(self, partitions)
 
     async def stop(self, partitions: Partitions) -> None:
-        """It reads on while the application finishes what it has."""
+        """Record the end of reading after the callback's time, in which the application still reads."""
         if self._group.deployment.callback_ms:
             await asyncio.sleep(self._group.deployment.callback_ms / 1000)
         self._group.let_go(self._number, partitions)
@@ -168,9 +168,9 @@ class _Host:
         self.coordinators: dict[int, ConsumerCoordinator] = {}
         self.closing = False
         self.ended = False
-        #: Members that went without a word.
+        #: Members that failed silently.
         self.gone: set[int] = set()
-        #: Members whose application waits for a poll that finds something.
+        #: Members whose application waits for a poll with work to do.
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._group = group
         self.process.create_task(self._main(), name=self.process.name)
@@ -181,7 +181,7 @@ class _Host:
 
     @property
     def present(self) -> Sequence[int]:
-        """Its members that are in the group, or will be."""
+        """The members of this process that are in the group, or will be."""
         return [number for number in self.members if number not in self.gone] if self.alive else []
 
     async def _main(self) -> None:
@@ -204,9 +204,9 @@ class _Host:
         self.ended = True
 
     async def _poll(self, random: Random) -> None:
-        """Poll for every member, each at a moment of its own within the interval; members that have something to do are woken.
+        """Poll for every member, each at its own moment within the interval; wake the members that have work to do.
 
-        Most polls find nothing. A coroutine and a timer for each of them would be a fifth of a large group's time.
+        Most polls find nothing. A coroutine and a timer for each would take a fifth of a large group's time.
         """
         turns: list[list[int]] = [[] for _ in range(min(_TURNS, len(self.members)))]
         for number in self.members:
@@ -231,7 +231,7 @@ class _Host:
         return self.closing or number in self.gone
 
     async def _attend(self, number: int) -> None:
-        """What the application of one member does when a poll finds something."""
+        """Run one member's application whenever a poll has work to do."""
         group = self._group
         coordinator = self.coordinators[number]
         application = _Application(group, number, coordinator)
@@ -253,7 +253,7 @@ class _Host:
 
 
 class _Group:
-    """The run."""
+    """One run."""
 
     def __init__(self, loop: VirtualTimeLoop, deployment: Deployment) -> None:
         self.loop = loop
@@ -283,14 +283,14 @@ class _Group:
         self._longest_s = 0.0
         self._interruptions = 0
         self._moved = 0
-        #: By partition, the member that owned it last.
+        #: partition -> the member that owned it last
         self._last_owner: dict[int, int] = {}
         self.assignors = load_assignors(deployment.assignors)
         self._failed: str | None = None
         self._started = 0
 
     def member_config(self, number: int, rack: str) -> CoordinatorConfig:
-        """The settings of one member."""
+        """Return the settings of one member."""
         deployment = self.deployment
         return CoordinatorConfig(
             group_id="group",
@@ -300,7 +300,7 @@ class _Group:
             heartbeat_interval_ms=deployment.heartbeat_interval_ms,
         )
 
-    # -- what is recorded -------------------------------------------------------------------------------------------
+    # -- the records of the run -------------------------------------------------------------------------------------
 
     def _on_record(self, key: bytes, value: bytes | None, offset: int) -> None:
         if value is not None and isinstance(offsets_topic.decode_key(key), offsets_topic.GroupMetadataKey):
@@ -309,11 +309,11 @@ class _Group:
                 self.rebalances.append((self.loop.time(), stored.generation, len(stored.members)))
 
     def fail(self, number: int, error: CoordinatorError) -> None:
-        """A member cannot go on."""
+        """Record that a member failed."""
         self._failed = f"member {number} failed at {self.loop.time():.1f} s: {error}"
 
     def take_up(self, member: int, partitions: frozenset[TopicPartition]) -> None:
-        """A member can read these from now on."""
+        """Record that a member can read partitions from now on."""
         moment = self.loop.time()
         for partition in partitions:
             index = self._index[partition]
@@ -328,7 +328,7 @@ class _Group:
             self._last_owner[index] = member
 
     def let_go(self, member: int, partitions: frozenset[TopicPartition]) -> None:
-        """A member reads these no more."""
+        """Record that a member no longer reads partitions."""
         moment = self.loop.time()
         for partition in partitions:
             index = self._index[partition]
@@ -337,10 +337,10 @@ class _Group:
                 self.ownerships.append(Ownership(index, member, since, moment))
                 self._released_at[index] = moment
 
-    # -- the course of it -------------------------------------------------------------------------------------------
+    # -- the course of the run --------------------------------------------------------------------------------------
 
     async def play(self) -> None:
-        """The group forms, churns, and becomes stable."""
+        """Form the group, apply the churn, and wait until the group is stable."""
         self.cluster.start()
         deployment = self.deployment
         await self._phase("start", self._start_members(deployment.members))
@@ -369,7 +369,7 @@ class _Group:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(self.deployment.restart_ms / 1000)
             self.hosts[index] = fresh = _Host(self, host.number, host.members, host.life + 1)
-            # The next one goes when this one is in the group: so a deploy tool waits for readiness.
+            # Restart the next process when this one is in the group, as a deploy tool waits for readiness.
             while not all(coordinator.generation >= 0 for coordinator in fresh.coordinators.values()) or not fresh.coordinators:
                 await asyncio.sleep(0.1)
 
@@ -383,7 +383,7 @@ class _Group:
         running = [(host, number) for host in self.hosts for number in host.members]
         for host, number in Random(f"{self.deployment.seed}-loss").sample(running, math.ceil(len(running) / 100)):
             host.gone.add(number)
-        # They notice at their next poll.
+        # The members notice at their next poll.
         await asyncio.sleep(2 * self.deployment.poll_every_ms / 1000)
 
     async def _kill(self, hosts: Sequence[_Host]) -> None:
@@ -401,7 +401,7 @@ class _Group:
         self._unowned_s = self._longest_s = 0.0
         self._interruptions = self._moved = 0
         began = self.loop.time()
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # one of the coroutines above
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]  # a coroutine from above
         while not task.done() or not self._is_stable():
             if self._failed is not None:
                 raise SimulationError(self._failed)
@@ -428,7 +428,7 @@ class _Group:
                 most=max(loads.values()),
             )
         )
-        # What follows is seen apart from what was.
+        # Separate the next phase from this one.
         await asyncio.sleep(5.0)
 
     def _is_stable(self) -> bool:
@@ -449,7 +449,7 @@ class _Group:
 
 
 def play_deployment(deployment: Deployment) -> DeploymentResult:
-    """Play it; raises :class:`~consumer_coord.simulation.loop.SimulationError` when the group does not become stable."""
+    """Play a deployment; raise :class:`~consumer_coord.simulation.loop.SimulationError` if the group never becomes stable."""
     group: _Group | None = None
 
     async def main() -> None:
@@ -483,7 +483,7 @@ def play_deployment(deployment: Deployment) -> DeploymentResult:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
-    """Add the flags of one group under churn, and return their names; a flag that was not given leaves no attribute."""
+    """Add the flags of one group under churn; return their names. A flag that is not given leaves no attribute."""
     group = parser.add_argument_group("one group under churn", argument_default=argparse.SUPPRESS)
     group.add_argument("--members", type=int, metavar="N", help="members of the group; selects this mode")
     described = [
@@ -509,7 +509,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> frozenset[str]:
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """``orders:1200,events:300``; raises :class:`ConfigurationError`."""
+    """Parse ``orders:1200,events:300``; raise :class:`ConfigurationError`."""
     topics: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.strip().rpartition(":")
@@ -520,7 +520,7 @@ def parse_topics(text: str) -> dict[str, int]:
 
 
 def deployment_of(flags: Mapping[str, Any]) -> Deployment:
-    """Return the deployment that the given flags describe; raise :class:`ConfigurationError` where there is none."""
+    """Return the deployment that the given flags describe; raise :class:`ConfigurationError` for invalid ones."""
     described = {name: flags[name] for name in attrs.fields_dict(Deployment) if name in flags}
     described["assignors"] = tuple(name.strip() for name in flags.get("assignor", "cooperative-sticky").split(","))
     load_assignors(described["assignors"])
@@ -533,7 +533,7 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
 
 
 def describe(result: DeploymentResult) -> str:
-    """A few lines for the terminal."""
+    """Return a few lines for the terminal."""
     lines = [
         f"{len(result.members)} members, {len(result.partitions)} partitions, {'+'.join(result.deployment.assignors)}:"
         f" {result.ended_s:.1f} virtual seconds, {result.requests} requests, {result.real_s:.1f} s"
@@ -548,5 +548,5 @@ def describe(result: DeploymentResult) -> str:
 
 
 def write_json(result: DeploymentResult, path: Path) -> None:
-    """The figures as JSON."""
+    """Write the figures as JSON."""
     path.write_text(json.dumps(result.figures(), indent=2) + "\n")

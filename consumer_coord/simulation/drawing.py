@@ -1,6 +1,6 @@
-"""From a seed to a scenario: what the group is like, and what goes wrong.
+"""From a seed to a scenario: the group and its faults.
 
-Each purpose has a generator of its own, so a fault that is left out does not change what the others draw.
+Each purpose has its own generator, so leaving out a fault does not change the other draws.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from consumer_coord.simulation.faults import KINDS
 from consumer_coord.simulation.member_spec import CONSUMER_SESSION_MS, MemberSpec
 from consumer_coord.simulation.scenario import Fault, Scenario
 
-#: The lists of assignors that members of one group may have; in a pair, new lives have the second (a rolling upgrade).
+#: The lists of assignors of one group's members; new lives use the second of a pair (a rolling upgrade).
 ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("cooperative-sticky",), ("cooperative-sticky",)),
     (("cooperative-sticky",), ("cooperative-sticky",)),
@@ -30,14 +30,17 @@ ASSIGNOR_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def draw_scenario(seed: int, *, members: int | None = None, faults: int | None = None, faults_end_ms: int = 55_000) -> Scenario:
-    """The scenario of a seed.  ``members`` and ``faults`` fix what the seed would choose (``faults=0``: none at all)."""
+    """Draw the scenario of a seed.
+
+    ``members`` and ``faults`` fix numbers that the seed would choose (``faults=0``: no faults).
+    """
     random = Random(f"{seed}-scenario")
     topics = {f"topic-{index}": random.randint(1, 12) for index in range(random.randint(1, 3))}
     names = tuple(topics)
     count = random.randint(2, 12) if members is None else members
     lists = random.choice(ASSIGNOR_LISTS)
     session_ms = random.choice((6_000, 10_000, 15_000))
-    # At least what a member needs: a heartbeat to hear of it, a poll to notice, a callback, and some delay.
+    # A member needs at least a heartbeat to learn of the rebalance, a poll to notice, a callback, and some delay.
     rebalance_ms = random.choice((10_000, 15_000, 30_000))
     static = random.choice((0.0, 0.0, 0.5, 1.0))
     patterns = random.choice((0.0, 0.0, 0.3))
@@ -49,8 +52,8 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
             MemberSpec(
                 name=f"member-{number + 1}",
                 topics=tuple(sorted(wanted)),
-                # Not for static members: one that comes back with a changed subscription gets its old assignment without
-                # a rebalance (Kafka's rule), so a topic that appeared meanwhile might have no owner.
+                # Not for static members: one that returns with a changed subscription gets its old assignment without a
+                # rebalance (Kafka's rule), so a topic created since then might have no owner.
                 pattern="topic-.*" if random.random() < patterns and not is_static else None,
                 assignors=lists[random.random() < 0.3],
                 instance_id=f"instance-{number + 1}" if is_static else None,
@@ -89,7 +92,7 @@ def draw_scenario(seed: int, *, members: int | None = None, faults: int | None =
     )
 
 
-#: Protocols of a history with ``with_protocol``: of its first members, and of those that start later or again.
+#: Protocols of ``with_protocol``: of the first members, and of those that start later or again.
 _PROTOCOLS = {
     "consumer": ("consumer", None),
     "mixed": (None, None),
@@ -99,10 +102,10 @@ _PROTOCOLS = {
 
 
 def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
-    """The same history with members of the consumer protocol (KIP-848).
+    """Return the same history with members of the consumer protocol (KIP-848).
 
     ``protocol``: ``consumer`` for all, ``mixed`` for some, ``upgrade`` for those that start later or again, ``downgrade`` for
-    the first ones, ``any`` leaves it to the seed.
+    the first ones, ``any`` lets the seed decide.
     """
     random = Random(f"{scenario.seed}-protocol")
     if protocol == "any":
@@ -114,7 +117,8 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
         attrs.evolve(
             spec,
             protocol=first or random.choice(("classic", "consumer")),
-            # After a failover Kafka gives classic members in such a group the group's session timeout, which they do not know.
+            # After a failover Kafka applies the group's session timeout to classic members of such a group, which they do not
+            # know.
             session_timeout_ms=min(spec.session_timeout_ms, CONSUMER_SESSION_MS),
             heartbeat_interval_ms=min(spec.heartbeat_interval_ms, CONSUMER_SESSION_MS // 3),
         )
@@ -124,7 +128,7 @@ def with_protocol(scenario: Scenario, protocol: str) -> Scenario:
 
 
 def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
-    """What applications do beside polling, committing and reading in good order: in a third of the histories nothing."""
+    """Make applications unruly, in two thirds of the histories."""
     if random.random() < 0.33:
         return list(specs)
     per_mille = random.choice((10, 50, 150, 400))
@@ -147,7 +151,7 @@ def _unruly(random: Random, specs: Sequence[MemberSpec]) -> list[MemberSpec]:
 
 
 def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
-    """``churn`` faults that make the group rebalance and ``count`` of any kind that has a weight, in their order."""
+    """Draw ``churn`` faults that make the group rebalance and ``count`` of any kind with a weight; return them in order."""
     weights = {name: kind.weight for name, kind in KINDS.items() if kind.weight}
     churning = {name: weight for name, weight in weights.items() if KINDS[name].churn}
     drawn = random.choices(list(churning), list(churning.values()), k=churn)
@@ -155,7 +159,7 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
     faults = []
     for kind in drawn:
         at_ms = random.randrange(begin_ms, end_ms)
-        # Short ones without consequences, and long ones that outlast a session.
+        # Short faults without consequences, and long ones that outlast a session.
         for_ms = int(random.choice((200, 1_000, 4_000, 12_000, 25_000)) * random.uniform(0.5, 1.5))
         faults.append(Fault(at_ms, kind, random.randrange(1_000), random.randrange(1_000), min(for_ms, end_ms - at_ms)))
     if random.random() < 0.5 and faults:
@@ -169,7 +173,7 @@ def draw_together(random: Random, *, count: int, churn: int, begin_ms: int, end_
 
 
 def draw_apart(seed: int, *, begin_ms: int, end_ms: int) -> tuple[Fault, ...]:
-    """Faults of the kinds with a generator of their own: a new one does not change what a seed draws of the others."""
+    """Draw faults of the kinds with their own generator: a new kind does not change a seed's other draws."""
     drawn: list[Fault] = []
     for name, kind in KINDS.items():
         if kind.counts:

@@ -1,8 +1,8 @@
-"""What goes wrong in a history: each kind of fault is one function, registered with :func:`kind`.
+"""The faults of a history: each kind is one function, registered with :func:`kind`.
 
-A :class:`~consumer_coord.simulation.scenario.Fault` begins at ``at_ms`` and, where its function returns an ending, ends
-``for_ms`` later.  After the last one everything heals (:meth:`Nemesis.heal`): links pass, brokers run, processes go on.
-What was killed stays dead.
+A :class:`~consumer_coord.simulation.scenario.Fault` begins at ``at_ms`` and, if its function returns an ending, ends ``for_ms``
+later. After the last one everything heals (:meth:`Nemesis.heal`): links pass, brokers run, processes continue. Killed processes
+stay dead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Happen: TypeAlias = Callable[[World, Fault], Ending | None]
 
 @attrs.frozen
 class Kind:
-    """A kind of fault: in words, how to make it happen, and how it is drawn (see :func:`kind`)."""
+    """A kind of fault: in words, its function, and how it is drawn (see :func:`kind`)."""
 
     what: str
     happen: Happen
@@ -47,11 +47,11 @@ def kind(
     weight: int = 0,
     churn: bool = False,
 ) -> Callable[[Happen], Happen]:
-    """Register a kind of fault; its function makes it happen, and returns what ends it if it lasts.
+    """Register a kind of fault; its function starts the fault, and returns a function that ends it if it lasts.
 
-    A history has one of ``counts`` of them, drawn by a generator of their own, so that old seeds draw what they drew
-    before; each lasts for about one of ``lasts_ms``.  The first kinds are drawn together by ``weight`` instead; one more of
-    those would change every seed.  ``churn`` marks those of them that make the group rebalance.
+    A history has one of ``counts`` of them, drawn by their own generator, so that old seeds keep their draws; each lasts for
+    about one of ``lasts_ms``. The first kinds are drawn together by ``weight`` instead; another one of those would change every
+    seed. ``churn`` marks the kinds among those that make the group rebalance.
     """
 
     def register(happen: Happen) -> Happen:
@@ -68,7 +68,7 @@ _TROUBLE_S = 45.0
 
 
 class Nemesis:
-    """Lets the faults of one history happen."""
+    """Applies the faults of one history."""
 
     def __init__(self, world: World, faults: Sequence[Fault]) -> None:
         self._world = world
@@ -82,7 +82,7 @@ class Nemesis:
             self._world.loop.call_at(fault.at_ms / 1000, self._happen, number, fault)
 
     def heal(self) -> None:
-        """Everything that still goes on ends now."""
+        """End all faults that still last."""
         self._world.history.note("nemesis", "heals")
         for number in sorted(self._endings):
             self._endings[number]()
@@ -93,7 +93,7 @@ class Nemesis:
         if self._healed:
             return
         if fault.kind not in _HARMLESS:
-            # What it delays may take a session and a rebalance more.
+            # The fault may delay a session and a rebalance beyond its end.
             ends = self._world.loop.time() + fault.for_ms / 1000 + _TROUBLE_S
             self._world.troubled_until = max(self._world.troubled_until, ends)
         ending = KINDS[fault.kind].happen(self._world, fault)
@@ -308,7 +308,7 @@ def _broker_stop(world: World, fault: Fault) -> Ending | None:
     up = cluster.brokers_up()
     if len(up) < 2:
         return None
-    # Rather the coordinator than any broker: the others matter little to a group.
+    # Prefer the coordinator: the other brokers matter little to a group.
     node = cluster.coordinator_of(world.group_id)
     index = up[fault.target % len(up)] if node is None or fault.value % 3 == 0 else cluster.index_of(node)
     _note(world, fault, cluster.kafka.nodes[index].host)
@@ -406,7 +406,7 @@ def _swallow(world: World, fault: Fault) -> None:
 def _recreate(world: World, fault: Fault) -> None:
     names = [name for name in world.topic_names if name in world.cluster.kafka.topics.by_name]
     kafka = world.cluster.kafka
-    # A coordinator that is down, loads the group just now, or cannot write keeps the commits of the topic that was.
+    # A coordinator that is down, is loading the group, or cannot write keeps the commits of the former topic.
     forgets = all(node.up for node in kafka.nodes) and not kafka.faults.is_full
     if names and forgets and world.cluster.group(world.group_id) is not None:
         name = names[fault.target % len(names)]
@@ -415,7 +415,7 @@ def _recreate(world: World, fault: Fault) -> None:
 
 
 def _starts_again(world: World, name: str) -> Ending:
-    """A supervisor starts a member again that has ended until then."""
+    """Return an ending that restarts a member, if it has ended by then."""
     member = world.members[name]
 
     def again() -> None:

@@ -1,4 +1,4 @@
-"""What happened, line by line: the timeline that a failing seed shows, and what two runs of a seed are compared by."""
+"""The timeline of a history, line by line: printed for a failing seed, and compared between two runs of a seed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 
 class History:
-    """Lines ``seconds actor: what``, in order."""
+    """The lines ``seconds actor: what``, in order."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.lines: list[str] = []
 
     def note(self, actor: str, what: str) -> None:
-        """Something happened now."""
+        """Add a line at the current time."""
         self.lines.append(f"{self._clock():10.4f} {actor}: {what}")
 
     @property
     def digest(self) -> str:
-        """Equal for equal histories."""
+        """A hash that is equal for equal histories."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
     def tail(self, count: int) -> str:
-        """The last lines."""
+        """Return the last lines."""
         return "\n".join(self.lines[-count:])

@@ -1,4 +1,4 @@
-"""Who holds what, and since when, as the checkers keep it: each uninterrupted holding of a partition, and each partition."""
+"""The holdings as the checkers record them: each uninterrupted holding of a partition, and each partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 
 class Owner(Protocol):
-    """A member of the application, as far as checkers look at it."""
+    """A member of the application, as the checkers see it."""
 
     @property
     def name(self) -> str: ...
@@ -28,61 +28,61 @@ class Owner(Protocol):
     def generation(self) -> int: ...
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Held, and not lost."""
+        """Return whether the member holds a partition and has not lost it."""
 
     def was_assigned(self, partition: TopicPartition, generation: int) -> bool:
-        """It heard of this generation's assignment, and that has the partition."""
+        """Return whether the member knows this generation's assignment and has the partition in it."""
 
 
 @attrs.define(eq=False)
 class Holding:
     """One uninterrupted holding of a partition by one member.
 
-    ``start`` is None until the position was looked up; ``[start, position)`` was delivered, and ``[start, processed)`` was
-    processed; ``acknowledged`` is the highest offset that a commit was confirmed for; ``ended`` says how it ended, None while
-    it lasts.
+    ``start`` is None until the position is known; ``[start, position)`` was delivered, and ``[start, processed)`` was
+    processed; ``acknowledged`` is the highest offset of a confirmed commit; ``ended`` is the kind of its end, None before that.
     """
 
     owner: Owner
     partition: TopicPartition
     began: float
     number: int
-    #: Whether its owner knew the group's present generation when it took the partition up: a zombie does not.
+    #: Whether the owner knew the group's current generation at the start of the holding: a zombie does not.
     rightful: bool
-    #: What the log said was committed when it was taken up.
+    #: The committed offset in the log at the start of the holding.
     committed_before: int = -1
-    #: When its application chose a position last.
+    #: The time of the application's last seek.
     sought_at: float = -math.inf
-    #: Nothing was handed out since.
+    #: Whether nothing was delivered since the seek.
     sought_only: bool = False
-    #: Its application went back to records that it had read.
+    #: Whether the application went back to records that it had read.
     went_back: bool = False
     start: int | None = None
     position: int = 0
-    #: Delivered and not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).  The
-    #: partition is None for records of a deleted topic.
+    #: Delivered records, not processed yet, in order: (the partition at the time of the delivery, first offset, end offset).
+    #: The partition is None for records of a deleted topic.
     in_hand: list[tuple[PartitionTruth | None, int, int]] = attrs.field(factory=list)
-    #: The highest offset behind a processed record: a seek may have gone back since.
+    #: The highest offset after a processed record: a seek may have gone back since.
     furthest: int = 0
-    #: The first record of the last delivery.
+    #: The first offset of the last delivery.
     delivery: int = 0
     acknowledged: int = -1
     ended: str | None = None
-    #: The topic was made again, and this member may not have noticed: so often it may begin with the first record, when its
-    #: position is not in the new log, and when it notices.
+    #: The number of times that the member may still begin with the first record of a recreated topic: when its position is not
+    #: in the new log, and when it notices.
     may_begin: int = 0
-    #: The group became one of the consumer protocol when its last assignment had taken this away already, and this owner had
-    #: still to hear of that or to give it up.  Kafka takes that assignment for what is held: another member gets it at once.
+    #: 1. The last classic assignment takes the partition from this owner. 2. Before the owner knows that, or has revoked it,
+    #: the group changes to the consumer protocol. 3. Kafka treats the assignment as the holdings: another member gets it at
+    #: once.
     forgotten: bool = False
 
     @property
     def processed(self) -> int:
-        """The offset behind the last processed record."""
+        """The offset after the last processed record."""
         return self.in_hand[0][1] if self.in_hand else self.position
 
     @property
     def clean(self) -> bool:
-        """Ended in order, with everything it processed confirmed as committed."""
+        """Whether the holding ended in order, with a confirmed commit of everything processed."""
         return self.ended in ("revoked", "closed") and (self.start is None or self.acknowledged >= self.position)
 
 
@@ -90,21 +90,21 @@ class Holding:
 class PartitionTruth:
     committed: int = -1
     highest: int = -1
-    #: The holding whose commit was the last one accepted.
+    #: The holding that made the last accepted commit.
     committed_by: Holding | None = None
-    #: The last commit was an older one of the same owner, which a newer one had overtaken on another connection.  No
-    #: client can tell, so the next owner begins there.
+    #: Whether the last commit was an older one of the same owner, which a newer one had overtaken on another connection. No
+    #: client can know, so the next owner begins there.
     went_back: bool = False
-    #: Everything below was processed at least once.
+    #: The offset below which everything was processed at least once.
     covered: int = 0
-    #: Processed beyond ``covered``: (start, end).
+    #: Processed ranges beyond ``covered``: (start, end).
     islands: list[tuple[int, int]] = attrs.field(factory=list)
     holdings: list[Holding] = attrs.field(factory=list)
-    #: Begun before the topic was made again, and given up before the new one was read: a commit of it may be on its way.
+    #: Holdings begun before the topic was recreated, and ended before the new one was read: a commit may be in flight.
     given_up: list[Holding] = attrs.field(factory=list)
-    #: Where the log began, at one time or another.
+    #: All start offsets that the log has had.
     log_starts: set[int] = attrs.field(factory=lambda: {0})
-    #: The last owner that began to hand out records, and those before it.
+    #: The last owner that began to deliver records, and those before it.
     handing: Holding | None = None
     handed: list[Holding] = attrs.field(factory=list)
 

@@ -1,14 +1,14 @@
 """An asyncio event loop in virtual time.
 
-Nothing waits: when no callback is ready, the clock jumps to the next timer.  A minute of heartbeats takes milliseconds,
-and the same program takes the same steps in the same order each time:
+Nothing waits: when no callback is ready, the clock jumps to the next timer. A minute of heartbeats takes milliseconds, and the
+same program takes the same steps in the same order each time:
 
 * callbacks run in the order in which they were scheduled, timers of one moment in the order in which they were set;
 * tasks and futures hash by their number, not by their address, so that even a set of tasks has one order;
 * there are no threads and no sockets.  ``run_in_executor`` and ``asyncio.to_thread`` run inline.
 
-What can only be a mistake ends the run: nothing is ready and no timer is set (:class:`DeadlockError`), callbacks that keep
-each other busy without letting time pass, or more steps or time than allowed (:class:`LimitError`).
+Certain mistakes end the run: nothing is ready and no timer is set (:class:`DeadlockError`), callbacks schedule each other
+without letting time pass, or the run exceeds its steps or time (:class:`LimitError`).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ import attrs
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: More callbacks than this in one moment of virtual time are taken for a loop that spins.
+#: Limit of callbacks in one moment of virtual time; more count as a busy loop.
 MAX_STEPS_PER_MOMENT = 2_000_000
 
 _STEPS_BETWEEN_LOOKS = 1_000
 
-#: A callback that reads the clock so often, and never suspends, waits for time that cannot pass.
+#: Limit of clock reads in a callback that never suspends: it waits for time that cannot pass.
 MAX_CLOCK_READS = 200_000
 
-#: Python's thresholds for its garbage collector during a run.
+#: The thresholds of Python's garbage collector during a run.
 _COLLECT_AT = (50_000, 20, 100)
 
-#: Cancelled timers are swept out of the heap when there are more than this, and more than live ones.
+#: Number of cancelled timers above which the heap is swept, if they also outnumber the live ones.
 _SWEEP_AT = 100
 
 
 class SimulationError(Exception):
-    """Base of what a simulation raises about itself."""
+    """Base of the errors of a simulation about itself."""
 
 
 class DeadlockError(SimulationError):
@@ -66,7 +66,7 @@ class LeakError(SimulationError):
 
 @attrs.frozen
 class Leaks:
-    """What is left on a loop, as text: unfinished tasks and where they wait, and timers that would still fire."""
+    """The remains on a loop, as text: unfinished tasks and where they wait, and timers that would still fire."""
 
     tasks: tuple[str, ...]
     timers: tuple[str, ...]
@@ -86,7 +86,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    # A class attribute, because the base class hashes the task while it is being made.
+    # A class attribute, because the base class hashes the task during its initialization.
     number = 0
 
     def __init__(self, number: int, coroutine: Any, *, loop: asyncio.AbstractEventLoop, name: str, context: Any) -> None:
@@ -98,7 +98,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Slots:
-    """What asyncio's handles keep; its types do not tell."""
+    """The attributes of asyncio's handles, which its types do not declare."""
 
     __slots__ = ()
     _args: Any
@@ -111,7 +111,7 @@ class _Slots:
 
 
 class Handle(_Slots, asyncio.Handle):
-    """asyncio's, made by half as many calls: a history makes some fifty thousand."""
+    """A handle like asyncio's, made by half as many calls: a history makes some fifty thousand."""
 
     __slots__ = ()
 
@@ -127,11 +127,11 @@ class Handle(_Slots, asyncio.Handle):
 
 
 class Timer(_Slots, asyncio.TimerHandle):
-    """asyncio's, likewise."""
+    """A timer handle like asyncio's, made by fewer calls."""
 
     __slots__ = ()
     _when: float
-    #: True while it stands in the heap: ``cancel()`` then tells the loop.
+    #: True while the timer is in the heap: ``cancel()`` then notifies the loop.
     _scheduled: bool
 
     def __init__(
@@ -143,7 +143,7 @@ class Timer(_Slots, asyncio.TimerHandle):
         home: asyncio.AbstractEventLoop,
         context: contextvars.Context | None,
     ) -> None:
-        """Set on ``loop``, for it or for a process on it (``home``)."""
+        """Set a timer on ``loop``, for the loop or for a process on it (``home``)."""
         self._when = when
         self._callback = callback
         self._args = args
@@ -163,15 +163,15 @@ class Timer(_Slots, asyncio.TimerHandle):
 
 
 class SharesClock(asyncio.AbstractEventLoop):
-    """A loop on the clock of a :class:`VirtualTimeLoop`, which can stand still and end by itself."""
+    """A loop on the clock of a :class:`VirtualTimeLoop`, which can be paused and ended separately."""
 
     dead: bool
-    #: None of its callbacks run.
+    #: Whether none of the loop's callbacks run.
     halted: bool
 
     @abc.abstractmethod
     def put_off(self, handle: asyncio.Handle) -> None:
-        """Called for a callback that came up while it stood still."""
+        """Keep a callback that became ready while the process was paused."""
 
     @abc.abstractmethod
     def kill(self) -> None:
@@ -179,20 +179,20 @@ class SharesClock(asyncio.AbstractEventLoop):
 
     @abc.abstractmethod
     def dispose(self) -> None:
-        """Close what is left of its tasks, after the run."""
+        """Close the remaining tasks after the run."""
 
 
 class VirtualTimeLoop(base_events.BaseEventLoop):
-    """The loop.  ``time()`` is virtual, in seconds, and starts at 0.
+    """The loop. ``time()`` is virtual, in seconds, and starts at 0.
 
-    ``max_time_s`` and ``max_steps`` end a run that goes on too long with :class:`LimitError`.  ``random`` is a generator
-    of the seed for the program's use; the loop itself draws nothing from it.
+    ``max_time_s`` and ``max_steps`` end a run that is too long with :class:`LimitError`. ``random`` is a generator of the seed
+    for the program's use; the loop itself draws nothing from it.
     """
 
-    #: Never in debug mode.  asyncio asks for every future: ``bool()`` is False, and takes no Python frame.
+    #: Never in debug mode. asyncio calls this for every future: ``bool()`` is False, and takes no Python frame.
     get_debug = bool
 
-    # The base class's own.
+    # Attributes of the base class.
     _closed: bool
     _stopping: bool
     _thread_id: int | None
@@ -203,20 +203,20 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.steps = 0
         self.max_time_s = max_time_s
         self.max_steps = max_steps
-        #: What a callback or a task that is never awaited raised, as the exception handler got it.
+        #: Exceptions of callbacks, or of tasks that are never awaited, as the exception handler received them.
         self.errors: list[dict[str, Any]] = []
-        #: What :meth:`time` returns, for those who set timers: that counts for no reading of the clock.
+        #: The value of :meth:`time` for setting timers, which does not count as a reading of the clock.
         self.moment = 0.0
-        #: A heap.
+        #: The timers, as a heap.
         self.timers: list[tuple[float, int, Timer]] = []
         self._cancelled_timers = 0
-        #: Numbers of timers, futures and tasks.
+        #: The numbers of timers, futures and tasks.
         self.numbers = itertools.count(1)
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._moment_began_at_step = 0
-        #: How often the clock was read since the last look at the limits.
+        #: The number of clock reads since the last check of the limits.
         self._clock_reads = 0
-        #: What is ready to run, of all processes, in order.
+        #: The callbacks that are ready, of all processes, in order.
         self.queue: deque[Any] = deque()
         #: Loops that share this one's clock: see :mod:`consumer_coord.simulation.process`.
         self.processes: list[SharesClock] = []
@@ -224,7 +224,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     # -- time and scheduling ----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         self._clock_reads += 1
         if self._clock_reads > MAX_CLOCK_READS:
             raise LimitError(f"the clock was read {MAX_CLOCK_READS} times at {self.moment:.3f} s without a suspension")
@@ -233,7 +233,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As asyncio's; not for other threads."""
+        """Schedule a callback, as asyncio does; not for other threads."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return self.soon(self, callback, args, context)
@@ -249,7 +249,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """The same as :meth:`call_soon`; a simulation has one thread, and a second one is refused."""
+        """Schedule a callback as :meth:`call_soon`; refuse a second thread, because a simulation has only one."""
         if self._thread_id not in (None, threading.get_ident()):
             raise RuntimeError("a VirtualTimeLoop belongs to one thread: what happens when would depend on chance")
         return self.call_soon(callback, *args, context=context)
@@ -257,7 +257,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """As asyncio's; timers of one moment fire in the order in which they were set."""
+        """Set a timer, as asyncio does; timers of one moment fire in the order in which they were set."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return Timer(self, when, callback, args, self, context)
@@ -265,11 +265,11 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """As asyncio's."""
+        """Set a timer, as asyncio does."""
         return self.call_at(self.moment + delay, callback, *args, context=context)
 
     def requeue(self, handles: Sequence[asyncio.Handle]) -> None:
-        """What a process put off while it stood still is ready now, in the order in which it became so."""
+        """Queue the callbacks that a paused process kept, in their order."""
         self.queue.extend(handles)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -280,10 +280,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
             self._cancelled_timers = 0
 
     def _run_once(self) -> None:
-        """Run what is ready, and jump to the next timer when nothing is, until :meth:`stop` was called.
+        """Run the ready callbacks, jumping to the next timer when there are none, until :meth:`stop` is called.
 
-        ``run_forever`` calls this until then; unlike asyncio's own it does not return in between, since nothing outside
-        has to be looked at.
+        ``run_forever`` calls this until then; unlike asyncio's own it does not return in between, since there is no I/O to
+        poll.
         """
         queue = self.queue
         take = queue.popleft
@@ -292,7 +292,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
             while not self._stopping:
                 if not queue:
                     self._jump()
-                # What is ready now; the limits are looked at in between, lest callbacks that only make more of them go on.
+                # Run the ready callbacks; check the limits in between, so that callbacks that only schedule each other end.
                 count = len(queue)
                 if count > _STEPS_BETWEEN_LOOKS:
                     count = _STEPS_BETWEEN_LOOKS
@@ -316,7 +316,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                             home.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error})
                 reads, self._clock_reads = self._clock_reads, 0
                 if reads > MAX_CLOCK_READS:
-                    # Told to a callback as well, which may have passed it over.
+                    # time() raised this in a callback as well, which may have ignored it.
                     raise LimitError(f"the clock was read {reads} times at {self.moment:.3f} s without a suspension")
                 if self.steps - self._moment_began_at_step > MAX_STEPS_PER_MOMENT:
                     raise LimitError(
@@ -357,17 +357,17 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     # -- tasks and futures ------------------------------------------------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future that hashes by its number."""
+        """Return a new future that hashes by its number."""
         return self.future_of(self)
 
     def future_of(self, home: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-        """A future of this loop, or of a process on it."""
+        """Return a new future of this loop, or of a process on it."""
         future = _Future(loop=home)
         future.number = next(self.numbers)
         return future
 
     def create_task(self, coro: Any, *, name: object = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
-        """A task that hashes by its number, and is named by it unless named otherwise."""
+        """Return a new task that hashes by its number, which is also its default name."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         return self.task_of(self, coro, name, context)
@@ -375,7 +375,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def task_of(
         self, home: asyncio.AbstractEventLoop, coro: Any, name: object, context: contextvars.Context | None
     ) -> asyncio.Task[Any]:
-        """A task of this loop, or of a process on it."""
+        """Return a new task of this loop, or of a process on it."""
         number = next(self.numbers)
         label = f"Task-{number}" if name is None else str(name)
         task = _Task(number, coro, loop=home, name=label, context=context)
@@ -383,43 +383,43 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         return task
 
     def tasks_of(self, home: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
-        """The unfinished tasks of this loop, or of a process on it, in the order in which they were made.
+        """Return the unfinished tasks of this loop, or of a process on it, in the order in which they were made.
 
         asyncio's own register has the tasks of every loop that ever was, as long as they are not collected.
         """
         return sorted((task for task in self._tasks if task.get_loop() is home and not task.done()), key=hash)
 
-    # -- what a simulation does not have ----------------------------------------------------------------------------
+    # -- features that a simulation does not have -------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """Run ``func`` inline: it takes no virtual time."""
         return self.inline(self, func, args)
 
     def inline(self, home: asyncio.AbstractEventLoop, func: Callable[..., T], args: Any) -> asyncio.Future[T]:
-        """Run ``func`` now; its result is in a future of this loop, or of a process on it."""
+        """Run ``func`` now; return its result in a future of this loop, or of a process on it."""
         future = self.future_of(home)
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - the future carries it
+        except Exception as error:  # noqa: BLE001 - raised by the future
             future.set_exception(error)
         return future
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: there is no network here but the simulated one."""
+        """Refuse: there is only the simulated network."""
         raise SimulationError("a VirtualTimeLoop has no sockets: hand a simulated connector in")
 
     async def getnameinfo(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused, as :meth:`getaddrinfo`."""
+        """Refuse, as :meth:`getaddrinfo`."""
         raise SimulationError("a VirtualTimeLoop has no sockets: hand a simulated connector in")
 
     # -- mistakes ---------------------------------------------------------------------------------------------------
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Kept in :attr:`errors`: an exception that is never awaited is a finding of the run, not a log line."""
+        """Keep an error in :attr:`errors`: an exception that is never awaited is a finding of the run, not a log line."""
         self.errors.append(context)
 
     def leaks(self) -> Leaks:
-        """What is unfinished now, the running task left out."""
+        """Return the unfinished tasks, except the running one, and the timers that would still fire."""
         current = asyncio.current_task(self) if self.is_running() else None
         loops = [self, *(process for process in self.processes if not process.dead)]
         tasks = sorted((task for loop in loops for task in self.tasks_of(loop) if task is not current), key=hash)
@@ -431,7 +431,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
 
 
 def _waits_at(task: asyncio.Task[Any]) -> str:
-    """Where a task stands: its innermost line, through everything it awaits."""
+    """Return where a task waits: its innermost line, through everything it awaits."""
     places: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -457,8 +457,8 @@ def run(
 ) -> T:
     """Run ``main`` to its end on a fresh :class:`VirtualTimeLoop`, as ``asyncio.run`` does on a real one.
 
-    Tasks left behind are cancelled; with ``strict`` they, timers that would still fire, and exceptions that were
-    never awaited, raise :class:`LeakError` instead of passing.  Raises :class:`DeadlockError` and :class:`LimitError`.
+    Tasks left behind are cancelled. With ``strict``, raise :class:`LeakError` for them, for timers that would still fire, and
+    for exceptions that were never awaited. Raise :class:`DeadlockError` and :class:`LimitError`.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("consumer_coord.simulation.loop.run() cannot be called from a running event loop")
@@ -478,8 +478,11 @@ def run(
 
 @contextlib.contextmanager
 def _fewer_collections() -> Iterator[None]:
-    """Let Python look for garbage rarely: what a run makes either lives on or is freed at once, and looking through the
-    members of a large group again and again takes a third of its time."""
+    """Make garbage collections rare.
+
+    Objects of a run either live on or are freed at once, and repeated collections over the members of a large group take a
+    third of its time.
+    """
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECT_AT)
     try:
@@ -489,7 +492,7 @@ def _fewer_collections() -> Iterator[None]:
 
 
 def _end(loop: VirtualTimeLoop) -> None:
-    """Cancel what is left, and close."""
+    """Cancel the remaining tasks, and close."""
     left = loop.tasks_of(loop)
     for process in loop.processes:
         process.kill()
@@ -501,7 +504,7 @@ def _end(loop: VirtualTimeLoop) -> None:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     except SimulationError:
-        # A task that does not let itself be cancelled: the run's own error says more than this one would.
+        # A task that refuses its cancellation: the run's own error is more useful than this one.
         loop.errors.append({"message": f"these did not end when cancelled:\n{loop.leaks()}"})
     finally:
         for process in loop.processes:

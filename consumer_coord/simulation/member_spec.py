@@ -1,4 +1,4 @@
-"""What one member of a simulation is like."""
+"""The properties of one member of a simulation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from consumer_coord.net.client_config import ClientConfig
 
 @attrs.frozen(kw_only=True)
 class MemberSpec:
-    """What one member is like.
+    """The properties of one member.
 
-    ``commit`` is ``sync``, ``async`` or ``interval`` (it commits given positions every ``commit_every_ms``), ``revoke`` (only
-    when it must), ``all`` (everything that is finished, without arguments), ``later`` (asynchronous, told in a later poll),
-    ``auto`` (``enable.auto.commit``) or ``store`` (that, with ``store_offsets``).
+    ``commit`` is ``sync``, ``async`` or ``interval`` (commits given positions every ``commit_every_ms``), ``revoke`` (only when
+    it must), ``all`` (everything finished, without arguments), ``later`` (asynchronous, with the outcome in a later poll),
+    ``auto`` (``enable.auto.commit``) or ``store`` (the same with ``store_offsets``).
     """
 
     name: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    #: ``group.protocol``; with ``consumer`` the assignors and the times of the session and the heartbeats are the broker's.
+    #: The setting ``group.protocol``; with ``consumer`` the broker decides assignors, session timeout and heartbeat interval.
     protocol: str = "classic"
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     instance_id: str | None = None
@@ -32,29 +32,29 @@ class MemberSpec:
     rebalance_timeout_ms: int = 10_000
     max_poll_interval_ms: int = 30_000
     poll_every_ms: int = 300
-    #: Records of each partition asked for at a time; with 1 it uses ``poll``.
+    #: Records of each partition per call; with 1 the application uses ``poll``.
     batch: int = 20
     commit: str = "interval"
     commit_every_ms: int = 2_000
     callback_ms: int = 0
-    #: How long a poll may wait; with 0 it looks, and sleeps ``poll_every_ms`` between two looks.
+    #: The time limit of a poll; with 0 it does not wait, and the application sleeps ``poll_every_ms`` between two polls.
     poll_timeout_ms: int = 0
-    #: ``consume`` waits until all of ``batch`` came, as the blocking consumer's does.
+    #: Whether ``consume`` waits for all of ``batch``, as the blocking consumer's does.
     waits_for_all: bool = False
-    #: How many of a thousand turns bring something unruly.
+    #: The number of unruly turns per thousand.
     unruly: int = 0
-    #: ``auto.offset.reset``.
+    #: The setting ``auto.offset.reset``.
     reset: str = "earliest"
-    #: ``group.lease.enable``.
+    #: The setting ``group.lease.enable``.
     lease: bool = True
-    #: A call of the data plane takes up to this long.
+    #: Maximum duration of a call of the data plane, in milliseconds.
     call_ms: float = 0.0
-    #: ``enable.partition.eof``.
+    #: The setting ``enable.partition.eof``.
     eof: bool = False
     close_ms: int = 5_000
 
     def __str__(self) -> str:
-        """For the history."""
+        """Describe the member for the history."""
         subscription = f"pattern {self.pattern}" if self.pattern else ", ".join(self.topics)
         static = f", instance {self.instance_id}" if self.instance_id else ""
         protocol = "+".join(self.assignors) if self.protocol == "classic" else "consumer protocol"
@@ -62,12 +62,12 @@ class MemberSpec:
 
     @property
     def auto(self) -> bool:
-        """Whether the consumer commits by itself."""
+        """Whether the consumer commits automatically."""
         return self.commit in ("auto", "store")
 
 
 def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConfig:
-    """Connections as a member of the simulation has them: impatient, so that a minute holds many attempts."""
+    """Return the client settings of a member, with short timeouts, so that a minute holds many attempts."""
     return ClientConfig(
         bootstrap_servers=tuple(bootstrap),
         client_id=name,
@@ -82,12 +82,12 @@ def client_config(bootstrap: Sequence[tuple[str, int]], name: str) -> ClientConf
 #: The brokers' ``group.consumer.session.timeout.ms``.
 CONSUMER_SESSION_MS = 10_000
 
-#: ``default.api.timeout.ms``, in seconds.
+#: The setting ``default.api.timeout.ms``, in seconds.
 API_TIMEOUT_S = 15.0
 
 
 def coordinator_config(spec: MemberSpec, group_id: str) -> CoordinatorConfig:
-    """The settings of a member's coordinator."""
+    """Return the settings of a member's coordinator."""
     return CoordinatorConfig(
         group_id=group_id,
         group_protocol=spec.protocol,

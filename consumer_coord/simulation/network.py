@@ -1,14 +1,14 @@
-"""A network in virtual time that behaves as TCP does when things go wrong.
+"""A network in virtual time that fails as TCP does.
 
-Within a connection frames arrive whole and in order, or not at all; between connections anything may overtake anything.
-Nothing is lost silently in mid-stream: a link that lets nothing through holds frames back (as retransmission does), and a
-connection that is held back too long, or is broken, ends.  When it breaks, what was in flight either still arrives or is
-gone, so a request may have been carried out although its sender saw the connection end.
+Within a connection frames arrive whole and in order, or not at all; between connections anything may overtake anything. Nothing
+is lost silently in mid-stream. A blocked link holds frames back (as retransmission does), and a connection that is held back
+too long, or is broken, ends. When a connection breaks, its frames in flight either still arrive or are lost, so a server may
+have executed a request although the client saw the connection end.
 
-The exception is a connection that :meth:`SimulatedNetwork.swallow` made *dead*: what it carries vanishes, in one direction or
-both, and no end comes, as when a firewall forgot it.
+The exception is a *dead* connection, made by :meth:`SimulatedNetwork.swallow`: its frames vanish, in one direction or both, and
+no end arrives, as when a firewall forgot it.
 
-A link is one direction between two hosts.  Each link can be slow, or blocked (a one-way partition).
+A link is one direction between two hosts. Each link can be slow, or blocked (a one-way partition).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from consumer_coord.simulation.process import Process
 
 
 class Server(Protocol):
-    """Answers frames, as :class:`consumer_coord.broker.kafka_apis.KafkaApis` does."""
+    """Serves frames, as :class:`consumer_coord.broker.kafka_apis.KafkaApis` does."""
 
     @property
     def up(self) -> bool: ...
@@ -40,8 +40,11 @@ class Server(Protocol):
 
 @attrs.frozen(kw_only=True)
 class NetworkConfig:
-    """How long frames take, in milliseconds: ``latency_ms`` and now and then (``tail`` of them) ten times that, evenly
-    spread from half to one and a half.  A connection ends after ``give_up_ms`` during which a link held its frames."""
+    """The delays of frames, in milliseconds.
+
+    A frame takes ``latency_ms``, and sometimes (``tail`` of them) ten times that, evenly spread from half to one and a half. A
+    connection ends after a link held its frames for ``give_up_ms``.
+    """
 
     latency_ms: float = 1.0
     tail: float = 0.01
@@ -52,25 +55,25 @@ class NetworkConfig:
 class _Link:
     blocked: int = 0
     extra_ms: float = 0.0
-    #: What waits for the link to let something through again.
+    #: Callbacks for when the link is unblocked.
     held: list[Callable[[], None]] = attrs.field(factory=list)
 
 
 class SimulatedNetwork:
-    """Hosts, links and connections.  Everything that is chance comes from ``random``."""
+    """Hosts, links and connections. All randomness comes from ``random``."""
 
     def __init__(self, loop: VirtualTimeLoop, random: Random, config: NetworkConfig | None = None) -> None:
         self.loop = loop
         self.config = config or NetworkConfig()
         self.frames = 0
-        #: Whose request a server took up last: until it first waits, what the server does it does for this client.
+        #: The client whose request a server began last: until its first wait, the server acts for this client.
         self.serving = ""
         #: Called with the client's host when it sends a request.
         self.on_request: Callable[[str], None] | None = None
-        #: Called with (client host, server host, the request, its answer) when a server has answered.
+        #: Called with (client host, server host, request, response) when a server has responded.
         self.on_answer: Callable[[str, str, bytes, bytes], None] | None = None
         self._random = random
-        #: How many :meth:`block` are not undone, of all links.
+        #: The number of :meth:`block` calls that are not undone, over all links.
         self._blocks = 0
         self._links: dict[tuple[str, str], _Link] = {}
         self._servers: dict[tuple[str, int], tuple[Server, Process]] = {}
@@ -79,27 +82,27 @@ class SimulatedNetwork:
     # -- hosts --------------------------------------------------------------------------------------------------
 
     def listen(self, host: str, port: int, server: Server, process: Process) -> None:
-        """Let ``server`` answer at an address; its code runs in ``process``."""
+        """Make ``server`` listen at an address; its code runs in ``process``."""
         self._servers[host, port] = (server, process)
 
     def connector(self, process: Process) -> SimulatedConnector:
-        """What a client that runs in ``process``, on the host of that name, opens connections with."""
+        """Return the connector of a client that runs in ``process``, on the host of that name."""
         return SimulatedConnector(self, process)
 
     @property
     def connections(self) -> int:
-        """How many are open on either side."""
+        """The number of connections that are open on either side."""
         return len(self._connections)
 
-    # -- what goes wrong --------------------------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------------------------
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from ``source`` to ``target`` until :meth:`unblock`; counts, if done twice."""
+        """Block frames from ``source`` to ``target`` until :meth:`unblock`; two calls need two of those."""
         self._link(source, target).blocked += 1
         self._blocks += 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Undo one :meth:`block`; what was held back is sent again."""
+        """Undo one :meth:`block`; send the held frames again."""
         link = self._link(source, target)
         if link.blocked:
             link.blocked -= 1
@@ -110,11 +113,11 @@ class SimulatedNetwork:
                 resend()
 
     def slow(self, source: str, target: str, extra_ms: float) -> None:
-        """Let frames take ``extra_ms`` longer from now on (0: as usual)."""
+        """Delay frames by ``extra_ms`` from now on (0: as usual)."""
         self._link(source, target).extra_ms = extra_ms
 
     def disconnect(self, one: str, other: str | None = None) -> int:
-        """Break all connections of a host, or those between two; how many there were."""
+        """Break all connections of a host, or those between two; return how many."""
         hit = [
             connection
             for connection in self._connections
@@ -125,7 +128,7 @@ class SimulatedNetwork:
         return len(hit)
 
     def swallow(self, client: str, pick: int, *, there: bool, back: bool) -> str | None:
-        """Let one of a client's connections, ``pick`` by remainder, carry nothing any more; to which host it goes."""
+        """Make one of a client's connections, ``pick`` by remainder, lose all frames; return the host of its server."""
         open_ones = [connection for connection in self._connections if connection.client.name == client]
         if not open_ones:
             return None
@@ -134,12 +137,12 @@ class SimulatedNetwork:
         return connection.server_host
 
     def vanish(self, process: Process) -> None:
-        """A process was killed: its kernel ends its connections."""
+        """Close the connections of a killed process, as its kernel does."""
         for connection in [connection for connection in self._connections if connection.client is process]:
             connection.close_client()
 
     def passes_both_ways(self, one: str, other: str) -> bool:
-        """Whether the links between two hosts let anything through now."""
+        """Return whether both links between two hosts are unblocked."""
         return not self._blocks or not (self._link(one, other).blocked or self._link(other, one).blocked)
 
     # -- how frames travel ------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ class SimulatedNetwork:
         return link
 
     def delay_s(self, link: _Link) -> float:
-        """How long the next frame takes on a link."""
+        """Return the delay of the next frame on a link, in seconds."""
         draw = self._random.random
         latency_ms = self.config.latency_ms * (0.5 + draw())
         if draw() < self.config.tail:
@@ -165,11 +168,11 @@ class SimulatedNetwork:
         self._connections[connection] = None
 
     def ended(self, connection: _Connection) -> None:
-        """Both sides know that it is over."""
+        """Remove a connection whose end both sides know."""
         self._connections.pop(connection, None)
 
     async def connect(self, client: Process, host: str, port: int) -> Transport:
-        """Open a connection; hangs while a link is blocked, as a SYN without answer does."""
+        """Open a connection; wait while a link is blocked, as a SYN without a response does."""
         there, back = self._link(client.name, host), self._link(host, client.name)
         await self._pass(there, client)
         await self._pass(back, client)
@@ -189,7 +192,7 @@ class SimulatedNetwork:
         await asyncio.sleep(self.delay_s(link))
 
     def coin(self) -> bool:
-        """Heads or tails."""
+        """Return a random bool."""
         return self._random.random() < 0.5
 
 
@@ -206,7 +209,7 @@ class SimulatedConnector:
     process: Process
 
     async def connect(self, host: str, port: int) -> Transport:
-        """See :class:`consumer_coord.environment.Connector`."""
+        """Open a connection, as :class:`consumer_coord.environment.Connector`."""
         return await self.network.connect(self.process, host, port)
 
 
@@ -222,11 +225,11 @@ class _Stream:
         self._waiting: deque[bytes | None] = deque()
         self._held_since: float | None = None
         self.cut = False
-        #: What is sent vanishes, the end too.
+        #: Whether frames, and the end, vanish.
         self.dead = False
 
     def send(self, frame: bytes | None, on_stall: Callable[[], None] | None = None) -> None:
-        """Send a frame, or the end (None).  ``on_stall`` is called when the link held it back for too long."""
+        """Send a frame, or the end (None). ``on_stall`` is called when the link has held it back for too long."""
         if self.dead:
             return
         if self._link.blocked:
@@ -246,7 +249,7 @@ class _Stream:
         self._home.call_at(self._last, self._arrive, frame)
 
     def _arrive(self, frame: bytes | None) -> None:
-        # An end that was under way before still arrives.
+        # An end that was in flight before still arrives.
         if frame is None or not (self.dead or self.cut):
             self._deliver(frame)
 
@@ -261,7 +264,7 @@ class _Stream:
             on_stall()
 
     def lose_waiting(self) -> None:
-        """The sender ended the connection: what the link holds back is not sent again, only the end is."""
+        """Drop the frames that the link holds back, and send only the end, because the sender ended the connection."""
         if self._waiting:
             self._waiting = deque([None])
 
@@ -294,13 +297,13 @@ class _Connection:
         self._server_open = True
 
     def start(self) -> None:
-        """Let the server's end serve."""
+        """Start the server's end."""
         self._server_process.create_task(self._serve(), name=f"serve {self.client.name}")
 
     # -- the client's end -------------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """From the client."""
+        """Send a frame from the client."""
         if not self._client_open:
             raise DisconnectedError(f"the connection to {self.server_host} is closed")
         if self._network.on_request is not None:
@@ -308,23 +311,23 @@ class _Connection:
         self._there.send(frame, self._gave_up)
 
     def close_client(self) -> None:
-        """The client closes, or its kernel does."""
+        """Close the client's end, by the client or its kernel."""
         if self._client_open:
             self._client_open = False
-            # The client resets: what its kernel still holds is gone, what is under way may arrive.
+            # The client resets: frames in its kernel are lost, frames in flight may arrive.
             self._there.lose_waiting()
             self._end_there()
             self._maybe_ended()
 
     def _end_there(self) -> None:
-        """Tell the server of the end; of a dead connection it learns when it misses the client."""
+        """Notify the server of the end; on a dead connection it notices only after ``give_up_ms``."""
         if self._there.dead:
             self._server_process.call_later(self._network.config.give_up_ms / 1000, self._arrives, None)
         else:
             self._there.send(None)
 
     def _gave_up(self) -> None:
-        """A request was held back too long: the client's end breaks; the server learns of it when the link heals."""
+        """Break the client's end, because a request was held back too long; the server learns of it when the link heals."""
         if self._client_open:
             self._client_open = False
             self._there.lose_waiting()
@@ -351,7 +354,7 @@ class _Connection:
             self._wake.set_result(None)
 
     async def _serve(self) -> None:
-        """One request at a time, answers in order, as Kafka's ``SocketServer``."""
+        """Serve one request at a time, with responses in order, as Kafka's ``SocketServer``."""
         client = ClientConnection(self.client.name)
         network = self._network
         while True:
@@ -381,7 +384,7 @@ class _Connection:
     # -- both -------------------------------------------------------------------------------------------------------
 
     def break_off(self, why: str) -> None:
-        """Reset: both ends see it; what is in flight may still arrive at the server, or not."""
+        """Reset the connection: both ends see it; frames in flight may still arrive at the server, or not."""
         self._there.cut = self._network.coin()
         self._back.cut = True
         if self._client_open:
@@ -392,7 +395,7 @@ class _Connection:
         self._maybe_ended()
 
     def swallow(self, *, there: bool, back: bool) -> None:
-        """From now on what goes this way, or that, vanishes."""
+        """Lose all frames from now on, in one direction or both."""
         self._there.dead |= there
         self._back.dead |= back
 
@@ -402,7 +405,7 @@ class _Connection:
 
 
 class _ClientSide:
-    """The transport that the production client holds."""
+    """The transport of the production client."""
 
     def __init__(self, connection: _Connection, process: Process) -> None:
         self._connection = connection
@@ -413,7 +416,7 @@ class _ClientSide:
         self._soon = False
 
     def deliver(self, frame: bytes | None) -> None:
-        """A frame, or the end, got here."""
+        """Deliver a frame, or the end (None)."""
         if frame is None:
             self._over = True
         else:
@@ -431,17 +434,17 @@ class _ClientSide:
             receiver.connection_lost(DisconnectedError(f"{self._connection.server_host} closed the connection"))
 
     def send(self, frame: bytes) -> None:
-        """See :class:`consumer_coord.environment.Transport`."""
+        """Send a frame, as :class:`consumer_coord.environment.Transport`."""
         self._connection.send(frame)
 
     def listen(self, receiver: Receiver) -> None:
-        """See :class:`consumer_coord.environment.Transport`."""
+        """Set the receiver, as :class:`consumer_coord.environment.Transport`."""
         self._receiver = receiver
         if self._arrived or self._over:
             self._process.call_soon(self._hand_over)
 
     def close(self) -> None:
-        """See :class:`consumer_coord.environment.Transport`."""
+        """Close, as :class:`consumer_coord.environment.Transport`."""
         self._receiver = None
         self._connection.close_client()
         self._over = True

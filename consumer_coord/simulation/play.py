@@ -1,6 +1,6 @@
-"""One history, played: members start, faults happen, all of it heals, and the wait until all is quiet.
+"""The play of one history: members start, faults happen, everything heals, and the group becomes stable.
 
-Everything about it comes from its scenario, and every delay and id from the scenario's seed.
+Everything depends on the scenario, and every delay and id on the scenario's seed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from consumer_coord.simulation.world import World
 from consumer_coord.topic_partition import TopicPartition, flatten, listed
 from consumer_coord.wire.embedded_protocol import decode_assignment
 
-#: All is quiet when nothing changed for so long.
+#: Seconds without a change after which the group counts as stable.
 _QUIET_S = 8.0
 
-#: No history is longer than this, in virtual seconds.
+#: Limit of a history, in virtual seconds.
 _MOST_S = 600.0
 
 
 @attrs.frozen
 class Outcome:
-    """How a history went.  ``violation`` is None if every rule held."""
+    """The result of a history. ``violation`` is None if every rule held."""
 
     scenario: Scenario
     violation: Violation | None
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def seed(self) -> int:
-        """The seed."""
+        """The seed of the scenario."""
         return self.scenario.seed
 
 
@@ -60,7 +60,7 @@ class _Course:
         self.world = world
 
     async def play(self) -> None:
-        """From start to end; raises :class:`Violation`."""
+        """Play from start to end; raise :class:`Violation`."""
         self.world.cluster.start()
         starts = Random(f"{self.world.scenario.seed}-starts")
         for spec in self.world.scenario.members:
@@ -81,7 +81,7 @@ class _Course:
             producer.cancel()
 
     def _end_former_lives(self) -> None:
-        """Of two processes with one instance id the consumer protocol lets the first one stay, for as long as it runs."""
+        """Stop the first of two processes with one instance id: in the consumer protocol it keeps the id while it runs."""
         for life in self.world.lives:
             if life.alive and life.spec.protocol == "consumer" and self.world.members.get(life.spec.name) is not life:
                 life.stop()
@@ -103,8 +103,11 @@ class _Course:
 
     @property
     def bound_s(self) -> float:
-        """Within this many seconds after the last fault the group must be quiet: what is in the way may be one session,
-        one rebalance of stragglers, a request that is abandoned, and an application that polls late, each twice."""
+        """The limit for the group to become stable after the last fault, in seconds.
+
+        The group may wait for one session, one rebalance with late members, an abandoned request, and an application that polls
+        late, each twice.
+        """
         specs = [member.spec for member in self.world.lives]
         return (
             2 * max(spec.session_timeout_ms for spec in specs)
@@ -114,10 +117,10 @@ class _Course:
         ) / 1000
 
     async def _until_quiet(self) -> None:
-        """Wait until all is quiet, and stays so.
+        """Wait until the group is stable, and stays so.
 
-        A last rebalance after the first quiet is no breach: as in Kafka, a static member that was replaced between its
-        join and its sync is waited for under its former id, and missed when the sync phase ends.
+        One more rebalance afterwards is no breach. As in Kafka, a static member that was replaced between its join and its sync
+        is waited for under its former id, and missed when the sync phase ends.
         """
         began = self.world.loop.time()
         quiet_since: float | None = None
@@ -136,10 +139,10 @@ class _Course:
             await self._until(self.world.loop.time() + 0.5)
 
     def _help_the_refused(self) -> bool:
-        """Let the members rejoin once if another one is refused for its assignors; True if one was.
+        """Make the members rejoin once if another one is refused for its assignors; return True if one was.
 
-        As in Kafka, a coordinator that loaded the group knows of each member only the assignor that the group had agreed
-        on, and refuses a member that offers only another one until the others have joined again.
+        As in Kafka, a coordinator that loaded the group knows of each member only the assignor that the group had agreed on,
+        and refuses a member that offers only another one until the others have rejoined.
         """
         live = [member for member in self.world.members.values() if member.alive]
         refused = [member for member in live if member.failures and "INCONSISTENT_GROUP_PROTOCOL" in member.failures[-1]]
@@ -148,13 +151,13 @@ class _Course:
         return bool(refused)
 
     def _help_the_unplanned(self) -> bool:
-        """Let one more member come to a group that has to be planned anew; True if there is one (``Checkers.unplanned``)."""
+        """Start another member if the group needs a new plan (``Checkers.unplanned``); return True in that case."""
         if self.world.checkers.unplanned:
             self.world.start_another()
         return self.world.checkers.unplanned
 
     def _disquiet(self) -> str | None:
-        """What is not as it must be when nothing happens any more."""
+        """Return the reason why the group does not count as stable; None if it does."""
         consumer_group = self.world.cluster.consumer_group(self.world.group_id)
         if consumer_group is not None:
             return self._disquiet_of(consumer_group)
@@ -164,7 +167,7 @@ class _Course:
         live = [member for member in self.world.members.values() if member.alive]
         live += [member for member in self.world.lives if member.alive and member not in live]
         if not live and group.state in (GroupState.EMPTY, GroupState.DEAD):
-            # All were stopped, killed or fenced.
+            # All members were stopped, killed or fenced.
             return None
         if group.state is not GroupState.STABLE:
             return f"the group is {group.state.value}"
@@ -188,11 +191,11 @@ class _Course:
         return self._disquiet_partitions(live)
 
     def _disquiet_of(self, group: ConsumerGroup) -> str | None:
-        """The same of a group of the consumer protocol."""
+        """Return the reason why a group of the consumer protocol does not count as stable; None if it does."""
         live = [member for member in self.world.members.values() if member.alive]
         live += [member for member in self.world.lives if member.alive and member not in live]
         if not live and group.state is ConsumerGroupState.EMPTY:
-            # All were stopped, killed or fenced.
+            # All members were stopped, killed or fenced.
             return None
         if group.state is not ConsumerGroupState.STABLE:
             return f"the group is {group.state.value}"
@@ -230,10 +233,10 @@ class _Course:
             assert end is not None
             stands = checkers.committed_now(partition) if holders[0].start is None else holders[0].position
             if self._emptied(partition, stands) or self._begins_at_the_end(holders[0]):
-                # Retention took the rest, or no record has come yet: nothing to read and nothing to commit.
+                # Retention deleted the rest, or there are no records yet: nothing to read and nothing to commit.
                 continue
             if checkers.sought_anew(holders[0]) and stands == end:
-                # What is before the end of the new topic need not be read.
+                # Records before the end of the new topic need not be read.
                 continue
             if checkers.covered(partition) != end or (end and stands != end):
                 return f"{partition} was processed up to {checkers.covered(partition)} of {end} ({stands})"
@@ -246,19 +249,19 @@ class _Course:
         return None
 
     def _emptied(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether retention took all records from ``offset`` on: nothing is left to read, and no commit to make."""
+        """Return whether retention deleted all records from ``offset`` on: nothing is left to read or to commit."""
         return offset < self.world.cluster.log_start(partition) == self.world.cluster.end_offset(partition)
 
     def _begins_at_the_end(self, holding: Holding) -> bool:
-        """Whether there is nothing to read and nothing to commit for a member that begins at the end of a log."""
+        """Return whether a member that begins at the end of a log has nothing to read and nothing to commit."""
         owner = holding.owner
         assert isinstance(owner, MemberProcess)
         log_start, end = self.world.cluster.log_start(holding.partition), self.world.cluster.end_offset(holding.partition)
         stands = self.world.checkers.committed_now(holding.partition) if holding.start is None else holding.position
         assert end is not None
         if owner.reset not in ("earliest", "none") and (0 <= stands < log_start or stands > end):
-            # Retention overtook it, or the commit that it begins at, or it stands where a topic of that name ended; it goes on
-            # at the end or with the youngest records, where none has come yet.
+            # Retention passed the position, or the commit to start from, or the offset is of a former topic of that name. The
+            # member continues at the end or with the youngest records, and there are none yet.
             return True
         return holding.start is None and owner.reset != "earliest" and owner.spec.commit != "auto"
 
@@ -272,7 +275,7 @@ class _Course:
             raise breach
 
     async def _close_in_rebalance(self, members: Sequence[MemberProcess], random: Random) -> None:
-        """Some members close at a step of a rebalance, with records that are processed and not committed yet."""
+        """Close some members at a step of a rebalance, with processed and uncommitted records."""
         for partition in self.world.cluster.partitions():
             self.world.cluster.produce(partition, random.randint(1, 8))
         await self._until(self.world.loop.time() + random.uniform(0.3, 2.0))
@@ -283,7 +286,7 @@ class _Course:
         await self._until(self.world.loop.time() + 3.0)
 
     async def _end(self) -> None:
-        """All members close; no connection, task or timer may be left."""
+        """Close all members; check that no connection, task or timer is left."""
         committing = [member for member in self.world.lives if member.alive]
         wanted = {topic for member in committing for topic in self.world.topics_of(member)}
         nothing_read = {
@@ -294,7 +297,7 @@ class _Course:
             )
         }
         farewells = Random(f"{self.world.scenario.seed}-farewells")
-        # A leader with an instance id closes without leaving: the others then wait for its session.
+        # A leader with an instance id closes without leaving: the others then wait for the end of its session.
         static = any(member.spec.instance_id for member in committing)
         if committing and farewells.random() < 0.5 and not static:
             await self._close_in_rebalance(committing, farewells)
@@ -313,7 +316,7 @@ class _Course:
             emptied = self._emptied(partition, committed)
             late = read and committed != end and not emptied and not self.world.checkers.went_back(partition)
             late = late and partition not in nothing_read
-            # Lost while the members closed: its next owner would have read the rest again.
+            # The partition was lost while the members closed: its next owner would have read the rest again.
             if partition.topic in wanted and end and late and not self.world.checkers.lost_with_the_protocol(partition):
                 raise Violation("agreement", f"all closed, and {partition} is committed up to {committed} of {end}")
         group = self.world.cluster.group(self.world.group_id)

@@ -1,6 +1,6 @@
-"""One self-contained page about a simulated deployment: which member owned what when, and what it cost.
+"""A self-contained page about a simulated deployment: which member owned which partition when, and the costs.
 
-It is the page of ``consumer-coord watch``; times count from the start of the run, and are exact.
+The page is that of ``consumer-coord watch``; times are exact, from the start of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from consumer_coord.watch.page import render_page, write_page
 from consumer_coord.watch.recording import Meta, Recording, Table
 
 _GROUP = "group"
-#: Churns after which some members are gone for good.
+#: Churns after which some members never return.
 _LOSES_MEMBERS = ("rack-loss", "loss")
 _COLUMNS = (
     *("Phase", "Settled after", "Rebalances", "Partitions moved", "Take-ups", "Unowned partition-seconds"),
@@ -31,13 +31,13 @@ def write_report(result: DeploymentResult, path: Path) -> None:
 
 
 def render(result: DeploymentResult) -> str:
-    """The page as text."""
+    """Return the page as text."""
     recording = as_recording(result)
     return render_page(recording.meta, recording.messages)
 
 
 def as_recording(result: DeploymentResult) -> Recording:
-    """The run as ``consumer-coord watch`` would have recorded it, with the figures of its phases."""
+    """Return the run as ``consumer-coord watch`` would have recorded it, with the figures of its phases."""
     deployment = result.deployment
     settings = {
         "assignor": "+".join(deployment.assignors),
@@ -72,12 +72,12 @@ def as_recording(result: DeploymentResult) -> Recording:
 
 
 def _messages(result: DeploymentResult) -> list[Message]:
-    """A message for each moment at which something changed."""
+    """Return a message for each moment with a change."""
     topics = result.deployment.topics
     places = [(topic, number) for topic, count in topics.items() for number in range(count)]
     owners = {topic: [UNOWNED] * count for topic, count in topics.items()}
     changes: dict[float, list[tuple[int, int]]] = defaultdict(list)
-    # A partition revoked and taken up at one moment: the new owner counts.
+    # If a partition is revoked and held again at one moment, the new owner counts.
     for each in result.ownerships:
         if each.to is not None:
             changes[round(each.to, 3)].append((each.partition, UNOWNED))
@@ -108,7 +108,7 @@ def _messages(result: DeploymentResult) -> list[Message]:
 
 
 def _rebalances(result: DeploymentResult) -> dict[float, list[list[Any]]]:
-    """By moment the rows of a message; partitions that moved count to the last rebalance before they were taken up."""
+    """Return moment -> rows of a message; a moved partition counts to the last rebalance before its new holding."""
     moments = [at for at, _, _ in result.rebalances]
     moved: Counter[int] = Counter()
     owner: dict[int, int] = {}
@@ -124,7 +124,7 @@ def _rebalances(result: DeploymentResult) -> dict[float, list[list[Any]]]:
 
 
 def _members(result: DeploymentResult) -> dict[float, dict[str, Any]]:
-    """By moment who appears, with the first partition, and who is gone, with the last one."""
+    """Return moment -> members that appear with their first partition, and members that end with their last one."""
     held: dict[int, list[Ownership]] = defaultdict(list)
     for each in result.ownerships:
         held[each.member].append(each)

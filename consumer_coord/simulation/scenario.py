@@ -1,4 +1,4 @@
-"""What one history is made of, as data: the group, its members, the faults.  It is printed, shrunk, kept, and replayed."""
+"""One history as data: the group, its members, the faults. A scenario is printed, shrunk, kept, and replayed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from consumer_coord.simulation.member_spec import MemberSpec
 
 @attrs.frozen
 class Fault:
-    """One of the kinds in :mod:`consumer_coord.simulation.faults`.
+    """A fault of one of the kinds in :mod:`consumer_coord.simulation.faults`.
 
-    ``target`` and ``value`` are numbers that pick a member, a broker, a topic, by remainder, so that every fault means
-    something whatever became of the others.
+    ``target`` and ``value`` pick a member, a broker, or a topic by remainder, so that every fault has an effect whatever the
+    others did.
     """
 
     at_ms: int
@@ -31,11 +31,11 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """What one history is made of; equal scenarios have equal histories."""
+    """The contents of one history; equal scenarios have equal histories."""
 
     seed: int
     members: tuple[MemberSpec, ...]
-    #: What members have that start later, or again.
+    #: The assignors of members that start later, or again.
     later_assignors: tuple[str, ...]
     topics: Mapping[str, int]
     brokers: int
@@ -43,17 +43,17 @@ class Scenario:
     faults_end_ms: int
     initial_rebalance_delay_ms: int
     latency_ms: float
-    #: ``group.protocol`` of members that start later, or again; None: as before.
+    #: The setting ``group.protocol`` of members that start later, or again; None: unchanged.
     later_protocol: str | None = None
 
 
 def to_json(scenario: Scenario) -> str:
-    """A scenario as text, to keep one that failed: a seed means another history when the drawing changes."""
+    """Return a scenario as text, to keep one that failed: a seed means another history when the drawing changes."""
     return json.dumps(attrs.asdict(scenario), indent=1)
 
 
 def from_json(text: str) -> Scenario:
-    """The scenario that :func:`to_json` wrote."""
+    """Return the scenario that :func:`to_json` wrote."""
     data = json.loads(text)
     specs = [
         MemberSpec(**{**spec, "topics": tuple(spec["topics"]), "assignors": tuple(spec["assignors"])})

@@ -1,4 +1,4 @@
-"""From a history that failed to a smaller one that fails the same way: fewer faults, fewer members, shorter faults."""
+"""The shrinking of a failed history to one that fails in the same way: fewer faults, fewer members, shorter faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_TRIALS = 150
 
 
 def shrink(failed: Outcome, most_trials: int = MOST_TRIALS) -> Outcome:
-    """The smallest failing history found; it breaks the same rule as ``failed``."""
+    """Return the smallest failing history found; it breaks the same rule as ``failed``."""
     assert failed.violation is not None
     rule = failed.violation.rule
     best = failed

@@ -1,4 +1,4 @@
-"""What the members of one history run on: the clock, the network, the brokers, and the checkers that watch them."""
+"""The environment of one history's members: the clock, the network, the brokers, and the checkers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOIN_GROUP = 11
 
 
 def rule_of(error: BaseException) -> str:
-    """Return the rule that an exception breaks which no application expects."""
+    """Return the rule that an unexpected exception breaks."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, IllegalTransitionError):
@@ -65,23 +65,23 @@ class Stage:
         )
         self.failure: asyncio.Future[None] = loop.create_future()
         self.producing = True
-        #: Until this moment a fault may delay requests and rebalances.
+        #: The time until which a fault may delay requests and rebalances.
         self.troubled_until = 0.0
 
     def fail(self, breach: Violation) -> None:
-        """A rule was broken: the history ends here."""
+        """End the history, because a rule was broken."""
         self.history.note("checkers", f"VIOLATION {breach}")
         if not self.failure.done():
             self.failure.set_exception(breach)
 
     def crashed(self, who: str, error: BaseException) -> None:
-        """``who`` raised an exception that is no rule of Kafka's: the history ends here."""
+        """End the history, because ``who`` raised an exception that is none of Kafka's rules."""
         breach = Violation(rule_of(error), f"{who}: {type(error).__name__}: {error}")
         breach.__cause__ = error
         self.fail(breach)
 
     def answered(self, client: str, api_key: int) -> None:
-        """A broker has answered a member's request."""
+        """React to a broker's response to a member's request."""
 
     def _on_request(self, client: str) -> None:
         try:
@@ -91,11 +91,11 @@ class Stage:
 
     @property
     def calm(self) -> bool:
-        """True after the last fault: applications do as they should."""
+        """True after the last fault: applications are no longer unruly."""
         return not self.producing
 
     def refuses(self, assignors: Collection[str]) -> bool:
-        """Whether a member that offers ``assignors`` has none in common with one that the group's coordinator knows.
+        """Return whether some member that the coordinator knows shares none of these ``assignors``.
 
         As in Kafka, a coordinator that loaded the group knows only the assignor that a member's generation had agreed on.
         """

@@ -15,7 +15,7 @@ from consumer_coord.simulation.scenario import Scenario
 from consumer_coord.simulation.stage import Stage
 from consumer_coord.wire.embedded_protocol import decode_subscription
 
-#: Requests by whose answers members close: JoinGroup, SyncGroup, Heartbeat, OffsetCommit.
+#: API keys of the responses at which members close: JoinGroup, SyncGroup, Heartbeat, OffsetCommit.
 _STEPS = (11, 14, 12, 8)
 
 
@@ -24,7 +24,7 @@ class World(Stage):
 
     def __init__(self, loop: VirtualTimeLoop, scenario: Scenario) -> None:
         super().__init__(loop, scenario)
-        #: name -> its present life.
+        #: name -> its current life
         self.members: dict[str, MemberProcess] = {}
         #: Every life of every member.
         self.lives: list[MemberProcess] = []
@@ -36,7 +36,7 @@ class World(Stage):
 
     @property
     def alive_count(self) -> int:
-        """Members that run and mean to go on."""
+        """The number of members that run and are not closing."""
         return sum(member.alive and not member.closing for member in self.members.values())
 
     def start_member(self, spec: MemberSpec) -> None:
@@ -49,7 +49,7 @@ class World(Stage):
         member.start()
 
     def start_another(self) -> None:
-        """One more member, like one of the first."""
+        """Start another member, similar to one of the first."""
         model = self._random.choice(self.scenario.members)
         name = f"member-{len(self._life_numbers) + 1}"
         self.start_member(
@@ -63,14 +63,14 @@ class World(Stage):
         )
 
     def start_again(self, name: str) -> None:
-        """The next life of a member, perhaps with a newer list of assignors."""
+        """Start the next life of a member, perhaps with a newer list of assignors."""
         former = self.members[name].spec
         topics = self._subscription_in_group(former.instance_id) or former.topics
         protocol = self.scenario.later_protocol or former.protocol
         self.start_member(attrs.evolve(former, assignors=self.scenario.later_assignors, topics=topics, protocol=protocol))
 
     def _subscription_in_group(self, instance_id: str | None) -> tuple[str, ...]:
-        """What the group knows of a static member: it comes back as it was, see :func:`draw_scenario` on patterns."""
+        """Return a static member's topics in the group: it returns with them, see :func:`draw_scenario` on patterns."""
         group = self.cluster.group(self.group_id)
         member_id = None if group is None or instance_id is None else group.static_members.get(instance_id)
         if group is None or member_id is None:
@@ -78,7 +78,7 @@ class World(Stage):
         return tuple(decode_subscription(group.members[member_id].protocols[0].metadata).topics)
 
     def close_in_rebalance(self, name: str, value: int) -> None:
-        """Let a member close at a step of the rebalance that it asks for, and for every other ``value`` the leader too."""
+        """Close a member at a step of the rebalance that it requests, and for every other ``value`` the leader too."""
         names = [name]
         if value % 2:
             names += [other for other, member in self.members.items() if member.leads and other != name][:1]
@@ -92,7 +92,7 @@ class World(Stage):
         self.members[name].enforce_rebalance()
 
     def answered(self, client: str, api_key: int) -> None:
-        """A broker has answered a member's request."""
+        """React to a broker's response to a member's request."""
         for member in self.lives:
             if member.name == client:
                 member.answered(api_key)
@@ -101,25 +101,25 @@ class World(Stage):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """Those that were ever there."""
+        """The names of all topics that have ever existed."""
         return tuple(self._topics)
 
     def create_topic(self, partitions: int) -> None:
-        """A topic that was not there before."""
+        """Create a topic with a new name."""
         name = f"topic-{len(self._topics)}"
         self._topics.append(name)
         self.cluster.kafka.create_topic(name, partitions)
         self.history.note("world", f"created {name} with {partitions} partitions")
 
     def delete_topic(self, name: str) -> None:
-        """A topic goes, with everything known about it."""
+        """Delete a topic, and everything that the checkers know about it."""
         gone = [partition for partition in self.cluster.partitions() if partition.topic == name]
         self.cluster.kafka.delete_topic(name)
         for partition in gone:
             self.checkers.forget(partition)
 
     def recreate_topic(self, name: str, tenths: int) -> None:
-        """A topic goes, and another one takes its name, with so many tenths of each partition's records in it."""
+        """Recreate a topic, with so many tenths of each partition's records."""
         ends = {
             partition: self.cluster.end_offset(partition) or 0
             for partition in self.cluster.partitions()
@@ -133,7 +133,7 @@ class World(Stage):
             self.cluster.produce(partition, end * tenths // 10)
 
     def topics_of(self, member: MemberProcess) -> Sequence[str]:
-        """The topics that a member subscribes to, by name or by its pattern."""
+        """Return the topics that a member subscribes to, by name or by its pattern."""
         if member.spec.pattern is not None:
             return [topic for topic in self._topics if topic in self.cluster.kafka.topics.by_name]
         return member.subscription

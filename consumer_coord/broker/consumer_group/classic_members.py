@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup (KIP-848).
 
-Such a member's generation is its member epoch. JoinGroup is answered at once and names no leader: the broker assigns.
-Heartbeat tells the member to join again when there is something to revoke or to get.
+A classic member's generation is its member epoch. The JoinGroup response comes at once and names no leader: the broker assigns.
+A Heartbeat response requests a rejoin when the member has partitions to revoke or to receive.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_TIMEOUT = -1
 
 
 class ClassicMembers:
-    """Answers the requests of classic members of consumer groups."""
+    """Serves the requests of classic members of consumer groups."""
 
     def __init__(
         self, coordination: Coordination, fencing: Fencing, subscriptions: Subscriptions, heartbeats: Heartbeats
@@ -60,7 +60,7 @@ class ClassicMembers:
     async def join_group(
         self, context: RequestContext, shard: Shard, group: ConsumerGroup, request: JoinGroupRequest
     ) -> JoinGroupResponse:
-        """Answered as soon as the log has it."""
+        """Join a member, and respond as soon as the log has its records."""
         try:
             change, response = self._join(context, shard, group, request)
         except GroupError as error:
@@ -95,7 +95,7 @@ class ClassicMembers:
             change.records.append(records.member_metadata(group.group_id, updated))
         regex_change = self._subscriptions.update_regex(shard, group, member, updated, change)
         if regex_change is not RegexChange.NONE:
-            regex_change = RegexChange.UPDATED_AND_RESOLVED  # a classic member has none: nothing is to be looked up
+            regex_change = RegexChange.UPDATED_AND_RESOLVED  # a classic member has no regex: nothing to resolve
         of_group = self._subscriptions.update(group, member, updated, regex_change, change)
         changed = member.subscribed_topics != updated.subscribed_topics or regex_change is not RegexChange.NONE
         owned = self._owned(subscription)
@@ -130,7 +130,7 @@ class ClassicMembers:
         epoch: int,
         change: Change,
     ) -> ConsumerGroupMember:
-        """The static member that returns as a classic one was the last of the consumer protocol."""
+        """Convert the group to a classic one: the static member being replaced was its last of the consumer protocol."""
         rebalance = None
         if group.assignment_epoch < epoch:
             rebalance = "the group became classic, and its assignment is not of today"
@@ -155,14 +155,14 @@ class ClassicMembers:
     # -- SyncGroup and Heartbeat
 
     async def sync_group(self, shard: Shard, group: ConsumerGroup, request: SyncGroupRequest) -> SyncGroupResponse:
-        """The member's partitions, as of its epoch."""
+        """Return the member's partitions, as of its epoch."""
         try:
             member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
             offered = _first_protocol(member)
             if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, offered):
                 raise GroupError(error_codes.INCONSISTENT_GROUP_PROTOCOL, f"the group has {offered} for this member")
             if group.assignment_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-                # One that gives partitions up has joined already, and joins again when it did.
+                # A member that revokes partitions has joined already, and rejoins after the revocation.
                 self._fencing.schedule_join(shard, group.group_id, member)
                 raise GroupError(error_codes.REBALANCE_IN_PROGRESS, "there is a newer target: join again")
         except GroupError as error:
@@ -184,7 +184,7 @@ class ClassicMembers:
         return write(self._with.store, shard, Change())
 
     async def heartbeat(self, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
-        """A sign of life; REBALANCE_IN_PROGRESS when joining again changes something."""
+        """Extend the session; respond REBALANCE_IN_PROGRESS if a rejoin would change something."""
         try:
             member = self._classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
         except GroupError as error:
@@ -214,7 +214,7 @@ class ClassicMembers:
     # -- LeaveGroup
 
     async def leave_group(self, shard: Shard, group: ConsumerGroup, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Let members go, of either protocol, by member id or (administrators) by instance id alone."""
+        """Remove members of either protocol, by member id or (administrators) by instance id alone."""
         answers: list[MemberResponse] = []
         leaving: dict[str, ConsumerGroupMember] = {}
         for identity in request.members:

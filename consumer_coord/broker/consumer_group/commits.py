@@ -1,4 +1,4 @@
-"""Which commits and fetches of offsets a consumer group lets in (``validateOffsetCommit``, ``validateOffsetFetch``)."""
+"""The checks of a consumer group's offset commits and fetches (``validateOffsetCommit``, ``validateOffsetFetch``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from consumer_coord.broker.consumer_group.group import ConsumerGroup
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember
 from consumer_coord.wire import error_codes
 
-#: From this version of OffsetCommit on a client knows member epochs.
+#: The first version of OffsetCommit with member epochs.
 _MEMBER_EPOCHS_FROM = 9
 
 
@@ -26,9 +26,9 @@ def check_commit(
 ) -> int:
     """Return 0 or an error code for a whole commit.
 
-    A member commits with its epoch. With ``assignment_epochs`` (KIP-1251, Kafka 4.3) an older one is taken for partitions that
-    the member has had since then or longer. So a commit that was on its way when the epoch rose counts, and one of a former
-    owner does not.
+    A member commits with its epoch. With ``assignment_epochs`` (KIP-1251, Kafka 4.3) an older epoch is accepted for partitions
+    that the member has had since that epoch or longer. So a commit in flight when the epoch rose succeeds, and a former owner's
+    commit does not.
     """
     if member_epoch < 0 and group.is_empty:
         return error_codes.NONE
@@ -52,7 +52,7 @@ def check_commit(
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> int:
-    """0 or an error code. Clients that name no member, as administrators do, may read everything."""
+    """Return 0 or an error code. Clients that name no member, as administrators do, may read everything."""
     if member_id is None and member_epoch < 0:
         return error_codes.NONE
     member = None if member_id is None else group.members.get(member_id)

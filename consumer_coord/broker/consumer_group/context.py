@@ -1,4 +1,4 @@
-"""What all parts of the consumer protocol share, and how they write."""
+"""The shared parts of the consumer protocol's coordinator, and how they write records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from consumer_coord.wire.offsets_topic import GroupMetadataKey
 
 @attrs.frozen(eq=False)
 class Coordination:
-    """What a coordinator has; the first of ``assignors`` is the default."""
+    """The parts of a coordinator; the first of ``assignors`` is the default."""
 
     config: BrokerConfig
     store: GroupStore
@@ -38,39 +38,39 @@ class Coordination:
 
     @property
     def default_assignor(self) -> str:
-        """The assignor of a group none of whose members names one."""
+        """The assignor of a group in which no member names one."""
         return next(iter(self.assignors))
 
     def new_member_id(self) -> str:
-        """A UUID as Kafka writes them: 22 characters of URL-safe base64."""
+        """Return a UUID as Kafka writes them: 22 characters of URL-safe base64."""
         drawn = uuid.UUID(int=self.random.getrandbits(128), version=4)
         return urlsafe_b64encode(drawn.bytes).rstrip(b"=").decode()
 
 
 @attrs.define(eq=False)
 class Change:
-    """The records that a request makes, and what is to happen when they are in the log.
+    """The records that a request writes, and the actions for when they are in the log.
 
-    ``before`` are called ahead of the records' being applied, ``after`` behind it, neither if the log refuses them. With
-    ``replayed=False`` the records are not applied: ``after`` puts the new state in place (a conversion to a classic group).
+    ``before`` runs before the records are applied, ``after`` runs after that, neither if the log refuses the records. With
+    ``replayed=False`` the records are not applied: ``after`` sets the new state (a conversion to a classic group).
     """
 
     records: list[Record] = attrs.field(factory=list)
     before: list[Callable[[], None]] = attrs.field(factory=list)
     after: list[Callable[[], None]] = attrs.field(factory=list)
     replayed: bool = True
-    #: Records of classic groups behind the others, which are never replayed.
+    #: Records of classic groups, written after the others and never replayed.
     encoded: list[tuple[bytes, bytes | None]] = attrs.field(factory=list)
 
     def add(self, more: Sequence[Record]) -> None:
-        """More records."""
+        """Append records."""
         self.records += more
 
 
 def write(store: GroupStore, shard: Shard, change: Change) -> asyncio.Future[int]:
-    """Write a change to the log and carry it out; the answer is the log's error code, once the log has acknowledged it.
+    """Write a change to the log and apply it; return a future of the log's error code, set at its acknowledgement.
 
-    A change without records waits for those that are under way: what it saw may be theirs.
+    A change without records waits for the writes in progress: the request may have seen their state.
     """
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

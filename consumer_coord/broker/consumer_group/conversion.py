@@ -1,4 +1,4 @@
-"""Changes of a group's protocol: an empty group of either kind, and one with members (online migration, KIP-848)."""
+"""Conversions between the protocols: of an empty group, and of a group with members (online migration, KIP-848)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ DOWNGRADE_POLICIES = ("bidirectional", "downgrade")
 
 
 def delete_empty_classic(coordination: Coordination, group: GroupMetadata, change: Change) -> None:
-    """An empty classic group gives way; its offsets stay."""
+    """Delete an empty classic group to make place for a consumer group; its offsets stay."""
     change.records.append((offsets_topic.GroupMetadataKey(group.group_id), None))
     change.before.append(lambda: _end_classic(coordination, group))
 
 
 def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change) -> ConsumerGroup:
-    """A classic group with members becomes one of the consumer protocol, its members stay in it as classic ones.
+    """Convert a classic group with members to the consumer protocol; its members stay as classic ones.
 
-    Raises GROUP_ID_NOT_FOUND as :class:`~consumer_coord.broker.errors.GroupError` where the migration policy, the size of
-    the group or its members' protocols forbid it, and UNKNOWN_SERVER_ERROR, as Kafka does, where a member does not offer
-    the protocol that the group had last.
+    Raise :class:`~consumer_coord.broker.errors.GroupError` with GROUP_ID_NOT_FOUND if the migration policy, the size of the
+    group or its members' protocols forbid the conversion. Raise it with UNKNOWN_SERVER_ERROR, as Kafka does, if a member does
+    not offer the group's last protocol.
     """
     config = coordination.config
     if config.group_consumer_migration_policy not in UPGRADE_POLICIES:
@@ -47,7 +47,7 @@ def to_consumer(coordination: Coordination, group: GroupMetadata, change: Change
         raise _not_converted(group.group_id, "its members are no consumers")
     if len(group.members) > config.group_consumer_max_size:
         raise _not_converted(group.group_id, f"it has more than {config.group_consumer_max_size} members")
-    # Members that wait join again, and find the new group; in Kafka also when it cannot be converted.
+    # Waiting members rejoin, and find the new group; Kafka does this also if the conversion fails.
     for member in group.members.values():
         group.complete_join(member, join_error(error_codes.REBALANCE_IN_PROGRESS, member.member_id))
         group.complete_sync(member, SyncGroupResponse(error_code=error_codes.REBALANCE_IN_PROGRESS))
@@ -70,7 +70,7 @@ def _end_classic(coordination: Coordination, group: GroupMetadata) -> None:
 
 
 def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
-    """``ConsumerGroup.fromClassicGroup``: the generation becomes all epochs, the last assignment the target."""
+    """Convert as ``ConsumerGroup.fromClassicGroup``: the generation becomes all epochs, the last assignment the target."""
     converted = ConsumerGroup(group.group_id, epoch=group.generation_id)
     converted.set_assignment_epoch(group.generation_id, 0)
     for member in group.members.values():
@@ -107,9 +107,9 @@ def _converted(group: GroupMetadata, image: MetadataImage) -> ConsumerGroup:
 
 
 def _by_id(data: bytes, image: MetadataImage) -> Partitions:
-    """An assignment of the classic protocol; raises GROUP_ID_NOT_FOUND for one with data of a custom assignor."""
+    """Decode a classic assignment; raise GROUP_ID_NOT_FOUND for one with user data of a custom assignor."""
     if not data:
-        return {}  # it joined a moment ago
+        return {}  # just joined
     assignment = membership.decode_assignment(data)
     if assignment.user_data:
         raise GroupError(
@@ -124,7 +124,7 @@ def _by_id(data: bytes, image: MetadataImage) -> Partitions:
 
 
 def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[ClassicProtocol, ...]:
-    """What a JoinGroup offers, as it is stored; of two protocols of one name the last one counts."""
+    """Return the protocols of a JoinGroup as stored; of two protocols with one name the last one counts."""
     offered = {protocol.name: protocol.metadata for protocol in protocols}
     return tuple(ClassicProtocol(name=name, metadata=metadata) for name, metadata in offered.items())
 
@@ -133,7 +133,7 @@ def classic_protocols(protocols: Sequence[JoinGroupRequestProtocol]) -> tuple[Cl
 
 
 def can_downgrade(coordination: Coordination, group: ConsumerGroup, remaining: int) -> bool:
-    """Whether policy and size let a group go back to the classic protocol with so many members."""
+    """Return whether policy and size permit a classic group with ``remaining`` members."""
     config = coordination.config
     return config.group_consumer_migration_policy in DOWNGRADE_POLICIES and 0 < remaining <= config.group_max_size
 
@@ -148,15 +148,15 @@ def to_classic(
     joining: ConsumerGroupMember | None = None,
     rebalance: str | None = None,
 ) -> None:
-    """A group without members of the consumer protocol becomes a classic one, which is stable with its present target.
+    """Convert a group without members of the consumer protocol to a classic one, stable with its current target.
 
-    ``leaving`` are the member ids that left, ``joining`` the classic member that takes the place of a static one.
-    ``rebalance`` is the reason of a rebalance to start with; None for none.
+    ``leaving`` are the member ids that left, ``joining`` the classic member that replaces a static one. ``rebalance`` is the
+    reason for a rebalance after the conversion; None for none.
     """
     gone = set(leaving)
     replaced = None if joining is None else group.static_member(joining.instance_id)
     if replaced is not None and joining is not None:
-        # The records before these have replaced it already.
+        # The records above have replaced it already.
         ids = [joining.member_id if member_id == replaced.member_id else member_id for member_id in group.members]
         change.add(records.group_tombstones(group, ids))
     else:
@@ -193,7 +193,7 @@ def _classic(
     members: Sequence[ConsumerGroupMember],
     targets: Mapping[str, Partitions],
 ) -> GroupMetadata:
-    """``ClassicGroup.fromConsumerGroup``."""
+    """Convert as ``ClassicGroup.fromConsumerGroup``."""
     classic = GroupMetadata(
         group.group_id,
         state=GroupState.STABLE,
@@ -228,12 +228,12 @@ def _classic(
 
 
 def leader_first(members: Sequence[ConsumerGroupMember]) -> Sequence[ConsumerGroupMember]:
-    """The members of a converted group; the first one leads. (In Kafka a hash map's order decides.)"""
+    """Return the members of a converted group, the leader first, where Kafka uses the order of a hash map."""
     return members
 
 
 def encode_target(partitions: Partitions, metadata: bytes, image: MetadataImage) -> bytes:
-    """Partitions as a classic member reads them, in the version of its subscription."""
+    """Encode partitions for a classic member, in the version of its subscription."""
     named = {
         name: sorted(numbers) for topic_id, numbers in partitions.items() if (name := image.topic_name(topic_id)) is not None
     }

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: a group as administrators see it."""
+"""The request ConsumerGroupDescribe: a group as administrators see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLASSIC, _CONSUMER = 0, 1
 
 
 def describe_consumer_group(group: ConsumerGroup, coordination: Coordination) -> ConsumerGroupDescribeGroup:
-    """The group with its members, what each has and what it is to have."""
+    """Return the group with its members, their assignments and their targets."""
     return ConsumerGroupDescribeGroup(
         group_id=group.group_id,
         group_state=group.state.value,
@@ -32,7 +32,7 @@ def describe_consumer_group(group: ConsumerGroup, coordination: Coordination) ->
 
 
 def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataImage) -> ConsumerGroupDescribeMember:
-    # A partition that it has still to revoke is its own until then.
+    # A member owns a partition until it has revoked it.
     has: dict[uuid.UUID, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():

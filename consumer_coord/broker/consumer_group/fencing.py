@@ -1,4 +1,4 @@
-"""Members leave, fail, or are late: they are taken out, and the group epoch rises (``consumerGroupFenceMembers``)."""
+"""Removal of members that leave, fail, or are late; the group epoch rises (``consumerGroupFenceMembers``)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from consumer_coord.wire import error_codes
 
 logger = get_logger(__name__)
 
-#: A timer whose records the log refused tries again after this time.
+#: Back-off of a timer whose records the log refused, in milliseconds.
 _RETRY_MS = 500
 
 
 class Fencing:
-    """Takes members out, and starts the timers that do."""
+    """Removes members, and starts the timers that do so."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._with = coordination
 
     def fence(self, shard: Shard, group: ConsumerGroup, members: Sequence[ConsumerGroupMember]) -> Change:
-        """The group without these members; without its last one of the consumer protocol it may become classic."""
+        """Remove members from the group; after its last member of the consumer protocol it may become classic."""
         change = Change()
         if not members:
             return change
@@ -51,7 +51,7 @@ class Fencing:
         metadata_hash = self._with.image.group_hash(subscribed_topics(left, resolved))
         change.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         if not left:
-            # An empty group needs no assignment; time 0 lets the next member's be computed at once.
+            # An empty group needs no assignment; time 0 lets the next member's target be computed at once.
             change.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
         def cancel_timers() -> None:
@@ -60,20 +60,20 @@ class Fencing:
 
         change.after.append(cancel_timers)
         if metadata_is_due(group, self._with.image):
-            # Topics that only these subscribed to may be among those that changed; the next heartbeat looks all the same.
+            # The changed topics may be ones that only these members subscribed to; the next heartbeat checks in any case.
             change.after.append(lambda: group.metadata_was_looked_at(-1))
         return change
 
     # -- timers
 
     def schedule_session(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int | None = None) -> None:
-        """A sign of life: the session starts anew, with ``group.consumer.session.timeout.ms`` unless told otherwise."""
+        """Restart the member's session, with ``group.consumer.session.timeout.ms`` by default."""
         if timeout_ms is None:
             timeout_ms = self._with.config.group_consumer_session_timeout_ms
         self._schedule(shard, TimerKind.SESSION, group_id, member_id, timeout_ms, "sent no heartbeat")
 
     def schedule_rebalance(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
-        """A member has to give partitions up; in time it is, or will be, in another epoch."""
+        """Fence a member that does not revoke its partitions in time; ignore the timer in a later epoch."""
         self._schedule(
             shard,
             TimerKind.REBALANCE,
@@ -85,7 +85,7 @@ class Fencing:
         )
 
     def schedule_join(self, shard: Shard, group_id: str, member: ConsumerGroupMember) -> None:
-        """A classic member was told to join again."""
+        """Fence a classic member that does not rejoin in time."""
         self._schedule(
             shard,
             TimerKind.JOIN,
@@ -97,7 +97,7 @@ class Fencing:
         )
 
     def schedule_sync(self, shard: Shard, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """A classic member joined and has to send SyncGroup."""
+        """Fence a classic member that sends no SyncGroup in time."""
         self._schedule(shard, TimerKind.SYNC, group_id, member_id, timeout_ms, "sent no SyncGroup in time")
 
     def _schedule(

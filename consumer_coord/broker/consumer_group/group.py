@@ -1,7 +1,7 @@
-"""A group of the consumer protocol (``ConsumerGroup``): its epochs, its members and what each is to have.
+"""A group of the consumer protocol (``ConsumerGroup``): its epochs, its members and their targets.
 
-It changes by records alone (see :mod:`.records`): a request makes records of what it finds here, they are written to
-``__consumer_offsets``, and then they are applied. So what was read from the log after a restart is what was there before.
+Only records change the group (see :mod:`.records`). A request creates records from the current state, they are written to
+``__consumer_offsets``, and then they are applied. So a restart restores the same state from the log.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from consumer_coord.broker.committed import GroupOffsets
 from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, EpochPartitions, MemberState, Partitions
 from consumer_coord.broker.java_hash import hash_map_order, timeline_map_order
 
-#: A group whose target assignment was deleted. A new one has an empty target of epoch 1, its own first epoch.
+#: The assignment epoch of a group whose target was deleted. A new group has an empty target of epoch 1, its first epoch.
 NO_ASSIGNMENT_EPOCH = -1
 _FIRST_EPOCH = 1
 _NO_PARTITIONS: Partitions = {}
 
 
 class ConsumerGroupState(enum.Enum):
-    """The five states of a consumer group (``ConsumerGroupState``); the values are what ConsumerGroupDescribe answers."""
+    """The five states of a consumer group (``ConsumerGroupState``); the values are those of ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -36,8 +36,8 @@ class ConsumerGroupState(enum.Enum):
 _EMPTY, _ASSIGNING = ConsumerGroupState.EMPTY, ConsumerGroupState.ASSIGNING
 _RECONCILING, _STABLE, _DEAD = ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE, ConsumerGroupState.DEAD
 
-#: Every legal transition with what brings it about. A request changes a group at one go, so states may be skipped: a first
-#: member joins, gets its target and has it. The picture in ``docs/embedded-kafka.md`` is drawn from this table.
+#: Every legal transition with its cause. One request may skip states: the first member joins, gets its target and holds it. The
+#: picture in ``docs/embedded-kafka.md`` is drawn from this table.
 TRANSITIONS: Mapping[tuple[ConsumerGroupState, ConsumerGroupState], str] = {
     (_EMPTY, _ASSIGNING): "a first member joins; its topics are not known yet",
     (_EMPTY, _RECONCILING): "a classic group with members is converted",
@@ -72,13 +72,13 @@ class ResolvedRegex:
 
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """One group. Its dictionaries keep the order in which things came, so that every run of a seed is the same."""
+    """One group. The dictionaries keep insertion order, so that every run of a seed is the same."""
 
     group_id: str
     epoch: int = _FIRST_EPOCH
     metadata_hash: int = 0
     assignment_epoch: int = _FIRST_EPOCH
-    #: When the target was computed, 0 when that is not known (KIP-1263).
+    #: The time at which the target was computed, 0 if unknown (KIP-1263).
     assignment_timestamp_ms: int = 0
     members: dict[str, ConsumerGroupMember] = attrs.field(factory=dict)
     #: instance id -> member id
@@ -86,27 +86,27 @@ class ConsumerGroup:
     #: member id -> partitions
     target: dict[str, Partitions] = attrs.field(factory=dict)
     resolved_regexes: dict[str, ResolvedRegex] = attrs.field(factory=dict)
-    #: Whether the log has topics' partitions as brokers before 4.1 wrote them.
+    #: Whether the log has the topics' partition metadata, written by brokers before 4.1.
     has_partition_metadata: bool = False
-    #: The version of the cluster's metadata by which the topics' hash was last looked at, -1: not since the group was loaded.
+    #: The version of the cluster's metadata at the last check of the topics' hash, -1: none since the group was loaded.
     metadata_version: int = -1
-    #: Whether topics are being looked up for the group's regular expressions.
+    #: Whether the resolution of the group's regular expressions is in progress.
     resolving: bool = False
     offsets: GroupOffsets = attrs.field(factory=GroupOffsets)
-    #: topic id -> partition -> the epoch of the member that has it, or has still to give it up
+    #: topic id -> partition -> the epoch of the member that has it, or has yet to revoke it
     _partition_epochs: dict[uuid.UUID, dict[int, int]] = attrs.field(factory=dict)
-    #: regular expression -> how many members subscribe to it
+    #: regular expression -> number of members that subscribe to it
     _regex_subscribers: Counter[str] = attrs.field(factory=Counter)
-    #: assignor -> how many members ask for it
+    #: assignor -> number of members that name it
     _assignors: Counter[str] = attrs.field(factory=Counter)
-    #: Members that do not have their target of ``assignment_epoch`` yet; None when it has to be counted anew.
+    #: Members that do not have their target of ``assignment_epoch`` yet; None if they must be counted again.
     _unreconciled: set[str] | None = None
 
     # -- states
 
     @property
     def state(self) -> ConsumerGroupState:
-        """What its epochs and members amount to; ``Dead`` is a group that is not there."""
+        """The state that follows from the group's epochs and members; never ``Dead``, which means that no group exists."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -119,18 +119,18 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
+        """Whether the group has no members."""
         return not self.members
 
     # -- members
 
     def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """The member that has an instance id."""
+        """Return the member with an instance id; None if there is none."""
         member_id = None if instance_id is None else self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
     def update_member(self, member: ConsumerGroupMember) -> None:
-        """Take a member in, or replace what is known of it."""
+        """Add or replace a member."""
         old = self.members.get(member.member_id)
         if old is not None:
             self._forget(old)
@@ -158,7 +158,7 @@ class ConsumerGroup:
                     epochs[number] = max(member.member_epoch, epochs.get(number, member.member_epoch))
 
     def remove_member(self, member_id: str) -> None:
-        """Let a member go; nothing to do for one that is not here."""
+        """Remove a member, if it exists."""
         member = self.members.pop(member_id, None)
         if member is None:
             return
@@ -184,18 +184,18 @@ class ConsumerGroup:
             for topic_id, numbers in partitions.items():
                 epochs = self._partition_epochs.get(topic_id, {})
                 for number in numbers:
-                    # A later epoch is another member's, which got the partition in a record before this one.
+                    # A later epoch belongs to another member, which got the partition in an earlier record.
                     if epochs.get(number) == member.member_epoch:
                         del epochs[number]
                 if not epochs:
                     self._partition_epochs.pop(topic_id, None)
 
     def partition_epoch(self, topic_id: uuid.UUID, partition: int) -> int:
-        """The epoch of the member that has a partition, -1 while none has."""
+        """Return the epoch of the member that has a partition, -1 if none has it."""
         return self._partition_epochs.get(topic_id, {}).get(partition, -1)
 
     def recount_partitions(self) -> None:
-        """Count from the members alone which partitions they have.
+        """Derive the partitions' epochs from the members alone.
 
         For use after a log was read: compaction may have kept any mixture of its records.
         """
@@ -204,7 +204,7 @@ class ConsumerGroup:
             self._note_partitions(member)
 
     def waits_for_partitions(self, member: ConsumerGroupMember) -> bool:
-        """Whether partitions of a member's target are still another member's."""
+        """Return whether another member still has partitions of this member's target."""
         return member.state is MemberState.UNRELEASED_PARTITIONS and any(
             number not in member.assigned.get(topic_id, ()) and self.partition_epoch(topic_id, number) != -1
             for topic_id, numbers in self.target_of(member.member_id).items()
@@ -214,27 +214,27 @@ class ConsumerGroup:
     # -- epochs and targets
 
     def set_assignment_epoch(self, epoch: int, timestamp_ms: int) -> None:
-        """The target is that of another epoch now."""
+        """Set the epoch and the time of the target."""
         self.assignment_epoch = epoch
         self.assignment_timestamp_ms = timestamp_ms
         self._unreconciled = None
 
     def target_of(self, member_id: str) -> Partitions:
-        """What a member is to have."""
+        """Return a member's target."""
         return self.target.get(member_id, _NO_PARTITIONS)
 
     # -- subscriptions
 
     def subscribed_topics(self) -> frozenset[str]:
-        """All topics that members subscribe to by name, or by a regular expression that was resolved."""
+        """Return all topics that members subscribe to by name, or by a resolved regular expression."""
         return subscribed_topics(self.members.values(), self.resolved_regexes)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic."""
+        """Return whether a member subscribes to a topic."""
         return topic in self.subscribed_topics()
 
     def subscribers_of(self, regex: str) -> int:
-        """How many members subscribe to a regular expression."""
+        """Return the number of members that subscribe to a regular expression."""
         return self._regex_subscribers[regex]
 
     @property
@@ -243,7 +243,7 @@ class ConsumerGroup:
         return bool(self._regex_subscribers)
 
     def regexes_with(self, member: ConsumerGroupMember, updated: ConsumerGroupMember) -> tuple[str, ...]:
-        """The regular expressions of all members once ``member`` is ``updated``."""
+        """Return the regular expressions of all members after ``member`` becomes ``updated``."""
         counts = Counter(self._regex_subscribers)
         if member.subscribed_regex and counts[member.subscribed_regex]:
             counts[member.subscribed_regex] -= 1
@@ -252,17 +252,20 @@ class ConsumerGroup:
         return tuple(regex for regex, count in counts.items() if count)
 
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
-        """The topics of one member; a regular expression that is not resolved yet matches none."""
+        """Return the topics of one member; an unresolved regular expression matches none."""
         resolved = self.resolved_regexes.get(member.subscribed_regex) if member.subscribed_regex else None
         return member.subscribed_topics if resolved is None else member.subscribed_topics | resolved.topics
 
     def preferred_assignor(self, default: str) -> str:
-        """The assignor that most members name; ``default`` if none does. Ties go by the order of Kafka's map."""
+        """Return the assignor that most members name; ``default`` if none does. Ties go by the order of Kafka's map."""
         named = self._assignors
         return max(timeline_map_order(named), key=named.__getitem__) if named else default
 
     def assignor_for(self, updated: ConsumerGroupMember, default: str) -> str:
-        """As :meth:`preferred_assignor`, once a member is ``updated``; ties go as in the copy that Kafka makes of its map."""
+        """Return :meth:`preferred_assignor` as it is after a member becomes ``updated``.
+
+        Ties go by the order of the copy that Kafka makes of its map.
+        """
         counts = Counter(self._assignors)
         order, copied = timeline_map_order(counts), len(counts)
         # A static member continues as the former owner of its instance id, also where its member id was in the group already.
@@ -274,31 +277,31 @@ class ConsumerGroup:
         if updated.server_assignor is not None:
             counts[updated.server_assignor] += 1
             if updated.server_assignor not in order:
-                # Java's HashMap.compute puts what is new at the head of its bucket.
+                # Java's HashMap.compute inserts a new key at the head of its bucket.
                 order.insert(0, updated.server_assignor)
         return max(hash_map_order(order, copied), key=counts.__getitem__) if order else default
 
     def changes_assignor(self, updated: ConsumerGroupMember, default: str) -> bool:
-        """Whether the group's assignor is another one once a member is ``updated`` (``hasPreferredServerAssignorChanged``).
+        """Return whether the group's assignor changes when a member becomes ``updated``.
 
-        As in Kafka, a tie may end otherwise each time that it is looked at.
+        Kafka's ``hasPreferredServerAssignorChanged``; as there, a tie may resolve differently each time.
         """
         if not self._assignors and updated.server_assignor is None:
             return False
         return self.preferred_assignor(default) != self.assignor_for(updated, default)
 
     def metadata_was_looked_at(self, version: int) -> None:
-        """The hash of the topics is that of this version of the cluster's metadata; -1: it is to be computed again."""
+        """Set the version of the cluster's metadata that the topics' hash is based on; -1 to compute the hash again."""
         self.metadata_version = version
 
     # -- members of the classic protocol
 
     def classic_members(self) -> Iterator[ConsumerGroupMember]:
-        """Those that use the classic protocol."""
+        """Iterate over the members that use the classic protocol."""
         return (member for member in self.members.values() if member.classic is not None)
 
     def supports_classic_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a classic member that offers these has one in common with all the classic members."""
+        """Return whether one of these protocols is offered by all classic members."""
         if protocol_type != "consumer":
             return False
         offered = [
@@ -309,13 +312,13 @@ class ConsumerGroup:
         return any(all(name in one for one in offered) for name in names)
 
     def all_classic_but(self, leaving: Iterable[str]) -> bool:
-        """Whether the members that are left without these all use the classic protocol."""
+        """Return whether all remaining members use the classic protocol after these have left."""
         gone = frozenset(leaving)
         return all(member.classic is not None for member_id, member in self.members.items() if member_id not in gone)
 
 
 def subscribed_topics(members: Iterable[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegex]) -> frozenset[str]:
-    """The topics that some members subscribe to, regular expressions among them as they were resolved."""
+    """Return the topics that some members subscribe to, including those of resolved regular expressions."""
     topics: set[str] = set()
     regexes: set[str] = set()
     for member in members:
@@ -329,15 +332,15 @@ def subscribed_topics(members: Iterable[ConsumerGroupMember], resolved: Mapping[
 
 
 def is_homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
-    """Whether all members count as subscribed to the same topics (``subscriptionType``)."""
+    """Return whether all members count as subscribed to the same topics (``subscriptionType``)."""
     everyone = tuple(members)
     regexes = {member.subscribed_regex for member in everyone if member.subscribed_regex}
     if not regexes:
         return len({member.subscribed_topics for member in everyone}) <= 1
-    # One regular expression for all, and no names beside it.
+    # All members share one regular expression, and none subscribes by name as well.
     return len(regexes) == 1 and all(member.subscribed_regex and not member.subscribed_topics for member in everyone)
 
 
 def has_any(partitions: EpochPartitions, owned: Mapping[uuid.UUID, Iterable[int]]) -> bool:
-    """Whether some of these partitions are among the owned ones."""
+    """Return whether some of these partitions are among the owned ones."""
     return any(number in partitions.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)

@@ -1,8 +1,12 @@
-"""ConsumerGroupHeartbeat: joining, staying in and leaving a group of the consumer protocol (``consumerGroupHeartbeat``).
+"""The request ConsumerGroupHeartbeat: join, stay in and leave a group of the consumer protocol.
 
-A heartbeat has three steps: the member is made or updated, and the group epoch rises if that changes what the group
-subscribes to; the target is computed if it is behind the group epoch; the member is reconciled with its target. All of it
-becomes records first. They are written, and only then the group is another one.
+Kafka's ``consumerGroupHeartbeat``. A heartbeat has three steps:
+
+1. Create or update the member; raise the group epoch if that changes the group's subscription.
+2. Compute the target if it is behind the group epoch.
+3. Reconcile the member with its target.
+
+All steps only make records. The group changes after they are written.
 """
 
 from __future__ import annotations
@@ -41,14 +45,14 @@ from consumer_coord.wire.messages.group import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 
-#: From this version on a member makes its id itself.
+#: The first version in which a member generates its own id.
 _OWN_MEMBER_ID_FROM = 1
-#: Means in a request: no rebalance timeout.
+#: The value of a request without a rebalance timeout.
 _NO_TIMEOUT = -1
 
 
 class Heartbeats:
-    """Answers ConsumerGroupHeartbeat."""
+    """Serves ConsumerGroupHeartbeat."""
 
     def __init__(self, coordination: Coordination, fencing: Fencing, subscriptions: Subscriptions) -> None:
         self._with = coordination
@@ -58,7 +62,7 @@ class Heartbeats:
     async def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
-        """The answer, when the log has what the request changed."""
+        """Return the response once the log has the records of the request."""
         try:
             self._check(context, request)
             error_code, shard = self._with.store.shard_of(request.group_id)
@@ -106,7 +110,7 @@ class Heartbeats:
         member = membership.find(group, request.member_id, request.instance_id)
         if request.instance_id is None or request.member_epoch != LEAVE_STATIC_EPOCH:
             return self._fencing.fence(shard, group, (member,)), response
-        # Its place and its target stay for its return, which gets the partitions as from epoch 0.
+        # The member's place and target stay for its return; it then gets the partitions as if from epoch 0.
         left = attrs.evolve(
             member,
             member_epoch=LEAVE_STATIC_EPOCH,
@@ -152,7 +156,7 @@ class Heartbeats:
         )
 
     def group_to_join(self, shard: Shard, group_id: str, change: Change) -> ConsumerGroup:
-        """A group as it will be when the records of ``change`` were applied: one that is there, a new or a converted one."""
+        """Return an existing, a converted or a new group, as it will be after the records of ``change`` are applied."""
         group = shard.consumer_groups.get(group_id)
         if group is not None:
             return group
@@ -192,9 +196,9 @@ class Heartbeats:
     def target(
         self, group: ConsumerGroup, updated: ConsumerGroupMember, subscription: GroupSubscription, change: Change
     ) -> Target:
-        """What a member is to have. The whole target is computed if it is behind the group epoch and the last time is long ago.
+        """Return a member's target; compute the group's target if it is behind the group epoch and the interval is over.
 
-        Raises UNKNOWN_SERVER_ERROR as :class:`~consumer_coord.broker.errors.GroupError` when the assignor fails.
+        Raise :class:`~consumer_coord.broker.errors.GroupError` with UNKNOWN_SERVER_ERROR when the assignor fails.
         """
         now_ms = self._with.wall_clock_ms()
         interval_ms = self._with.config.group_consumer_assignment_interval_ms
@@ -227,7 +231,7 @@ class Heartbeats:
         subscription_changed: bool,
         change: Change,
     ) -> ConsumerGroupMember:
-        """One step of a member towards its target; its record, and its timer, if that changed anything."""
+        """Move a member one step towards its target; add the record and the timer if that changes anything."""
         if not subscription_changed and updated.is_reconciled_to(target.epoch):
             return updated
         reconciled = reconcile(
@@ -252,7 +256,7 @@ class Heartbeats:
         return reconciled
 
     def remember_metadata(self, shard: Shard, group_id: str, change: Change) -> None:
-        """The group's topics were looked at in the present version of the metadata."""
+        """Record, once ``change`` is written, that the group's topics were checked in the current version of the metadata."""
         version = self._with.image.version
 
         def remember() -> None:
@@ -271,7 +275,7 @@ def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
 
 
 def _told(member: ConsumerGroupMember, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
-    """The member with what its heartbeat says; what is None there is unchanged."""
+    """Return the member with the fields of its heartbeat; fields that are None stay unchanged."""
     told = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,
@@ -285,7 +289,7 @@ def _told(member: ConsumerGroupMember, context: RequestContext, request: Consume
     news: dict[str, Any] = {name: value for name, value in told.items() if value is not None and value != getattr(member, name)}
     if member.classic is not None:
         news["classic"] = None
-    # Most heartbeats say nothing new.
+    # Most heartbeats change nothing.
     return attrs.evolve(member, **news) if news else member
 
 

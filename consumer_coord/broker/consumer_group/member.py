@@ -1,4 +1,4 @@
-"""One member of a consumer group, as a value (``ConsumerGroupMember``)."""
+"""One member of a consumer group, an immutable value (``ConsumerGroupMember``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Partitions = Mapping[uuid.UUID, frozenset[int]]
 #: topic id -> partition -> the member epoch in which it was assigned (KIP-1251)
 EpochPartitions = Mapping[uuid.UUID, Mapping[int, int]]
 
-#: Member epochs with a meaning of their own in ConsumerGroupHeartbeat.
+#: Member epochs with a special meaning in ConsumerGroupHeartbeat.
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 #: A static member leaves for a while; its place and its target are kept for the session timeout.
@@ -28,13 +28,13 @@ LEAVE_STATIC_EPOCH = -2
 
 
 class MemberState(enum.IntEnum):
-    """How far a member is on its way to its target (``MemberState``); the values stand in records."""
+    """The progress of a member towards its target (``MemberState``); records contain the values."""
 
-    #: It has its target, or a newer target waits for its next heartbeat.
+    #: The member has its target, or its next heartbeat will start on a newer one.
     STABLE = 0
-    #: It has to give partitions up first, and stays in its epoch until it did.
+    #: The member must revoke partitions first, and stays in its epoch until then.
     UNREVOKED_PARTITIONS = 1
-    #: It is in the target's epoch; some of its partitions are still another member's.
+    #: The member is in the target's epoch; other members still have some of its partitions.
     UNRELEASED_PARTITIONS = 2
     #: Read from a record of a later version.
     UNKNOWN = 127
@@ -42,10 +42,10 @@ class MemberState(enum.IntEnum):
 
 @attrs.frozen
 class ConsumerGroupMember:
-    """A member: what it told of itself, its epochs, and what it has.
+    """A member: its subscription and settings, its epochs, and its partitions.
 
-    ``assigned`` may be used by it, ``pending_revocation`` has to be revoked. ``classic`` is what a member of the classic
-    protocol brought in its JoinGroup, None for the others. ``rebalance_timeout_ms`` is -1 until it told one.
+    The member may use ``assigned``, and must revoke ``pending_revocation``. ``classic`` comes from the JoinGroup of a member of
+    the classic protocol, None for the others. ``rebalance_timeout_ms`` is -1 until the member has sent one.
     """
 
     member_id: str
@@ -65,22 +65,22 @@ class ConsumerGroupMember:
     classic: ClassicMemberMetadata | None = None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether it has what the target of this epoch gives it."""
+        """Return whether the member has its target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def at_epoch(self, epoch: int) -> ConsumerGroupMember:
-        """In another epoch; the present one is remembered, since the answer that tells the new one may get lost."""
+        """Return the member in another epoch. The current epoch is kept, since the response with the new one may get lost."""
         return attrs.evolve(self, member_epoch=epoch, previous_member_epoch=self.member_epoch)
 
     def assignment_epoch(self, topic_id: uuid.UUID, partition: int) -> int | None:
-        """Since which member epoch it has a partition, those to be revoked included; None if it has not."""
+        """Return the member epoch since which the member has a partition, also one to be revoked; None without it."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch
 
     # -- records
 
     def metadata_value(self) -> ConsumerGroupMemberMetadataValue:
-        """What it told of itself, as a record."""
+        """Return the member's subscription and settings as a record."""
         return ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
             rack_id=self.rack_id,
@@ -94,7 +94,7 @@ class ConsumerGroupMember:
         )
 
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
-        """The member with what a record says it told of itself."""
+        """Return the member with the subscription and settings of a record."""
         return attrs.evolve(
             self,
             instance_id=value.instance_id,
@@ -109,7 +109,7 @@ class ConsumerGroupMember:
         )
 
     def assignment_value(self) -> ConsumerGroupCurrentMemberAssignmentValue:
-        """What it has, as a record."""
+        """Return the member's epochs and partitions as a record."""
         return ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.member_epoch,
             previous_member_epoch=self.previous_member_epoch,
@@ -119,7 +119,7 @@ class ConsumerGroupMember:
         )
 
     def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerGroupMember:
-        """The member with what a record says it has."""
+        """Return the member with the epochs and partitions of a record."""
         known = value.state in MemberState.__members__.values()
         return attrs.evolve(
             self,
@@ -132,12 +132,12 @@ class ConsumerGroupMember:
 
 
 def assigned_in(partitions: Partitions, epoch: int) -> EpochPartitions:
-    """Partitions that were all assigned in one epoch."""
+    """Return partitions that were all assigned in one epoch."""
     return {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in partitions.items()}
 
 
 def without_epochs(partitions: EpochPartitions) -> Partitions:
-    """The partitions alone."""
+    """Return the partitions without their epochs."""
     return {topic_id: frozenset(numbers) for topic_id, numbers in partitions.items()}
 
 
@@ -151,7 +151,7 @@ def _stored(partitions: EpochPartitions) -> tuple[CurrentTopicPartitions, ...]:
 
 
 def _read(stored: Iterable[CurrentTopicPartitions], member_epoch: int) -> EpochPartitions:
-    # Brokers before 4.3 stored no epochs: the member's own stands for them, 0 for a static member that left.
+    # Brokers before 4.3 stored no epochs: use the member's epoch, or 0 for a static member that left.
     default = max(member_epoch, 0)
     partitions = {}
     for topic in stored:

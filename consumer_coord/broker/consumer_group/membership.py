@@ -1,4 +1,4 @@
-"""The member that a heartbeat comes from: found or made, fencing by epoch and by instance id (KIP-848, KIP-345)."""
+"""The member that sends a heartbeat: lookup, creation, fencing by epoch and by instance id (KIP-848, KIP-345)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from consumer_coord.wire import error_codes
 
 
 def check_size(group: ConsumerGroup, member_id: str, instance_id: str | None, max_size: int) -> None:
-    """Raise GROUP_MAX_SIZE_REACHED for a newcomer to a full group; a static member that returns is no newcomer."""
+    """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group; a returning static member is not new."""
     is_known = member_id in group.members or group.static_member(instance_id) is not None
     if len(group.members) >= max_size and not is_known:
         raise GroupError(error_codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, and may have no more")
 
 
 def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
-    """A member by its id; raises UNKNOWN_MEMBER_ID."""
+    """Return a member by its id; raise UNKNOWN_MEMBER_ID."""
     member = group.members.get(member_id)
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"{member_id} is no member of group {group.group_id}")
@@ -31,7 +31,7 @@ def member_of(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """The holder of an instance id, if it is this member; raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    """Return the holder of an instance id, if it is this member; raise UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
     member = group.static_member(instance_id)
     if member is None:
         raise GroupError(error_codes.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
@@ -41,15 +41,15 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
 
 
 def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
-    """A member of either kind; raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    """Return a dynamic or static member; raise UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
     return member_of(group, member_id) if instance_id is None else static_member_of(group, member_id, instance_id)
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
     """Raise FENCED_MEMBER_EPOCH for an epoch that is not the member's.
 
-    The one before counts, too, with nothing owned but what the member has: the answer that told the new one may be lost.
-    Epoch 0 is a member that starts again.
+    The previous epoch is valid too if the member owns only partitions that it still has: the response with the new epoch may
+    have been lost. Epoch 0 means that the member starts again.
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return
@@ -62,17 +62,16 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned) -> None:
 
 
 def join_dynamic(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
-    """A member without an instance id joins, or joins again."""
+    """Return the member without an instance id that joins, or joins again."""
     return group.members.get(member_id) or ConsumerGroupMember(member_id)
 
 
 def join_static(
     group: ConsumerGroup, member_id: str, instance_id: str, classic: bool, made: list[records.Record]
 ) -> ConsumerGroupMember:
-    """A member with an instance id joins. It takes the place of the one that had it before, with all that this one has.
+    """Return the member with an instance id that joins; it inherits everything from the former member with that id.
 
-    Among members of the consumer protocol the former one must have left for a while (epoch -2), or
-    UNRELEASED_INSTANCE_ID is raised.
+    In the consumer protocol the former member must have left for a while (epoch -2); otherwise raise UNRELEASED_INSTANCE_ID.
     """
     former = group.static_member(instance_id)
     if former is None:

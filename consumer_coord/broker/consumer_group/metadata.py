@@ -1,4 +1,4 @@
-"""What the coordinator knows of the cluster's topics (``CoordinatorMetadataImage``), and their hash (KIP-1101)."""
+"""The coordinator's view of the cluster's topics (``CoordinatorMetadataImage``), and their hash (KIP-1101)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MASK = (1 << 64) - 1
 
 
 class MetadataImage:
-    """The topics as they are now. ``rack_of`` gives a broker's rack, None for one without."""
+    """The current topics. ``rack_of`` returns a broker's rack, None if it has none."""
 
     def __init__(self, topics: Topics | None = None, rack_of: Callable[[int], str | None] = lambda _: None) -> None:
         self._topics = topics
         self._rack_of = rack_of
-        #: topic -> (what its hash was made of, the hash)
+        #: topic -> (the input of its hash, the hash)
         self._hashes: dict[str, tuple[tuple[uuid.UUID, Sequence[tuple[int, ...]]], int]] = {}
 
     @property
     def version(self) -> int:
-        """Rises with every change."""
+        """The version of the metadata, which rises with every change."""
         return 0 if self._topics is None else self._topics.version
 
     def changed_since(self, version: int, names: Iterable[str]) -> bool:
-        """Whether some of these topics were made, changed or deleted after a version."""
+        """Return whether some of these topics were created, changed or deleted after a version."""
         topics = self._topics
         return topics is not None and any(topics.changed_in(name) > version for name in names)
 
@@ -39,26 +39,26 @@ class MetadataImage:
 
     @property
     def names(self) -> Iterable[str]:
-        """All topics."""
+        """The names of all topics."""
         return () if self._topics is None else self._topics.by_name
 
     def partitions(self, topic_id: uuid.UUID) -> int | None:
-        """How many partitions a topic has; None for one that does not exist."""
+        """Return the number of a topic's partitions; None if the topic does not exist."""
         topic = None if self._topics is None else self._topics.by_id.get(topic_id)
         return None if topic is None else len(topic.partitions)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
-        """The id of a topic; None for one that does not exist."""
+        """Return the id of a topic; None if it does not exist."""
         topic = None if self._topics is None else self._topics.by_name.get(name)
         return None if topic is None else topic.topic_id
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic; None for one that does not exist."""
+        """Return the name of a topic; None if it does not exist."""
         topic = None if self._topics is None else self._topics.by_id.get(topic_id)
         return None if topic is None else topic.name
 
     def topic_ids(self, names: Iterable[str]) -> Mapping[uuid.UUID, str]:
-        """Topic id -> name of those that exist, in the order of their names."""
+        """Return topic id -> name of the existing topics, in the order of their names."""
         found = {}
         for name in sorted(names):
             topic_id = self.topic_id(name)
@@ -67,13 +67,13 @@ class MetadataImage:
         return found
 
     def racks(self, topic_id: uuid.UUID) -> Sequence[frozenset[str]]:
-        """For each partition the racks that hold a replica of it; empty if the brokers have none."""
+        """Return for each partition the racks of its replicas; empty if no broker has a rack."""
         topic = None if self._topics is None else self._topics.by_id.get(topic_id)
         racks = [] if topic is None else [frozenset(self._racks(partition.replicas)) for partition in topic.partitions]
         return racks if any(racks) else ()
 
     def group_hash(self, names: Iterable[str]) -> int:
-        """The hash of the topics that a group subscribes to, 0 without any (``Utils.computeGroupHash``)."""
+        """Return the hash of the topics that a group subscribes to, 0 without any (``Utils.computeGroupHash``)."""
         hashes = [
             self._topic_hash(topic)
             for name in sorted(names, key=_java_order)
@@ -104,7 +104,7 @@ class MetadataImage:
 
 
 def _characters(text: str) -> bytes:
-    """As ``HashStream64.putString`` takes them, which writes the length behind them."""
+    """Encode as ``HashStream64.putString``, which writes the length after the characters."""
     return text.encode("utf-16-le", "surrogatepass")
 
 

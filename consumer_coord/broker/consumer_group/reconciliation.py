@@ -1,8 +1,8 @@
-"""One member's way from what it has to what it is to have (``CurrentAssignmentBuilder``), as a pure function.
+"""The reconciliation of a member with its target (``CurrentAssignmentBuilder``), as a pure function.
 
-A member first revokes what is no longer assigned to it, and stays in its epoch until its heartbeat no longer names those
-partitions. Then it goes to the target's epoch and gets what is free; what another member has not released yet it gets
-with a later heartbeat.
+A member first revokes the partitions that are no longer assigned to it, and stays in its epoch until its heartbeat no longer
+names them. Then it moves to the target's epoch and gets the free partitions. Partitions that another member has not released
+yet follow with a later heartbeat.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from consumer_coord.broker.consumer_group.member import ConsumerGroupMember, Epo
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.wire import error_codes
 
-#: topic id -> partitions that a heartbeat says the member holds; None when it does not say.
+#: topic id -> partitions that the member reports in a heartbeat; None if it reports nothing.
 Owned = Mapping[uuid.UUID, Sequence[int]] | None
 
 
 @attrs.frozen
 class Target:
-    """What a member is to have, and the epoch of that."""
+    """A member's target and its epoch."""
 
     epoch: int
     partitions: Partitions
@@ -37,11 +37,11 @@ def reconcile(
     owned: Owned,
     subscription_changed: bool,
 ) -> ConsumerGroupMember:
-    """The member after this heartbeat; the same one if nothing changed.
+    """Return the member after this heartbeat; the same object if nothing changed.
 
-    ``partition_epoch`` gives the epoch of the member that has a partition, -1 for a free one. Topics that the member does not
-    subscribe to are taken out of its target. Raises :class:`~consumer_coord.broker.errors.GroupError` for a member in a
-    state that is not known here and that says it still owns something: it has to start again.
+    ``partition_epoch`` returns the epoch of the member that has a partition, -1 for a free one. Topics that the member does not
+    subscribe to are removed from its target. Raise :class:`~consumer_coord.broker.errors.GroupError` for a member in an unknown
+    state that still owns partitions: it must start again.
     """
     if not subscription_changed and member.is_reconciled_to(target.epoch):
         return member
@@ -62,9 +62,9 @@ def _still_owned(revoked: EpochPartitions, owned: Owned) -> bool:
 
 
 def _drop_unsubscribed(member: ConsumerGroupMember, subscribed_topic_ids: Set[uuid.UUID], owned: Owned) -> ConsumerGroupMember:
-    """The member stays in its epoch, but topics that it does not subscribe to any more are taken from it."""
+    """Keep the member in its epoch, but remove the topics that it no longer subscribes to."""
     dropped = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in subscribed_topic_ids}
-    # Kafka takes the last subscription away from a member that has nothing for a change, too: its previous epoch ends.
+    # Kafka counts the loss of the last subscription as a change also for a member without partitions: its previous epoch ends.
     if not dropped and (subscribed_topic_ids or member.pending_revocation):
         return member
     kept = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id not in dropped}
@@ -97,7 +97,7 @@ def _next_assignment(
             assigned[topic_id] = kept
         if given_up:
             revoked[topic_id] = given_up
-        # What the member itself has still to revoke counts as free for it.
+        # Partitions that the member itself has yet to revoke are free for it.
         own = member.pending_revocation.get(topic_id, {})
         for number in sorted(wanted.difference(kept)):
             if partition_epoch(topic_id, number) != -1 and number not in own:

@@ -1,4 +1,4 @@
-"""The records of a consumer group: made of it, and applied to it (``GroupCoordinatorRecordHelpers``, ``replay``)."""
+"""The records of a consumer group, and their replay (``GroupCoordinatorRecordHelpers``, ``replay``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from consumer_coord.broker.consumer_group.member import LEAVE_EPOCH, ConsumerGro
 from consumer_coord.wire import consumer_group_records as wire
 from consumer_coord.wire import offsets_topic
 
-#: A key and its value; None is a tombstone. The key of a classic group stands here for its tombstone.
+#: A key and its value; None is a tombstone. The key of a classic group always means its tombstone.
 Record = tuple[wire.Key | offsets_topic.GroupMetadataKey, wire.Value | None]
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
-    """A record as bytes."""
+    """Encode a record."""
     key, value = record
     if isinstance(key, offsets_topic.GroupMetadataKey):
         return offsets_topic.encode_group_key(key), None
@@ -28,18 +28,18 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def member_metadata(group_id: str, member: ConsumerGroupMember) -> Record:
-    """What a member told of itself."""
+    """Return the record of a member's subscription and settings."""
     return wire.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), member.metadata_value()
 
 
 def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> Record:
-    """The group epoch."""
+    """Return the record of the group epoch."""
     value = wire.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return wire.ConsumerGroupMetadataKey(group_id=group_id), value
 
 
 def target_of_member(group_id: str, member_id: str, partitions: Partitions) -> Record:
-    """What a member is to have."""
+    """Return the record of a member's target."""
     value = wire.ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=tuple(
             wire.TargetTopicPartition(topic_id=topic_id, partitions=tuple(sorted(numbers)))
@@ -50,19 +50,19 @@ def target_of_member(group_id: str, member_id: str, partitions: Partitions) -> R
 
 
 def target_epoch(group_id: str, epoch: int, timestamp_ms: int) -> Record:
-    """The epoch of the targets."""
+    """Return the record of the target's epoch and time."""
     value = wire.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=timestamp_ms)
     return wire.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value
 
 
 def current_assignment(group_id: str, member: ConsumerGroupMember) -> Record:
-    """What a member has."""
+    """Return the record of a member's epochs and partitions."""
     key = wire.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
     return key, member.assignment_value()
 
 
 def regex(group_id: str, expression: str, resolved: ResolvedRegex) -> Record:
-    """The topics of a regular expression."""
+    """Return the record of a resolved regular expression."""
     value = wire.ConsumerGroupRegularExpressionValue(
         topics=tuple(sorted(resolved.topics)), version=resolved.version, timestamp=resolved.timestamp_ms
     )
@@ -70,17 +70,17 @@ def regex(group_id: str, expression: str, resolved: ResolvedRegex) -> Record:
 
 
 def regex_tombstone(group_id: str, expression: str) -> Record:
-    """No member subscribes to a regular expression any more."""
+    """Return the tombstone of a regular expression without subscribers."""
     return wire.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), None
 
 
 def partition_metadata_tombstone(group_id: str) -> Record:
-    """What a broker before 4.1 wrote about the topics is not needed any more."""
+    """Return the tombstone of the topics' partition metadata, which brokers before 4.1 wrote."""
     return wire.ConsumerGroupPartitionMetadataKey(group_id=group_id), None
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """A member is gone."""
+    """Return the tombstones of a member."""
     return [
         (wire.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         (wire.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -89,7 +89,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def group_tombstones(group: ConsumerGroup, member_ids: Iterable[str] | None = None) -> list[Record]:
-    """A group is gone, with its members: those that it has, or these."""
+    """Return the tombstones of a group and its members (default: the current ones)."""
     group_id = group.group_id
     ids = tuple(group.members if member_ids is None else member_ids)
     by_member = [member_tombstones(group_id, member_id) for member_id in ids]
@@ -105,7 +105,7 @@ def group_tombstones(group: ConsumerGroup, member_ids: Iterable[str] | None = No
 
 
 def whole_group(group: ConsumerGroup) -> list[Record]:
-    """All records that a group amounts to (``createConsumerGroupRecords``)."""
+    """Return the records of a whole group (``createConsumerGroupRecords``)."""
     group_id = group.group_id
     return [
         *(member_metadata(group_id, member) for member in group.members.values()),
@@ -125,7 +125,7 @@ def whole_group(group: ConsumerGroup) -> list[Record]:
 
 
 def apply(group: ConsumerGroup, key: wire.Key, value: wire.Value | None) -> None:
-    """Let one record change a group; the tombstone of the group itself is not for here."""
+    """Apply one record to a group, except the tombstone of the group itself."""
     match key, value:
         case wire.ConsumerGroupMetadataKey(), wire.ConsumerGroupMetadataValue():
             group.epoch, group.metadata_hash = value.epoch, value.metadata_hash

@@ -1,8 +1,8 @@
-"""Subscriptions by regular expression (``SubscribedTopicRegex``): which are legal, and which topics they come to.
+"""Subscriptions by regular expression (``SubscribedTopicRegex``): their validation, and the topics they match.
 
-Kafka uses RE2/J and matches whole names. Python's ``re`` knows other things than RE2, and writes some otherwise, so an
-expression is read here by RE2's rules and written anew for ``re``. Names of topics are ASCII without line ends and only
-whether they match is of interest: greediness, groups' names and most flags make no difference.
+Kafka uses RE2/J and matches whole names. Python's ``re`` has other features than RE2, and another syntax for some. So an
+expression is parsed here by RE2's rules and rewritten for ``re``. Names of topics are ASCII without line ends, and only whether
+they match matters: greediness, groups' names and most flags make no difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from consumer_coord.broker.consumer_group.group import ResolvedRegex
 from consumer_coord.broker.errors import GroupError
 from consumer_coord.wire import error_codes
 
-#: RE2 repeats nothing more often than this.
+#: RE2's limit of a repetition count.
 _MOST_REPEATS = 1_000
 _ASCII = [chr(code) for code in range(128)]
 _POSIX = {
@@ -50,7 +50,7 @@ _PROPERTY = re.compile(r"\\([pP])(?:\{(\^?)(\w+)\}|([A-Z]))")
 
 
 def compile_regex(expression: str) -> re.Pattern[str]:
-    """The expression for ``fullmatch``; raises :class:`~consumer_coord.broker.errors.GroupError` for one that RE2 refuses."""
+    """Compile an expression for ``fullmatch``; raise :class:`~consumer_coord.broker.errors.GroupError` if RE2 refuses it."""
     try:
         return re.compile(_Reader(expression).whole())
     except (_IllegalError, re.error, OverflowError, RecursionError) as error:
@@ -60,7 +60,7 @@ def compile_regex(expression: str) -> re.Pattern[str]:
 
 
 def resolve(expressions: Iterable[str], topics: Iterable[str], version: int, now_ms: int) -> Mapping[str, ResolvedRegex]:
-    """Expression -> the topics that it matches; one that is not legal, as from another broker's log, matches none."""
+    """Return expression -> matching topics; an illegal expression, as from another broker's log, matches none."""
     names = tuple(topics)
     resolved = {}
     for expression in expressions:
@@ -74,12 +74,12 @@ def resolve(expressions: Iterable[str], topics: Iterable[str], version: int, now
 
 
 class _IllegalError(Exception):
-    """RE2 does not take this."""
+    """RE2 refuses this expression."""
 
 
 @attrs.define
 class _Group:
-    """What has been read of a group: alternatives that are complete, and the atoms of the present one."""
+    """A group that is being parsed: its complete alternatives, and the atoms of the current one."""
 
     ignores_case: bool
     done: list[str] = attrs.field(factory=list)
@@ -98,11 +98,11 @@ class _Reader:
         self._ignores_case = False
         self._names: set[str] = set()
         self._groups = [_Group(False)]
-        #: Where the last repetition ended: nothing may be repeated twice.
+        #: The end of the last repetition: a repetition cannot be repeated.
         self._repeated_at = -1
 
     def whole(self) -> str:
-        """The expression as Python writes it."""
+        """Return the expression in Python's syntax."""
         while self._at < len(self._text):
             self._step(self._text[self._at])
         if len(self._groups) > 1:
@@ -156,7 +156,7 @@ class _Reader:
         if self._repeated_at == start:
             raise _IllegalError("a repetition is repeated")
         if self._text[self._at : self._at + 1] == "?":
-            self._at += 1  # as few as will do, which makes no difference here
+            self._at += 1  # non-greedy, which makes no difference here
         self._repeated_at = self._at
         atoms[-1] = f"(?:{atoms[-1]}){how}"
 
@@ -193,7 +193,7 @@ class _Reader:
             self._atom(_written(self._characters()))
 
     def _characters(self) -> set[str]:
-        """The characters that an escape stands for."""
+        """Return the characters that an escape matches."""
         rest = self._text
         char = rest[self._at + 1 : self._at + 2]
         if char.lower() in _PERL:
@@ -219,7 +219,7 @@ class _Reader:
     # -- classes of characters
 
     def _class(self) -> str:
-        """From ``[`` to ``]``, worked out over ASCII."""
+        """Parse a class from ``[`` to ``]``, computed over ASCII."""
         self._at += 1
         negated = self._text.startswith("^", self._at)
         self._at += negated
@@ -265,7 +265,7 @@ def _matching(pattern: str, negated: bool) -> set[str]:
 
 
 def _of_property(name: str, negated: bool) -> set[str]:
-    """A category of Unicode, or a script, of which only Latin and what all have in common is ASCII."""
+    """Return the ASCII characters of a Unicode category or a script; of scripts only Latin and Common have any."""
     if _CATEGORY.fullmatch(name):
         found = {one for one in _ASCII if name == "Any" or unicodedata.category(one).startswith(name)}
     elif _SCRIPT.fullmatch(name):
@@ -277,7 +277,7 @@ def _of_property(name: str, negated: bool) -> set[str]:
 
 
 def _written(characters: set[str]) -> str:
-    """A class of characters for Python."""
+    """Return a class of characters in Python's syntax."""
     if not characters:
         return "(?!)"
     return "[" + "".join(map(re.escape, sorted(characters))) + "]"

@@ -1,4 +1,4 @@
-"""Lets records change the groups of a shard: those read from a log, and those that were written a moment ago."""
+"""The replay of records on the groups of a shard: records read from a log, and records just written."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from consumer_coord.wire import offsets_topic
 
 
 class Groups(Protocol):
-    """The groups of a partition of ``__consumer_offsets``; an id is in one of the two at most."""
+    """The groups of a partition of ``__consumer_offsets``; a group id is in at most one of the two."""
 
     groups: dict[str, GroupMetadata]
     consumer_groups: dict[str, ConsumerGroup]
 
 
 def offsets_of(shard: Groups, group_id: str) -> GroupOffsets | None:
-    """What a group of either kind committed."""
+    """Return the committed offsets of a group of either protocol; None if there is no such group."""
     group = shard.consumer_groups.get(group_id) or shard.groups.get(group_id)
     return None if group is None else group.offsets
 
 
 def apply(shard: Groups, record: records.Record) -> None:
-    """Let one record change its group. Offsets outlive the group, in a simple one or in the group that comes next."""
+    """Apply one record to its group. Offsets outlive the group, in a simple group or in the next one."""
     key, value = record
     if isinstance(key, offsets_topic.GroupMetadataKey):
         classic = shard.groups.pop(key.group, None)

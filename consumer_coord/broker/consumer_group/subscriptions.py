@@ -1,4 +1,4 @@
-"""What a change of one member's subscription does to its group: regular expressions, the topics' hash, the group epoch."""
+"""The effects of a changed subscription on its group: regular expressions, the topics' hash, the group epoch."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from consumer_coord.broker.consumer_group.metadata import MetadataImage
 from consumer_coord.broker.consumer_group.regex import compile_regex, resolve
 from consumer_coord.broker.group_store import Shard
 
-#: Topics are not looked up for a group's regular expressions more often than this.
+#: Minimum interval between two resolutions of a group's regular expressions, in milliseconds.
 REGEX_REFRESH_MIN_INTERVAL_MS = 10_000
 
 
 class RegexChange(enum.Enum):
-    """What became of a member's regular expression."""
+    """The change of a member's regular expression."""
 
     NONE = "unchanged"
-    #: Its topics are looked up behind this heartbeat, and the group epoch rises then.
+    #: The topics are resolved after this heartbeat, and the group epoch rises then.
     UPDATED = "changed"
-    #: Its topics are known already, or it has none any more: the group epoch rises at once.
+    #: The topics are known already, or the regular expression was removed: the group epoch rises at once.
     UPDATED_AND_RESOLVED = "changed, with known topics"
 
 
 @attrs.frozen
 class GroupSubscription:
-    """A group's subscription with a heartbeat taken into account; ``members`` are those that subscribe."""
+    """A group's subscription including a heartbeat's changes; ``members`` are the subscribers."""
 
     epoch: int
     members: Sequence[ConsumerGroupMember] | None = None
 
     def is_homogeneous(self, group: ConsumerGroup) -> bool:
-        """Whether all members subscribe to the same topics."""
+        """Return whether all members subscribe to the same topics."""
         return is_homogeneous(group.members.values() if self.members is None else self.members)
 
 
@@ -65,7 +65,7 @@ class Subscriptions:
         bump = (
             member.subscribed_topics != updated.subscribed_topics
             or regex_change is RegexChange.UPDATED_AND_RESOLVED
-            # Kafka looks at the assignors in ConsumerGroupHeartbeat alone.
+            # Kafka checks the assignors only in ConsumerGroupHeartbeat.
             or (updated.classic is None and group.changes_assignor(updated, self._with.default_assignor))
         )
         if not bump and not metadata_is_due(group, image):
@@ -85,9 +85,9 @@ class Subscriptions:
     def update_regex(
         self, shard: Shard, group: ConsumerGroup, member: ConsumerGroupMember, updated: ConsumerGroupMember, change: Change
     ) -> RegexChange:
-        """Take a member's new regular expression, and have topics looked up where that is due.
+        """Update a member's regular expression, and schedule a resolution if one is due.
 
-        Raises INVALID_REGULAR_EXPRESSION as :class:`~consumer_coord.broker.errors.GroupError`.
+        Raise :class:`~consumer_coord.broker.errors.GroupError` with INVALID_REGULAR_EXPRESSION.
         """
         old, new = member.subscribed_regex or "", updated.subscribed_regex or ""
         result = RegexChange.NONE
@@ -116,7 +116,7 @@ class Subscriptions:
         if group.resolving or not (is_new or group.has_regexes):
             return
         now_ms = self._with.wall_clock_ms()
-        # All are looked up together, so that one of them tells when that was.
+        # All expressions are resolved together, so any of them has the time of the last resolution.
         last = next(iter(group.resolved_regexes.values()), None)
         if last is not None and now_ms <= last.timestamp_ms + REGEX_REFRESH_MIN_INTERVAL_MS:
             return
@@ -132,7 +132,7 @@ class Subscriptions:
             change.after.append(lambda: self._schedule_resolving(shard, group.group_id, expressions))
 
     def _schedule_resolving(self, shard: Shard, group_id: str, expressions: Iterable[str]) -> None:
-        """Behind the answer to this heartbeat: there may be many topics."""
+        """Schedule the resolution for after this heartbeat's response: there may be many topics."""
         group = shard.consumer_groups.get(group_id)
         if group is None or group.resolving:
             return
@@ -169,17 +169,17 @@ class Subscriptions:
 
 
 def metadata_is_due(group: ConsumerGroup, image: MetadataImage) -> bool:
-    """Whether the hash of a group's topics is to be computed again (``hasMetadataExpired``).
+    """Return whether the hash of a group's topics must be computed again (``hasMetadataExpired``).
 
-    Only when one of *them* changed: a regular expression that is not resolved yet changes the hash, too, and as in Kafka the
-    epoch does not rise for that until it is resolved.
+    Only a change of the group's own topics counts. An unresolved regular expression changes the hash too, but as in Kafka the
+    epoch does not rise until it is resolved.
     """
     version = group.metadata_version
     return version != image.version and (version < 0 or image.changed_since(version, group.subscribed_topics()))
 
 
 def members_with(group: ConsumerGroup, updated: ConsumerGroupMember) -> tuple[ConsumerGroupMember, ...]:
-    """The group's members with one of them as it is now; a static member's former self is none of them."""
+    """Return the group's members including an updated one, without the static member that it replaces."""
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
     members = {**group.members, updated.member_id: updated}
     if former is not None and former != updated.member_id:

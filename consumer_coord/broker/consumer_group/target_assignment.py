@@ -1,4 +1,4 @@
-"""The target of a whole group (``TargetAssignmentBuilder``): asks an assignor, and makes records of what changed."""
+"""The target of a whole group (``TargetAssignmentBuilder``): runs an assignor, and makes records of the changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consumer_coord.broker.consumer_group.metadata import MetadataImage
 
 @attrs.frozen
 class TargetAssignment:
-    """What every member is to have, and the records of it."""
+    """The target of every member, and its records."""
 
     members: Mapping[str, Partitions]
     records: list[records.Record]
@@ -31,10 +31,10 @@ def compute_target(
     homogeneous: bool,
     now_ms: int,
 ) -> TargetAssignment:
-    """The target of a new ``epoch``, for the group's members with ``updated`` among them.
+    """Return the target of a new ``epoch``, for the group's members including ``updated``.
 
-    A static member that returned with a new id takes over the target of its former self, which is none of the members any
-    more. Raises :class:`~consumer_coord.broker.consumer_group.assignors.spec.AssignorFailedError`.
+    A static member that returned with a new id inherits the target of the former member, which is no longer in the group. Raise
+    :class:`~consumer_coord.broker.consumer_group.assignors.spec.AssignorFailedError`.
     """
     former = group.static_members.get(updated.instance_id) if updated.instance_id is not None else None
     members = {**group.members, updated.member_id: updated}
@@ -43,7 +43,7 @@ def compute_target(
     target_of = {member_id: group.target_of(member_id) for member_id in members}
     known = dict(group.target)
     if former is not None:
-        # Its id may have a target of its own, of a time at which it was another member.
+        # The new member id may have a target from a time when it was another member.
         target_of[updated.member_id] = known[updated.member_id] = group.target_of(former)
     specs = {
         member_id: MemberSpec(

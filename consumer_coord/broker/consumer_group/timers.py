@@ -1,4 +1,4 @@
-"""The delayed operations of members of consumer groups (``CoordinatorTimer``): sessions, and what must be done in time."""
+"""The timers of members of consumer groups (``CoordinatorTimer``): sessions and deadlines."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from consumer_coord.broker.purgatory import Purgatory
 
 
 class TimerKind(enum.Enum):
-    """What ends."""
+    """The kind of a timer."""
 
-    #: A member sent no heartbeat.
+    #: The member sent no heartbeat.
     SESSION = "session"
-    #: A member did not give its partitions up.
+    #: The member did not revoke its partitions.
     REBALANCE = "rebalance"
-    #: A classic member was told to join again, and did not.
+    #: The classic member had to rejoin, and did not.
     JOIN = "join"
-    #: A classic member joined, and sent no SyncGroup.
+    #: The classic member joined, and sent no SyncGroup.
     SYNC = "sync"
 
 
 class Timers:
-    """At most one operation of each kind for each member. They are found by names: one whose member is gone does nothing."""
+    """At most one timer of each kind for each member, found by name; the timer of a removed member does nothing."""
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
@@ -39,10 +39,10 @@ class Timers:
         *,
         if_absent: bool = False,
     ) -> None:
-        """Call ``callback`` after ``delay_ms``; what was scheduled under these names before is cancelled.
+        """Call ``callback`` after ``delay_ms``; replace an earlier timer of the same name.
 
-        With ``if_absent`` what was scheduled before stays. A session is put off, which is cheap: its callback is always
-        the same one.
+        With ``if_absent`` keep the earlier timer. A session timer is postponed, which is cheap: its callback is always the
+        same.
         """
         name = (kind.value, group_id, member_id)
         present = shard.timers.get(name)
@@ -61,16 +61,16 @@ class Timers:
         shard.timers[name] = self._purgatory.schedule(delay_ms, happen)
 
     def cancel(self, shard: Shard, kind: TimerKind, group_id: str, member_id: str) -> None:
-        """It is not to happen."""
+        """Cancel a timer."""
         self._purgatory.cancel(shard.timers.pop((kind.value, group_id, member_id), None))
 
     def cancel_all(self, shard: Shard, group_id: str, member_id: str) -> None:
-        """A member is gone."""
+        """Cancel all timers of a member."""
         for kind in TimerKind:
             self.cancel(shard, kind, group_id, member_id)
 
     def close(self, shard: Shard) -> None:
-        """Another broker leads this partition now."""
+        """Cancel all timers of a partition that another broker leads now."""
         for operation in shard.timers.values():
             self._purgatory.cancel(operation)
         shard.timers.clear()

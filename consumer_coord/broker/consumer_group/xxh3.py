@@ -24,7 +24,7 @@ _LANES = struct.Struct("<8Q")
 
 
 def xxh3_64(data: bytes) -> int:
-    """The hash as a signed 64-bit integer, as Java has it."""
+    """Return the hash as a signed 64-bit integer, as Java has it."""
     length = len(data)
     if length <= 16:
         value = _short(data, length)

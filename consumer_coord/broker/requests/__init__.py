@@ -1,1 +1,1 @@
-"""What each request does, one module per family, and the table of what is served (:mod:`.served`)."""
+"""The handlers of requests, one module per family, and the table of served requests (:mod:`.served`)."""

@@ -1,4 +1,4 @@
-"""Topics made, grown and deleted, and what they are configured with."""
+"""The requests that create, grow, delete and configure topics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GROUP_RESOURCE = 32
 _SOURCE_TOPIC = 1
 _SOURCE_STATIC_BROKER = 4
 _SOURCE_DEFAULT = 5
-#: What a group may be told for itself (``GroupConfig``), beside the brokers' setting that it has here.
+#: The settings of a group (``GroupConfig``) -> the broker's setting with the value that they have here.
 _GROUP_CONFIGS = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
@@ -49,11 +49,11 @@ _GROUP_CONFIGS = {
 
 
 class _RefusedError(CoordinatorError):
-    """An administrator asked for something that cannot be had; ``code`` is the answer."""
+    """An administrator's request is refused; ``code`` is the error code of the response."""
 
 
 async def create_topics(node: BrokerNode, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """CreateTopics. Each topic is there for every broker when the answer goes out."""
+    """Serve CreateTopics. Every broker has the topics before the response is sent."""
     names = [topic.name for topic in request.topics]
     return CreateTopicsResponse(
         topics=tuple(_create(node, topic, request.validate_only, twice=names.count(topic.name) > 1) for topic in request.topics)
@@ -61,7 +61,7 @@ async def create_topics(node: BrokerNode, context: RequestContext, request: Crea
 
 
 def create_topics_failed(request: CreateTopicsRequest, version: int, code: int) -> CreateTopicsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return CreateTopicsResponse(
         topics=tuple(
             CreatableTopicResult(name=topic.name, error_code=code, error_message=None, configs=()) for topic in request.topics
@@ -104,7 +104,7 @@ def _not_created(wanted: CreatableTopic, error_code: int, message: str) -> Creat
 
 
 def _layout(node: BrokerNode, wanted: CreatableTopic) -> tuple[int, int, Mapping[int, Sequence[int]] | None]:
-    """(partitions, replication factor, assignments) of a topic that may be created as asked."""
+    """Return (partitions, replication factor, assignments) of a topic; raise an error if it cannot be created."""
     cluster = node.cluster
     problem = name_problem(wanted.name)
     if problem is not None:
@@ -146,12 +146,12 @@ def _check_replicas(brokers: Sequence[int], ids: Sequence[int]) -> None:
 async def create_partitions(
     node: BrokerNode, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """CreatePartitions."""
+    """Serve CreatePartitions."""
     return CreatePartitionsResponse(results=tuple(_grow(node, topic, request.validate_only) for topic in request.topics))
 
 
 def create_partitions_failed(request: CreatePartitionsRequest, version: int, code: int) -> CreatePartitionsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return CreatePartitionsResponse(
         results=tuple(CreatePartitionsTopicResult(name=topic.name, error_code=code) for topic in request.topics)
     )
@@ -183,14 +183,14 @@ def _grow(node: BrokerNode, wanted: CreatePartitionsTopic, validate_only: bool) 
 
 
 async def delete_topics(node: BrokerNode, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """DeleteTopics, by name or (from version 6 on) by id."""
+    """Serve DeleteTopics, by name or (from version 6 on) by id."""
     if context.api_version >= _STATES_FROM:
         return DeleteTopicsResponse(responses=tuple(_delete(node, state) for state in request.topics))
     return DeleteTopicsResponse(responses=tuple(_delete(node, DeleteTopicState(name=name)) for name in request.topic_names))
 
 
 def delete_topics_failed(request: DeleteTopicsRequest, version: int, code: int) -> DeleteTopicsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     if version >= 6:
         return DeleteTopicsResponse(
             responses=tuple(
@@ -222,12 +222,12 @@ def _delete(node: BrokerNode, wanted: DeleteTopicState) -> DeletableTopicResult:
 async def describe_configs(
     node: BrokerNode, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """DescribeConfigs of topics, brokers and groups."""
+    """Serve DescribeConfigs of topics, brokers and groups."""
     return DescribeConfigsResponse(results=tuple(_describe(node, resource) for resource in request.resources))
 
 
 def describe_configs_failed(request: DescribeConfigsRequest, version: int, code: int) -> DescribeConfigsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return DescribeConfigsResponse(
         results=tuple(
             DescribeConfigsResult(

@@ -1,4 +1,4 @@
-"""Fetch: records from the log of a partition, in fetch sessions or without (KIP-227), by topic name or id (KIP-516)."""
+"""The request Fetch: reads a partition's log, with fetch sessions or without (KIP-227), by topic name or id (KIP-516)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from consumer_coord.wire.messages.log import (
 )
 
 _NO_EPOCH = -1
-#: From this version on followers answer consumers, too (KIP-392).
+#: The first version that followers serve to consumers (KIP-392).
 _FOLLOWERS_FROM = 11
 _TOPIC_IDS_FROM = 13
-#: From this version on an answer names the leader to one who asked another broker (KIP-951).
+#: The first version whose response names the leader to a client of another broker (KIP-951).
 _LEADERS_FROM = 16
 _waiters = itertools.count()
 
@@ -54,7 +54,7 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
         await reader.wait_for_records(reading.wanted)
     session = reading.session
     if session is not None and session.epoch != reading.epoch:
-        # Another request of that session overtook this one, on another connection.
+        # Another request of the session overtook this one, on another connection.
         return FetchResponse(session_id=session.session_id, error_code=error_codes.INVALID_FETCH_SESSION_EPOCH)
     rows = _news(reading, reader.read(reading.wanted))
     return FetchResponse(
@@ -65,7 +65,10 @@ async def fetch(node: BrokerNode, context: RequestContext, request: FetchRequest
 
 
 def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchResponse:
-    """All of it failed with ``code``; from the version with topic ids on no partition is named."""
+    """Return the response to a request that failed as a whole with ``code``.
+
+    From the version with topic ids on the response names no partition.
+    """
     topics = request.topics if version < _TOPIC_IDS_FROM else ()
     return FetchResponse(
         error_code=code,
@@ -81,7 +84,7 @@ def fetch_failed(request: FetchRequest, version: int, code: int) -> FetchRespons
 
 
 def _news(reading: FetchContext, rows: Sequence[tuple[TopicName, PartitionData]]) -> Sequence[tuple[TopicName, PartitionData]]:
-    """What an answer contains: everything, or in an incremental Fetch what the client does not know yet."""
+    """Return the rows of the response: all of them, or in an incremental Fetch only news."""
     if reading.session is None:
         return rows
     news = [(topic, data) for topic, data in rows if reading.session.answered(topic, data)]
@@ -98,7 +101,7 @@ def _by_topic(rows: Iterable[tuple[TopicName, PartitionData]]) -> Sequence[Fetch
 
 
 def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
-    """The answer for a partition that was not read; of aborted transactions it has no list, or an empty one, as Kafka's."""
+    """Return the data of a partition that was not read; as in Kafka its aborted transactions are None, or empty."""
     unknown = code in (error_codes.UNKNOWN_TOPIC_ID, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     return PartitionData(
         partition_index=wanted.partition,
@@ -110,18 +113,18 @@ def _without_records(wanted: FetchPartition, code: int) -> PartitionData:
 
 
 class _Reader:
-    """Reads for one request."""
+    """Reads the partitions of one request."""
 
     def __init__(self, node: BrokerNode, version: int, request: FetchRequest) -> None:
         self._node = node
         self._version = version
         self._request = request
         self._committed = request.isolation_level == READ_COMMITTED
-        #: The request has waited for records.
+        #: Whether the request has waited for records.
         self._waited = False
 
     def read(self, wanted: Sequence[Wanted]) -> Sequence[tuple[TopicName, PartitionData]]:
-        """Read every partition, within the bytes that the request allows; the first records come whatever their size."""
+        """Read every partition, within the request's byte limits; the first records come whatever their size."""
         budget = min(self._request.max_bytes, self._node.cluster.config.fetch_max_bytes)
         rows = []
         empty_so_far = True
@@ -134,19 +137,19 @@ class _Reader:
         return rows
 
     def endpoints(self, rows: Iterable[PartitionData]) -> Sequence[FetchNodeEndpoint]:
-        """Where the leaders listen that the answer names."""
+        """Return the addresses of the leaders that the response names."""
         leaders = sorted({data.current_leader.leader_id for data in rows if data.current_leader.leader_id >= 0})
         nodes = [self._node.cluster.node(leader) for leader in leaders]
         return tuple(FetchNodeEndpoint(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack) for one in nodes)
 
     async def wait_for_records(self, wanted: Sequence[Wanted]) -> None:
-        """Return when there is enough to read, something else to say, or the time is up."""
+        """Return when there is enough to read, another reason to respond, or the time is up."""
         partitions: list[tuple[Partition, FetchPartition]] = []
         ready: dict[int, int] = {}
         for place, (topic, partition) in enumerate(wanted):
             found = self._find(topic, partition)
             if isinstance(found, PartitionData):
-                return  # answered at once
+                return  # respond at once
             partitions.append((found, partition))
             ready[place] = self._available(found, partition)
         if not partitions or sum(ready.values()) >= self._request.min_bytes:
@@ -159,16 +162,16 @@ class _Reader:
 
         def on_append(place: int) -> Callable[[int], None]:
             def appended(size: int) -> None:
-                # What was appended may belong to an open transaction, and a marker may set free what came before it.
+                # The records may belong to an open transaction, and a marker may make earlier records readable.
                 ready[place] = self._available(*partitions[place]) if self._committed else ready[place] + size
                 if not size or sum(ready.values()) >= self._request.min_bytes:
-                    wake()  # no bytes: the leader changed, or the topic is gone
+                    wake()  # no bytes: the leader changed, or the topic was deleted
 
             return appended
 
         self._waited = True
         number = next(_waiters)
-        # A session may name a partition under the id of a topic that is gone, and its successor's.
+        # A session may name a partition under the id of a deleted topic, and under its successor's.
         for place, (found, _) in enumerate(partitions):
             found.log.on_append[number, place] = on_append(place)
         self._node.waiting[number] = wake
@@ -190,7 +193,7 @@ class _Reader:
         )
 
     def _before(self, partition: Partition) -> int:
-        """The offset before which the client may read."""
+        """Return the offset before which the client may read."""
         return partition.log.last_stable_offset if self._committed else partition.log.end_offset
 
     def _read(self, topic: TopicName, wanted: FetchPartition, budget: int, at_least_one: bool) -> PartitionData:
@@ -215,7 +218,7 @@ class _Reader:
         )
 
     def _find(self, topic: TopicName, wanted: FetchPartition) -> Partition | PartitionData:
-        """Return the partition that this broker reads, or the answer without records."""
+        """Return the partition that this broker reads, or the data without records."""
         code, partition = self._look_up(topic, wanted)
         if partition is None:
             return self._refusal(code, topic, wanted)
@@ -243,7 +246,7 @@ class _Reader:
         return partition
 
     def _look_up(self, topic: TopicName, wanted: FetchPartition) -> tuple[int, Partition | None]:
-        """(0, the partition), or why it is not read here."""
+        """Return (0, the partition), or (error code, None)."""
         topics = self._node.cluster.topics
         if topic.name is None:
             return error_codes.UNKNOWN_TOPIC_ID, None
@@ -254,7 +257,8 @@ class _Reader:
         if here not in partition.replicas:
             return error_codes.NOT_LEADER_OR_FOLLOWER, None
         if topic.topic_id.int and topics.by_name[topic.name].topic_id != topic.topic_id:
-            # A request that waits is answered when the topic is deleted, before another one can have its name.
+            # 1. A Fetch waits. 2. The topic is deleted, which ends the wait. 3. A new topic takes the name: respond as after
+            # step 2.
             gone = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             return gone if self._waited else error_codes.INCONSISTENT_TOPIC_ID, None
         if wanted.current_leader_epoch != _NO_EPOCH and wanted.current_leader_epoch < partition.leader_epoch:
@@ -276,7 +280,7 @@ class _Reader:
         )
 
     def _preferred_replica(self, partition: Partition) -> int | None:
-        """Return the replica in the client's rack, if the leader is asked and is not there (``RackAwareReplicaSelector``)."""
+        """Return the replica in the client's rack, if the leader is in another one (``RackAwareReplicaSelector``)."""
         cluster, rack = self._node.cluster, self._request.rack_id
         if cluster.config.replica_selector_class != RACK_AWARE_SELECTOR or not rack or self._version < _FOLLOWERS_FROM:
             return None

@@ -1,4 +1,4 @@
-"""The requests of group members and of administrators, as Kafka's ``KafkaApis`` treats them."""
+"""The requests of group members and of administrators, handled as in Kafka's ``KafkaApis``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NO_NODE = -1
 async def find_coordinator(
     node: BrokerNode, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Which broker coordinates a group. There are no transactions, and so no coordinators for them."""
+    """Serve FindCoordinator of groups; there are no transaction coordinators."""
     if context.api_version >= _BATCHED_FROM:
         return FindCoordinatorResponse(
             coordinators=tuple(_coordinator(node, key, request.key_type) for key in request.coordinator_keys)
@@ -62,7 +62,7 @@ async def find_coordinator(
 
 
 def find_coordinator_failed(request: FindCoordinatorRequest, version: int, code: int) -> FindCoordinatorResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     if version >= 4:
         return FindCoordinatorResponse(
             coordinators=tuple(
@@ -76,7 +76,7 @@ def find_coordinator_failed(request: FindCoordinatorRequest, version: int, code:
 def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
     error_code, message = error_codes.NONE, None
     if key_type == _TRANSACTION:
-        # Not a retriable error: a transactional producer must not try for ever.
+        # Not a retriable error: a transactional producer must not retry forever.
         error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = "the embedded broker has no transactions"
     elif key_type != _GROUP:
@@ -92,7 +92,7 @@ def _coordinator(node: BrokerNode, key: str, key_type: int) -> Coordinator:
 
 
 async def join_group(node: BrokerNode, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    """JoinGroup."""
+    """Serve JoinGroup."""
     response = await node.coordinator.join_group(context, request)
     if context.api_version < 7 and response.protocol_name is None:
         return attrs.evolve(response, protocol_name="")
@@ -100,34 +100,34 @@ async def join_group(node: BrokerNode, context: RequestContext, request: JoinGro
 
 
 def join_group_failed(request: JoinGroupRequest, version: int, code: int) -> JoinGroupResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return JoinGroupResponse(error_code=code, member_id=request.member_id, protocol_name=None if version >= 7 else "")
 
 
 async def sync_group(node: BrokerNode, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    """SyncGroup; from version 5 on protocol type and name must be named."""
+    """Serve SyncGroup; from version 5 on protocol type and name are required."""
     if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=error_codes.INCONSISTENT_GROUP_PROTOCOL)
     return await node.coordinator.sync_group(context, request)
 
 
 def sync_group_failed(request: SyncGroupRequest, version: int, code: int) -> SyncGroupResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return SyncGroupResponse(error_code=code)
 
 
 async def heartbeat(node: BrokerNode, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Heartbeat."""
+    """Serve Heartbeat."""
     return await node.coordinator.heartbeat(context, request)
 
 
 def heartbeat_failed(request: HeartbeatRequest, version: int, code: int) -> HeartbeatResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return HeartbeatResponse(error_code=code)
 
 
 async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """LeaveGroup; up to version 2 it is for one member, whose error is then the answer's."""
+    """Serve LeaveGroup; up to version 2 it has one member, whose error becomes that of the response."""
     if context.api_version >= 3:
         return await node.coordinator.leave_group(context, request)
     single = LeaveGroupRequest(group_id=request.group_id, members=(MemberIdentity(member_id=request.member_id),))
@@ -137,41 +137,41 @@ async def leave_group(node: BrokerNode, context: RequestContext, request: LeaveG
 
 
 def leave_group_failed(request: LeaveGroupRequest, version: int, code: int) -> LeaveGroupResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return LeaveGroupResponse(error_code=code)
 
 
 async def describe_groups(node: BrokerNode, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """DescribeGroups."""
+    """Serve DescribeGroups."""
     return DescribeGroupsResponse(groups=await node.coordinator.describe_groups(context, request.groups))
 
 
 def describe_groups_failed(request: DescribeGroupsRequest, version: int, code: int) -> DescribeGroupsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return DescribeGroupsResponse(
         groups=tuple(DescribedGroup(error_code=code, group_id=group_id) for group_id in request.groups)
     )
 
 
 async def list_groups(node: BrokerNode, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """ListGroups: the groups that this broker coordinates."""
+    """Serve ListGroups: the groups that this broker coordinates."""
     error_code, groups = await node.coordinator.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(error_code=error_code, groups=groups)
 
 
 def list_groups_failed(request: ListGroupsRequest, version: int, code: int) -> ListGroupsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return ListGroupsResponse(error_code=code)
 
 
 async def delete_groups(node: BrokerNode, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """DeleteGroups."""
-    # A name that stands there twice is answered once.
+    """Serve DeleteGroups."""
+    # A name in the request twice gets one result.
     return DeleteGroupsResponse(results=await node.coordinator.delete_groups(list(dict.fromkeys(request.groups_names))))
 
 
 def delete_groups_failed(request: DeleteGroupsRequest, version: int, code: int) -> DeleteGroupsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return DeleteGroupsResponse(
         results=tuple(DeletableGroupResult(group_id=group_id, error_code=code) for group_id in request.groups_names)
     )
@@ -180,28 +180,28 @@ def delete_groups_failed(request: DeleteGroupsRequest, version: int, code: int) 
 async def consumer_group_heartbeat(
     node: BrokerNode, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """ConsumerGroupHeartbeat."""
+    """Serve ConsumerGroupHeartbeat."""
     return await node.coordinator.consumer_group_heartbeat(context, request)
 
 
 def consumer_group_heartbeat_failed(
     request: ConsumerGroupHeartbeatRequest, version: int, code: int
 ) -> ConsumerGroupHeartbeatResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return ConsumerGroupHeartbeatResponse(error_code=code)
 
 
 async def consumer_group_describe(
     node: BrokerNode, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """ConsumerGroupDescribe."""
+    """Serve ConsumerGroupDescribe."""
     return ConsumerGroupDescribeResponse(groups=await node.coordinator.consumer_group_describe(request.group_ids))
 
 
 def consumer_group_describe_failed(
     request: ConsumerGroupDescribeRequest, version: int, code: int
 ) -> ConsumerGroupDescribeResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return ConsumerGroupDescribeResponse(
         groups=tuple(ConsumerGroupDescribeGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
     )

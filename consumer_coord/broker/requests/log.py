@@ -1,4 +1,4 @@
-"""Produce, ListOffsets and the other requests about the log of a partition, but for Fetch."""
+"""The requests about the log of a partition, such as Produce and ListOffsets, except Fetch."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ READ_COMMITTED = 1
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_EPOCH = -1
 _CREATE_TIME = -1
-#: ListOffsets' timestamps below -3 ask for tiers that are not here.
+#: Lower timestamps of ListOffsets select tiers that this broker does not have.
 _LOWEST_TIMESTAMP = -3
 _LIST_OFFSETS_EPOCH_FROM = 4
 
 
 def _find(node: BrokerNode, topic: str, index: int, leader_epoch: int = _NO_EPOCH) -> tuple[int, Partition | None]:
-    """(0, a partition that this broker leads), or the error that sends the client elsewhere."""
+    """Return (0, a partition that this broker leads), or (error code, None)."""
     partition = node.cluster.topics.partition(topic, index)
     if partition is None:
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -62,7 +62,7 @@ def _find(node: BrokerNode, topic: str, index: int, leader_epoch: int = _NO_EPOC
 
 
 async def produce(node: BrokerNode, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Append batches; no answer when the producer wants none."""
+    """Append batches; return None for acks=0."""
     response = ProduceResponse(
         responses=tuple(
             TopicProduceResponse(
@@ -75,14 +75,14 @@ async def produce(node: BrokerNode, context: RequestContext, request: ProduceReq
     if request.acks == 0:
         failed = [p for topic in response.responses for p in topic.partition_responses if p.error_code]
         if failed:
-            # Such a producer reads no answer; that its connection ends is how it learns of the error.
+            # A producer with acks=0 reads no response; the end of its connection reports the error.
             raise AppendError(failed[0].error_code, "a batch was refused, and its producer wants no answer")
         return None
     return response
 
 
 def produce_failed(request: ProduceRequest, version: int, code: int) -> ProduceResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return ProduceResponse(
         responses=tuple(
             TopicProduceResponse(
@@ -125,7 +125,7 @@ def _append(node: BrokerNode, request: ProduceRequest, topic: str, data: Partiti
 
 
 async def init_producer_id(node: BrokerNode, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """A new id for an idempotent producer; transactional ones are refused."""
+    """Return a new id for an idempotent producer; refuse transactional ones."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             error_code=error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
@@ -134,7 +134,7 @@ async def init_producer_id(node: BrokerNode, context: RequestContext, request: I
 
 
 def init_producer_id_failed(request: InitProducerIdRequest, version: int, code: int) -> InitProducerIdResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
@@ -142,7 +142,7 @@ def init_producer_id_failed(request: InitProducerIdRequest, version: int, code: 
 
 
 async def list_offsets(node: BrokerNode, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Offsets by timestamp, or of the ends of the logs."""
+    """Serve ListOffsets: offsets by timestamp, or the ends of the logs."""
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
@@ -158,7 +158,7 @@ async def list_offsets(node: BrokerNode, context: RequestContext, request: ListO
 
 
 def list_offsets_failed(request: ListOffsetsRequest, version: int, code: int) -> ListOffsetsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
@@ -184,7 +184,7 @@ def _list_offset(
     log = partition.log
     offset, timestamp_ms, epoch = log.offset_for(wanted.timestamp)
     if isolation_level == READ_COMMITTED and offset >= log.last_stable_offset and wanted.timestamp != EARLIEST_TIMESTAMP:
-        # Records of an open transaction are not there yet; the end is where the first of them is.
+        # Records of an open transaction are invisible: the log ends before the first of them.
         found = wanted.timestamp == LATEST_TIMESTAMP
         offset, timestamp_ms, epoch = log.last_stable_offset if found else -1, -1, epoch if found else -1
     return ListOffsetsPartitionResponse(
@@ -199,7 +199,7 @@ def _list_offset(
 async def offset_for_leader_epoch(
     node: BrokerNode, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Where an epoch ended, so that a consumer can tell whether its position still exists (KIP-320)."""
+    """Return the end of an epoch, by which a consumer checks whether its position still exists (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=tuple(
             OffsetForLeaderTopicResult(
@@ -214,7 +214,7 @@ async def offset_for_leader_epoch(
 def offset_for_leader_epoch_failed(
     request: OffsetForLeaderEpochRequest, version: int, code: int
 ) -> OffsetForLeaderEpochResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return OffsetForLeaderEpochResponse(
         topics=tuple(
             OffsetForLeaderTopicResult(
@@ -237,7 +237,7 @@ def _epoch_end(node: BrokerNode, topic: str, wanted: OffsetForLeaderPartition) -
 
 
 async def delete_records(node: BrokerNode, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Forget the records before an offset; -1 means all of them."""
+    """Delete the records before an offset; -1 means all of them."""
     return DeleteRecordsResponse(
         topics=tuple(
             DeleteRecordsTopicResult(
@@ -252,7 +252,7 @@ async def delete_records(node: BrokerNode, context: RequestContext, request: Del
 
 
 def delete_records_failed(request: DeleteRecordsRequest, version: int, code: int) -> DeleteRecordsResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return DeleteRecordsResponse(
         topics=tuple(
             DeleteRecordsTopicResult(

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster."""
+"""The requests Metadata and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from consumer_coord.wire.messages.cluster import (
     MetadataResponseTopic,
 )
 
-#: DescribeCluster's endpoint type for brokers; 2 would be controllers.
+#: DescribeCluster's endpoint type of brokers; controllers have 2.
 _BROKERS = 1
 
 
 async def metadata(node: BrokerNode, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Brokers that are up, and the topics asked for, or all of them; asking for a topic may create it."""
+    """Return the brokers that are up, and the requested topics or all; a request may create topics."""
     cluster = node.cluster
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
@@ -47,7 +47,7 @@ async def metadata(node: BrokerNode, context: RequestContext, request: MetadataR
 
 
 def metadata_failed(request: MetadataRequest, version: int, code: int) -> MetadataResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return MetadataResponse(
         topics=tuple(
             MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
@@ -108,7 +108,7 @@ def _describe_partition(node: BrokerNode, partition: Partition) -> MetadataRespo
 async def describe_cluster(
     node: BrokerNode, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Brokers that are up. There are no controllers to connect to."""
+    """Return the brokers that are up. There are no controllers to connect to."""
     cluster = node.cluster
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
@@ -130,5 +130,5 @@ async def describe_cluster(
 
 
 def describe_cluster_failed(request: DescribeClusterRequest, version: int, code: int) -> DescribeClusterResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return DescribeClusterResponse(error_code=code, cluster_id="", endpoint_type=_BROKERS)

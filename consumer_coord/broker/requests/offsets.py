@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, whose older versions have other shapes."""
+"""The requests OffsetCommit, OffsetFetch and OffsetDelete, whose older versions have other shapes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NO_EPOCH = -1
 
 
 async def offset_commit(node: BrokerNode, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """OffsetCommit. Partitions that do not exist are answered here, the rest by the coordinator."""
+    """Serve OffsetCommit: refuse partitions that do not exist, and pass the rest to the coordinator."""
     topics = node.cluster.topics
     commits: list[Commit] = []
     unknown: list[CommitResult] = []
@@ -95,7 +95,7 @@ async def offset_commit(node: BrokerNode, context: RequestContext, request: Offs
 
 
 def offset_commit_failed(request: OffsetCommitRequest, version: int, code: int) -> OffsetCommitResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return OffsetCommitResponse(
         topics=tuple(
             OffsetCommitResponseTopic(
@@ -119,7 +119,7 @@ def _by_topic(results: Sequence[CommitResult]) -> list[tuple[tuple[str, uuid.UUI
 
 
 async def offset_fetch(node: BrokerNode, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """OffsetFetch: one group up to version 7, several from version 8 on, with topics by id from version 10 on."""
+    """Serve OffsetFetch: one group up to version 7, several from version 8 on, topics by id from version 10 on."""
     offsets = node.coordinator.offsets
     if context.api_version > OFFSET_FETCH_BY_NAME:
         return OffsetFetchResponse(groups=tuple(_fetch_by_id(node, group, request.require_stable) for group in request.groups))
@@ -135,7 +135,7 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
     wanted = _wanted(request.topics)
     error_code, found = offsets.fetch(request.group_id, wanted, request.require_stable)
     if error_code and wanted is not None and context.api_version < _GROUP_ERROR_FROM:
-        # Version 1 has no place for it but the partitions.
+        # Version 1 reports errors only per partition.
         found = [(topic, index, error_code) for topic, index in wanted]
         error_code = error_codes.NONE
     return OffsetFetchResponse(
@@ -144,7 +144,10 @@ async def offset_fetch(node: BrokerNode, context: RequestContext, request: Offse
 
 
 def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-    """An offset of an older topic of the same name is none (``OffsetMetadataManager.isMismatchedTopicId``)."""
+    """Fetch offsets by topic id, without those of an older topic of that name.
+
+    Kafka does this in ``OffsetMetadataManager.isMismatchedTopicId``.
+    """
     topics = node.cluster.topics
     unknown: list[OffsetFetchResponseTopics] = []
     wanted: list[tuple[str, int]] | None = None
@@ -170,7 +173,7 @@ def _fetch_by_id(node: BrokerNode, group: OffsetFetchRequestGroup, require_stabl
     )
     if error_code:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error_code)
-    # Of a topic that is gone there is no id to tell.
+    # A deleted topic has no id to return.
     ids = {name: known.topic_id for name, _, _ in found if (known := topics.by_name.get(name)) is not None}
     rows_of_topics = _by_name(
         [
@@ -190,7 +193,7 @@ def _is_older(offset: OffsetAndMetadata | int, topic_id: uuid.UUID) -> bool:
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) -> OffsetFetchResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     if version >= 8:
         return OffsetFetchResponse(
             groups=tuple(OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups)
@@ -211,7 +214,7 @@ def offset_fetch_failed(request: OffsetFetchRequest, version: int, code: int) ->
 def _wanted(
     topics: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> Sequence[tuple[str, int]] | None:
-    """(topic, partition) of each one that is asked for; None for all that the group has committed."""
+    """Return (topic, partition) of each requested one; None for all that the group has committed."""
     if topics is None:
         return None
     return [(topic.name, index) for topic in topics for index in topic.partition_indexes]
@@ -220,7 +223,7 @@ def _wanted(
 def _by_name(
     found: Iterable[tuple[str, int, OffsetAndMetadata | int]], topic: Callable[..., T], partition: Callable[..., Any]
 ) -> tuple[T, ...]:
-    """Offsets or error codes in the classes that one version of the answer has for topics and partitions."""
+    """Return offsets or error codes in the topic and partition classes of one version of the response."""
     return tuple(
         topic(
             name=name,
@@ -248,7 +251,7 @@ def _by_name(
 
 
 async def offset_delete(node: BrokerNode, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """OffsetDelete."""
+    """Serve OffsetDelete."""
     topics = node.cluster.topics
     wanted: list[tuple[str, int]] = []
     results: list[tuple[str, int, int]] = []
@@ -273,5 +276,5 @@ async def offset_delete(node: BrokerNode, context: RequestContext, request: Offs
 
 
 def offset_delete_failed(request: OffsetDeleteRequest, version: int, code: int) -> OffsetDeleteResponse:
-    """All of it failed with ``code``."""
+    """Return the response to a request that failed as a whole with ``code``."""
     return OffsetDeleteResponse(error_code=code)

@@ -1,7 +1,7 @@
-"""The table of what is served: each request with its versions, its handler, and its answer when all of it fails.
+"""The table of served requests: versions, handler, and the response if everything failed.
 
-To serve a newer version, read what it changes, change the handler, and raise the row. The codec may know more: a version
-that no row names is not advertised. ``tests/broker/test_every_version.py`` holds the versions once more.
+To serve a newer version, read its changes, change the handler, and raise the row. The codec may know more: a version that no
+row names is not advertised. ``tests/broker/test_every_version.py`` repeats the versions.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from consumer_coord.wire.apis import api_for
 from consumer_coord.wire.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from consumer_coord.wire.schema import Struct
 
-#: In a request that names no node.
+#: The node id of a request that names no node.
 _NO_NODE = -1
 
 
 @attrs.frozen
 class Served:
-    """A request that the broker serves, the versions its handler was written for, and how.
+    """A request that the broker serves, the versions its handler was written for, and the handler.
 
-    ``failed(request, version, error code)`` is the answer in which everything failed (Kafka's ``getErrorResponse``).
+    ``failed(request, version, error code)`` returns the response in which everything failed (Kafka's ``getErrorResponse``).
     """
 
     min_version: int
@@ -45,7 +45,7 @@ _SOFTWARE_FROM = 3
 async def _api_versions(node: BrokerNode, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     named = (request.client_software_name, request.client_software_version)
     nameless = context.api_version >= _SOFTWARE_FROM and not all(map(_SOFTWARE.fullmatch, named))
-    # Of cluster and node both are given, or none (KIP-1242).
+    # A request names both cluster and node, or neither (KIP-1242).
     if nameless or (request.cluster_id is None) != (request.node_id == _NO_NODE):
         return ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
     sought = (request.cluster_id, request.node_id)
@@ -63,7 +63,7 @@ def _api_versions_failed(request: ApiVersionsRequest, version: int, code: int) -
     return ApiVersionsResponse(error_code=code)
 
 
-#: API key -> what is served of it.
+#: API key -> the served request.
 SERVED: Mapping[int, Served] = {
     0: Served(3, 12, log.produce, log.produce_failed),
     1: Served(4, 18, fetch.fetch, fetch.fetch_failed),
@@ -95,5 +95,5 @@ SERVED: Mapping[int, Served] = {
 
 
 def error_response(request: Struct, version: int, error_code: int) -> Struct:
-    """A response to ``request`` in which everything failed with ``error_code``."""
+    """Return a response to ``request`` in which everything failed with ``error_code``."""
     return SERVED[api_for(type(request)).key].failed(request, version, error_code)

@@ -1,8 +1,7 @@
-"""``uniform`` for members with different subscriptions (``UniformHeterogeneousAssignmentBuilder``).
+"""The assignor ``uniform`` for members with different subscriptions (``UniformHeterogeneousAssignmentBuilder``).
 
-What a member is to have and still subscribes to it keeps. Then topic after topic is dealt to those of its subscribers
-that have least, and in the end partitions go from those who have most to those who have least, topic after topic, until
-nothing improves any more.
+Each member keeps the target partitions that it still subscribes to. Then each topic's unassigned partitions go to its least
+loaded subscribers. Finally partitions move from the most to the least loaded, topic by topic, until nothing improves.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from consumer_coord.broker.consumer_group.assignors.spec import GroupSpec
 from consumer_coord.broker.consumer_group.member import Partitions
 
-#: Limit of rounds: overlapping subscriptions may take long to even out.
+#: Limit of rounds: balancing overlapping subscriptions may take long.
 _MAX_ROUNDS = 16
 _NOBODY = -1
 
 
 def assign_mixed(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """The plan. Ties go to members and topics in the order in which they are given, topics by their ids."""
+    """Return the plan. Ties go to members and topics in the given order, topics by their ids."""
     draft = _Draft(spec)
     draft.deal()
     draft.balance()
@@ -56,7 +55,7 @@ class _Draft:
         }
 
     def _in_order(self) -> list[uuid.UUID]:
-        """Topics with most partitions for each subscriber first, of those the ones with fewest subscribers."""
+        """Sort topics by most partitions per subscriber, then by fewest subscribers."""
 
         def order(topic_id: uuid.UUID) -> tuple[float, int, tuple[int, int]]:
             subscribers = len(self._subscribers[topic_id])
@@ -81,7 +80,7 @@ class _Draft:
                     self._give(topic_id, number, subscribers.next_least_loaded())
 
     def balance(self) -> None:
-        """Go round the topics that have several subscribers until a whole round moved nothing."""
+        """Balance the topics with several subscribers in rounds until a whole round moves nothing."""
         topics = [topic_id for topic_id in self._in_order() if len(self._subscribers[topic_id]) > 1]
         last_moved = None
         for _ in range(_MAX_ROUNDS):
@@ -92,7 +91,7 @@ class _Draft:
                     last_moved = topic_id
 
     def _balance_topic(self, topic_id: uuid.UUID) -> int:
-        """Move partitions of one topic; how many were moved."""
+        """Move partitions of one topic; return how many moved."""
         subscribers = self._subscribers[topic_id]
         sizes = [self.sizes[place] for place in subscribers]
         if max(sizes) - min(sizes) <= 1:
@@ -118,10 +117,10 @@ class _Draft:
 
 
 class _Levels:
-    """Subscribers by what they have: whose turn it is to get one, and to give one.
+    """Subscribers by their number of partitions: selects the next to receive one, and the next to lose one.
 
-    Those with least form a range at the low end. When each of them got one, the range's level rises by one, and it takes
-    in those who have that many already. The same from the high end, downwards, for those who give.
+    The least loaded form a range at the low end. When each of them has received one, the range's level rises by one, and the
+    range grows by the subscribers that have that many already. The range at the high end works likewise, downwards.
     """
 
     def __init__(self, sizes: Sequence[int], subscribers: Sequence[int]) -> None:
@@ -135,11 +134,11 @@ class _Levels:
 
     @property
     def are_even(self) -> bool:
-        """Whether nothing is won by moving one more."""
+        """Whether moving another partition improves nothing."""
         return self._high_level - self._low_level <= 1
 
     def next_least_loaded(self) -> int:
-        """The member that gets the next one."""
+        """Return the member that receives the next partition."""
         if self._next_low >= self._low_end:
             self._low_level += 1
             while self._low_end < len(self._sorted) and self._sizes[self._sorted[self._low_end]] == self._low_level:
@@ -149,10 +148,10 @@ class _Levels:
         return self._sorted[self._next_low - 1]
 
     def next_most_loaded(self) -> int | None:
-        """The member that gives the next one away; None when all were excluded."""
+        """Return the member that loses the next partition; None if all are excluded."""
         if self._next_high < self._high_start:
             if self._high_end <= self._high_start and self._high_start > 0:
-                # All members in the range were excluded: go on with the next lower level that has a member.
+                # All members in the range are excluded: continue with the next lower level that has a member.
                 self._high_level = self._sizes[self._sorted[self._high_start - 1]]
             else:
                 self._high_level -= 1
@@ -165,13 +164,13 @@ class _Levels:
         return self._sorted[self._next_high + 1]
 
     def exclude_most_loaded(self) -> None:
-        """The one that was asked last has none of this topic: out of the range with it."""
+        """Remove the last returned member from the range, because it has no partition of this topic."""
         place, last = self._next_high + 1, self._high_end - 1
         self._sorted[place], self._sorted[last] = self._sorted[last], self._sorted[place]
         self._high_end -= 1
 
 
 def _java_order(topic_id: uuid.UUID) -> tuple[int, int]:
-    """As Kafka's ``Uuid.compareTo``: by its two halves as signed numbers."""
+    """Return a sort key as Kafka's ``Uuid.compareTo``: the two halves as signed numbers."""
     high, low = topic_id.int >> 64, topic_id.int & (1 << 64) - 1
     return high - (high >> 63 << 64), low - (low >> 63 << 64)

@@ -1,4 +1,4 @@
-"""Assignors of the ``assignors`` package, and your own, in the broker."""
+"""Assignors of the ``assignors`` package, and your own ones, in the broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consumer_coord.broker.consumer_group.member import Partitions
 from consumer_coord.errors import ConfigurationError
 
 _SERVER_SIDE: Mapping[str, Callable[[], ServerAssignor]] = {"uniform": UniformAssignor, "range": RangeAssignor}
-#: The built-in ones that need no figures, which a broker does not have.
+#: The built-in assignors that need no metrics, which a broker does not have.
 _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
     name: assignor for name, assignor in BUILT_IN.items() if name not in _SERVER_SIDE and not assignor().needs
 }
@@ -25,9 +25,9 @@ _PACKAGE: Mapping[str, Callable[[], Assignor]] = {
 class PythonAssignor:
     """Lets an :class:`~assignors.base.Assignor` assign for the broker.
 
-    To it the members look as if they had joined: what a member is to have until now is what it owns, and its user data is
-    what a member's own instance would send. An assignor of the cooperative protocol leaves out what has to change hands;
-    here the broker sees to the handing over, so that it is asked once more, as after the first round.
+    The assignor sees the members as if they had joined: a member's target is its owned partitions, and its user data is the
+    data that a member's instance would send. A cooperative assignor leaves out partitions that change owners; the broker does
+    the hand-over, so the assignor runs a second time, as after the first round.
     """
 
     def __init__(self, make: Callable[[], Assignor]) -> None:
@@ -36,7 +36,7 @@ class PythonAssignor:
         self.name = self._assignor.name
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """As the protocol says; a plan that is not valid is a failure."""
+        """Return a plan; raise :class:`AssignorFailedError` for an invalid one."""
         names = {topic_id: name for member in spec.members.values() for topic_id, name in member.topics.items()}
         ids = {name: topic_id for topic_id, name in names.items()}
         cluster = Cluster(
@@ -54,7 +54,7 @@ class PythonAssignor:
             verify(cluster, self._members(spec, plan), plan)
         except InvalidPlanError as error:
             raise AssignorFailedError(f"{self.name}: {error}") from error
-        except Exception as error:  # the user's code: whatever it raises is its failure, and the broker goes on
+        except Exception as error:  # user code: any error is its failure, and the broker continues
             raise AssignorFailedError(f"{self.name} failed: {error!r}") from error
         return {member_id: _by_id(topics, ids) for member_id, topics in plan.items()}
 
@@ -77,10 +77,10 @@ def _by_id(topics: Mapping[str, Sequence[int]], ids: Mapping[str, uuid.UUID]) ->
 
 
 def load_server_assignors(names: Sequence[str]) -> Mapping[str, ServerAssignor]:
-    """The assignors of ``group.consumer.assignors`` by name, the default one first.
+    """Return the assignors of ``group.consumer.assignors`` by name, the default one first.
 
-    ``uniform`` and ``range`` are Kafka's own; the other names are those of the ``assignors`` package, and ``module:Class``
-    is any :class:`~assignors.base.Assignor`. Raises :class:`~consumer_coord.errors.ConfigurationError`.
+    ``uniform`` and ``range`` are Kafka's own; the other names are those of the ``assignors`` package, and ``module:Class`` is
+    any :class:`~assignors.base.Assignor`. Raise :class:`~consumer_coord.errors.ConfigurationError`.
     """
     loaded: dict[str, ServerAssignor] = {}
     for name in names:

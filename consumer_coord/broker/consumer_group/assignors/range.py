@@ -1,4 +1,4 @@
-"""``range``: of each topic each subscriber gets a range of partitions, so that partitions with one number stay together."""
+"""The assignor ``range``: a range of each topic for each subscriber, so that equal numbers stay together."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 
 class RangeAssignor:
-    """Kafka's server-side ``RangeAssignor``. It looks at nothing that was before."""
+    """Kafka's server-side ``RangeAssignor``. The previous assignment has no influence."""
 
     name = "range"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Members in the order of their instance ids, then of their member ids; the first ones get one partition more.
+        """Assign in the order of instance ids, then of member ids; the first members get one partition more.
 
-        In a homogeneous group the first member's topics stand for those of all, as in Kafka. That shows while a newcomer's
-        regular expression is not resolved: what it is given too much it never gets, and the next target puts it right.
+        In a homogeneous group the first member's topics are used for all, as in Kafka. While a new member's regular expression
+        is not resolved, partitions assigned in excess never reach it, and the next target corrects that.
         """
         members = sorted(spec.members.items(), key=_order)
         topics_of = {member_id: members[0][1].topics if spec.homogeneous else member.topics for member_id, member in members}
@@ -41,7 +41,7 @@ class RangeAssignor:
 
 
 def _order(entry: tuple[str, MemberSpec]) -> tuple[bool, bytes]:
-    """Static members come first. Java compares strings by their UTF-16 code units."""
+    """Return a sort key: static members first, in the order of Java's strings (UTF-16 code units)."""
     member_id, member = entry
     text = member_id if member.instance_id is None else member.instance_id
     return member.instance_id is None, text.encode("utf-16-be", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What an assignor of the broker is given (``GroupSpec``, ``SubscribedTopicDescriber``)."""
+"""The input of a broker's assignor (``GroupSpec``, ``SubscribedTopicDescriber``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 @attrs.frozen
 class MemberSpec:
-    """One member: the topics that it subscribes to and that exist, id -> name, and what it is to have until now."""
+    """One member: the existing topics that it subscribes to, id -> name, and its current target."""
 
     topics: Mapping[uuid.UUID, str]
     target: Partitions = attrs.field(factory=dict)
@@ -23,11 +23,11 @@ class MemberSpec:
 
 @attrs.frozen
 class GroupSpec:
-    """A group.
+    """The group that an assignor assigns for.
 
     ``homogeneous``: all members subscribe to the same topics. ``partitions`` is topic id -> number of partitions, ``racks``
-    topic id -> for each partition the racks of its replicas (empty without racks). ``assigned`` are the partitions that
-    some member is to have until now, one that is just being replaced among them. ``epoch`` is that of the group.
+    topic id -> for each partition the racks of its replicas (empty without racks). ``assigned`` are the partitions in the
+    current target of some member, including a static member that is being replaced. ``epoch`` is the group epoch.
     """
 
     members: Mapping[str, MemberSpec]
@@ -44,8 +44,8 @@ class ServerAssignor(Protocol):
     name: str
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """Member id -> partitions; a member that is left out gets nothing. Raises :class:`AssignorFailedError`."""
+        """Return member id -> partitions; a member left out gets nothing. Raise :class:`AssignorFailedError`."""
 
 
 class AssignorFailedError(Exception):
-    """No assignment could be made; the heartbeat that wanted one is answered UNKNOWN_SERVER_ERROR."""
+    """No assignment could be made; the heartbeat that needs one receives UNKNOWN_SERVER_ERROR."""

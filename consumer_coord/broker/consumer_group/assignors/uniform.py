@@ -1,4 +1,4 @@
-"""``uniform``, Kafka's default: equally many partitions for all, and as few of them moved as that allows."""
+"""The assignor ``uniform``, Kafka's default: equal numbers of partitions, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from consumer_coord.broker.consumer_group.member import Partitions
 
 
 class UniformAssignor:
-    """Kafka's ``UniformAssignor``. Members and topics are taken in the order in which they are given."""
+    """Kafka's ``UniformAssignor``. Members and topics keep the order in which they are given."""
 
     name = "uniform"
 
     def assign(self, spec: GroupSpec) -> Mapping[str, Partitions]:
-        """By one pass over the members if all subscribe to the same topics, else by balancing topic after topic."""
+        """Assign in one pass over the members if all subscribe to the same topics, else by balancing topic by topic."""
         if not spec.members:
             return {}
         return _assign_alike(spec) if spec.homogeneous else assign_mixed(spec)
 
 
 def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
-    """``UniformHomogeneousAssignmentBuilder``: take away what is too much, then fill up those who have too little."""
+    """Remove partitions above the quota, then fill up members below it (``UniformHomogeneousAssignmentBuilder``)."""
     topics = next(iter(spec.members.values())).topics
     if not topics:
         return {}
@@ -50,7 +50,7 @@ def _assign_alike(spec: GroupSpec) -> Mapping[str, Partitions]:
             if mine:
                 kept[topic_id] = frozenset(mine)
         if left and takes_extra and len(spec.members) - place > extra:
-            # It need not be this member that has one more, unless only as many are left as must.
+            # Another member can have the extra partition, unless only as many members are left as extras.
             left -= 1
             takes_extra = False
         if left:
