@@ -124,7 +124,7 @@ async def report_groups(
 async def _committed(
     cluster: ClusterClient, group_id: str, deadline: Deadline
 ) -> Mapping[TopicPartition, Committed] | CoordinatorError:
-    """Return a group's committed offsets, or the error if this principal may not read them, so that other groups are reported."""
+    """Return a group's committed offsets; without permission return the error, so that other groups are still reported."""
     try:
         return await committed_offsets(cluster, group_id, deadline)
     except AuthorizationError as error:
