@@ -1,8 +1,8 @@
 """The contract between a group's leader and an assignor.
 
-An assignor is a pure function from the state of the cluster and the members' subscriptions to a plan. It does no I/O, keeps no
-state that a plan depends on, and imports nothing but the standard library and attrs. So it can be tested without Kafka, run in
-a worker thread, and be replayed in a simulation.
+An assignor is a pure function from the state of the cluster and the members' subscriptions to a plan. The function does no I/O,
+keeps no state that a plan depends on, and imports nothing but the standard library and attrs. So it can be tested without
+Kafka, run in a worker thread, and be replayed in a simulation.
 
 Kafka's names for these are ``ConsumerPartitionAssignor`` (KIP-429) and ``Cluster``.
 """

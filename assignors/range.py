@@ -106,7 +106,7 @@ def _match_co_partitioned(state: _RangeState, racks: _MemberRacks, takers: Seque
 
 
 class _MemberRacks:
-    """Which member (by its position) is in which rack, and which racks hold a replica of a partition."""
+    """The rack of each member (by its position), and the racks that hold a replica of each partition."""
 
     def __init__(self, racks: Sequence[str | None], cluster: Cluster) -> None:
         self._rack_of = {member: rack for member, rack in enumerate(racks) if rack}
@@ -137,7 +137,7 @@ class _MemberRacks:
 
 
 class _RangeState:
-    """How many partitions each member may still take of one topic (``TopicAssignmentState``)."""
+    """The number of partitions each member may still take of one topic (``TopicAssignmentState``)."""
 
     def __init__(self, count: int, takers: Sequence[int]) -> None:
         self.count = count

@@ -6,9 +6,9 @@ The shortest test is::
         check_assignor(MyAssignor())
 
 :func:`check_assignor` runs the assignor on groups and histories of every kind (no subscriptions, unknown topics, static
-members, racks, members and topics that come and go). It fails with a small example when a plan is invalid, differs between two
-calls, depends on an order or changes its input. It returns a :class:`Report` on balance, stickiness and speed. Use the
-strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
+members, racks, members and topics that come and go). The check fails with a small example when a plan is invalid, differs
+between two calls, depends on an order or changes its input. The result is a :class:`Report` on balance, stickiness and speed.
+Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ class Rebalanced:
 
 
 def rebalance(assignor: Assignor, group: Group, generation: int) -> Rebalanced:
-    """Perform a rebalance in the assignor's best protocol, with a round for each time that members have to revoke.
+    """Perform a rebalance in the assignor's best protocol, in as many rounds as members have to revoke partitions.
 
-    Raises AssertionError when a plan is invalid or the group does not become stable.
+    Raise AssertionError when a plan is invalid or the group does not become stable.
     """
     protocol = max(assignor.protocols)
     current = dict(group.members)

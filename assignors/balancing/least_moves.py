@@ -28,9 +28,10 @@ _Node = tuple[int, int]
 
 @attrs.frozen
 class Nearness:
-    """Which members are near to which lots: a replica of the lot is in the member's rack, or the member has no rack.
+    """The members near to each lot, and the lots near to each member.
 
-    ``members``: for each lot the set of members. ``lots``: for each member the set of lots.
+    A member is near to a lot if a replica of the lot is in the member's rack, or if the member has no rack. ``members``: for
+    each lot the set of members. ``lots``: for each member the set of lots.
     """
 
     members: Sequence[int]
@@ -230,7 +231,7 @@ class LeastMoves:
                 self._free[lot] = free
 
     def _augment(self) -> bool:
-        """Send one round of paths from every surplus; return False when there was none."""
+        """Send one round of paths from every surplus; return False when nothing was sent."""
         self._seen_lots = self._seen_members = 0
         self._seen_account = False
         any_sent = False

@@ -163,8 +163,8 @@ class Flow:
     def least_loads(self) -> list[int]:
         """Return for each class of a balanced flow the least number of partitions that one of its members can have.
 
-        In every balanced flow each member has this number or one more. It is the smallest load that partitions of the class
-        could reach, passed from member to member.
+        In every balanced flow each member has this number or one more. The number is the smallest load that partitions of the
+        class could reach, passed from member to member.
         """
         floors = [load // size for load, size in zip(self.loads, self.sizes, strict=True)]
         least = list(floors)

@@ -57,7 +57,7 @@ class Draft:
 def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping[str, MemberClaims]) -> Draft:
     """Compute the plan; ``claims_by_id``: for each member id the partitions it claims to own.
 
-    Raises :class:`assignors.subscriptions.InvalidInputError`.
+    Raise :class:`assignors.subscriptions.InvalidInputError`.
     """
     subscriptions = Subscriptions.of(cluster, members)
     claims = resolve(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])

@@ -40,7 +40,7 @@ def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
 def decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
     """Read version 1 or 0; return topic -> partitions and the generation, -1 in version 0.
 
-    Raises :class:`InvalidUserDataError`. As in Java, trailing bytes are ignored.
+    Raise :class:`InvalidUserDataError`. As in Java, trailing bytes are ignored.
     """
     try:
         return _decode(data)
