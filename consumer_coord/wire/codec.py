@@ -60,7 +60,7 @@ class Request:
 def encode(message: Struct, version: int) -> bytes:
     """Encode the body of a message in one version.
 
-    Raises :class:`~consumer_coord.errors.UnsupportedVersionError` when the table does not cover the version or the version has
+    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` when the table does not cover the version or the version has
     no place for a field that is set, and :class:`ValueError` for a number or string outside Kafka's range.
     """
     parts: list[bytes] = []
@@ -71,7 +71,7 @@ def encode(message: Struct, version: int) -> bytes:
 def decode(message: type[M], version: int, data: bytes) -> M:
     """Decode the message whose body begins ``data``; ignore trailing bytes.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
     when the table does not cover the version.
     """
     return decode_at(message, version, data, 0)[0]
@@ -149,7 +149,7 @@ def decode_request_header(frame: bytes) -> RequestHeader:
 def decode_request(frame: bytes) -> Request:
     """Decode the request in a frame.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
     when the API key or version is not supported: then :func:`decode_request_header` still names the client and the request.
     """
     return decode_request_behind(*read_request_header(frame), frame)

@@ -91,8 +91,8 @@ class _MemberMetadata(Struct):
 class ConsumerGroupMemberMetadataValue:
     """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol.
 
-    That field is tagged, a structure, and None by default. Kafka always writes such a field, with one byte in front that marks
-    whether it is present. No message has such a field, so the tables do not support it.
+    The field ``classic_member_metadata`` is tagged, a structure, and None by default. Kafka always writes such a field, with
+    one byte in front that marks whether it is present. No message has such a field, so the tables do not support it.
     """
 
     instance_id: str | None = None
@@ -116,7 +116,7 @@ class ConsumerGroupMemberMetadataValue:
     def decoded(cls, data: bytes, position: int) -> ConsumerGroupMemberMetadataValue:
         """Decode the value at ``position``.
 
-        Raises :class:`~consumer_coord.errors.MalformedMessageError`.
+        Raise :class:`~consumer_coord.errors.MalformedMessageError`.
         """
         fields, _ = decode_at(_MemberMetadata, 0, data, position)
         # The tagged fields begin where the other fields end.
@@ -274,7 +274,7 @@ def encode_value(value: Value) -> bytes:
 def decode_key(data: bytes) -> Key:
     """Decode a key of one of :data:`TYPES`.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
     """
     return decode_at(_KEYS[_version(data)], 0, data, _VERSION_BYTES)[0]
 
@@ -282,7 +282,7 @@ def decode_key(data: bytes) -> Key:
 def decode_value(key: Key, data: bytes) -> Value | None:
     """Decode the value that belongs to a key; return None for the old partition metadata, which this version ignores.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
     for an unknown later version.
     """
     version = _version(data)

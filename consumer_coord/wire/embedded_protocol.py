@@ -105,7 +105,7 @@ def encode_subscription(subscription: Subscription, version: int = LATEST_VERSIO
 def decode_subscription(data: bytes) -> Subscription:
     """Decode a subscription of any version; an empty rack counts as none, as in Java.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`.
     """
     decoded, _ = decode_at(ConsumerProtocolSubscription, _version(data), data, 2)
     return Subscription(
@@ -200,7 +200,7 @@ def _run(numbers: Sequence[int]) -> bytes:
 def decode_assignment(data: bytes) -> Assignment:
     """Decode an assignment of any version.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, also for the empty bytes that a coordinator sends to a member
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, also for the empty bytes that a coordinator sends to a member
     without an entry in the leader's plan.
     """
     decoded, _ = decode_at(ConsumerProtocolAssignment, _version(data), data, 2)

@@ -117,7 +117,7 @@ def encode_offset_value(value: OffsetCommitValue, version: int | None = None) ->
     """Encode a committed offset.
 
     Without a ``version``, choose the version that Kafka 4.3 chooses: 1 for a client that requested its own retention, else 4
-    when the topic's id is known, else 3. Raises :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other
+    when the topic's id is known, else 3. Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other
     than 0 to 4.
     """
     if version is None:
@@ -143,7 +143,7 @@ def encode_offset_value(value: OffsetCommitValue, version: int | None = None) ->
 def decode_offset_value(data: bytes) -> OffsetCommitValue:
     """Decode a committed offset of versions 0 to 4.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
     for an unknown later version.
     """
     reader = _Reader(data)
@@ -166,7 +166,7 @@ def decode_offset_value(data: bytes) -> OffsetCommitValue:
 def encode_group_value(value: GroupMetadataValue, version: int = 3) -> bytes:
     """Encode a stored generation; Kafka 4.3 writes version 3.
 
-    Raises :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other than 0 to 4.
+    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other than 0 to 4.
     """
     _check_writable(version)
     flexible = version >= _FIRST_FLEXIBLE_VALUE
@@ -204,7 +204,7 @@ def encode_group_value(value: GroupMetadataValue, version: int = 3) -> bytes:
 def decode_group_value(data: bytes) -> GroupMetadataValue:
     """Decode a stored generation of versions 0 to 4.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
     for an unknown later version.
     """
     reader = _Reader(data)

@@ -32,7 +32,7 @@ class Struct:
     """Base of all messages and of the structures inside them.
 
     The class holds the weak reference slot, so that a class and the mutable twin that the decoder fills have the same layout.
-    It also defines comparison and ``repr``: attrs-made methods would be half of the time that each of 140 classes takes.
+    Comparison and ``repr`` are defined here, too: attrs-made methods would be half of the time that each of 140 classes takes.
     """
 
     __slots__ = ("__weakref__",)

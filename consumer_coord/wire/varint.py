@@ -13,7 +13,7 @@ MAX_TAGGED_FIELDS = 10_000
 def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most five bytes and 31 bits; return the value and the position behind it.
 
-    Raises :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
+    Raise :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
     """
     value = shift = 0
     while True:

@@ -8,5 +8,5 @@ Every field has Kafka's default and may be given by keyword. Arrays decode to tu
 :class:`bytes`, error codes to integers (see :mod:`consumer_coord.wire.error_codes`). Fields that only versions outside of a
 table's range have are left out.
 
-This package imports no tables: each class takes half a millisecond to make, and a client uses only half of them.
+The package imports no tables: each class takes half a millisecond to make, and a client uses only half of them.
 """
