@@ -58,12 +58,12 @@ def check(code: int, group_id: str, request: str) -> None:
 
 
 def refused(code: int, group_id: str, request: str) -> CoordinatorError:
-    """Return the error for a code that a retry does not help."""
+    """Return the error for a code that a retry cannot resolve."""
     told = {
         codes.GROUP_ID_NOT_FOUND: f"consumer group {group_id!r} does not exist",
         codes.NON_EMPTY_GROUP: f"consumer group {group_id!r} has active members; stop them first",
         codes.GROUP_SUBSCRIBED_TO_TOPIC: f"consumer group {group_id!r} is subscribed to the topic; stop its members first",
-        # A live group refuses a commit without generation and member id with this code.
+        # A group with active members refuses an unfenced commit (generation -1, no member id) with this code.
         codes.UNKNOWN_MEMBER_ID: f"consumer group {group_id!r} has active members; stop them first",
     }.get(code)
     if told is not None:

@@ -135,7 +135,7 @@ async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, 
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
     """Return every partition of these topics.
 
-    Raises :class:`UnknownTopicError` when one does not exist, :class:`AuthorizationError` when this principal may not see one.
+    Raise :class:`UnknownTopicError` when one does not exist, :class:`AuthorizationError` when this principal may not see one.
     """
     wanted = sorted(set(topics))
     metadata = await topics_metadata(cluster, wanted, deadline)

@@ -32,7 +32,7 @@ _FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore
 def load_properties(path: str) -> dict[str, Any]:
     """Read a file, and translate Java's settings to librdkafka's.
 
-    Raises :class:`ConfigurationError`, which never shows a value.
+    Raise :class:`ConfigurationError`, which never shows a value.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -57,7 +57,7 @@ async def plan_reset(
     """Compute new offsets; change nothing.
 
     ``partitions`` is the scope, which FILE ignores. Offsets outside the log are moved to its nearest end, with a warning, as
-    Kafka's tool does. Raises :class:`ConfigurationError` when the rule does not fit a partition, and :class:`UnknownTopicError`
+    Kafka's tool does. Raise :class:`ConfigurationError` when the rule does not fit a partition, and :class:`UnknownTopicError`
     for partitions that do not exist.
     """
     scope = frozenset(reset.offsets) if reset.rule is Rule.FILE else partitions
@@ -176,7 +176,7 @@ def parse_duration_ms(text: str) -> int:
 def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
     """Parse an ``--export`` file: ``topic,partition,offset``, or with several groups a group's name before them.
 
-    Lines with a group's name are accepted with one group, too. Raises :class:`ConfigurationError` with the line's number.
+    Lines with a group's name are accepted with one group, too. Raise :class:`ConfigurationError` with the line's number.
     """
     groups = {printable(group): group for group in group_ids}
     plan: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups.values()}
