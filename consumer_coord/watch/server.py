@@ -1,6 +1,6 @@
 """The page over HTTP: its files, and the changes as server-sent events.
 
-This module needs the extra ``web`` (starlette and uvicorn), and is imported only when a page is served.
+The module needs the extra ``web`` (starlette and uvicorn), and is imported only when a page is served.
 """
 
 from __future__ import annotations
