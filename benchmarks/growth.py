@@ -145,7 +145,7 @@ def brokers_s(kafka: RealKafka) -> float:
 def raise_limits(partitions: int) -> int:
     """Raise the limits of brokers started from here for mappings and open files; return how many brokers are needed.
 
-    Ends the program where a broker may open too few files for any partition, or the kernel refuses the memory mappings.
+    End the program where a broker may open too few files for any partition, or the kernel refuses the memory mappings.
     """
     files = _FILES_A_PARTITION * partitions + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -211,7 +211,7 @@ class Soak:
 def grown(samples: Sequence[Sample]) -> list[str]:
     """Return the resources that are higher in the second half than in the second quarter, beyond the allowed growth.
 
-    Compares medians of memory, part of which is librdkafka's fetched data; else the least value, because a peak is no leak.
+    Compare medians of memory, part of which is librdkafka's fetched data; else the least value, because a peak is no leak.
     """
     if len(samples) < FEWEST_SAMPLES:
         return [f"only {len(samples)} samples: run it for longer"]

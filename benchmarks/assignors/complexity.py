@@ -1,6 +1,6 @@
 """Growth of time with members and partitions: ``python -m benchmarks.assignors.complexity``.
 
-Measures plans after one member left and one joined, in processor time, prints them, and draws them into
+Measure plans after one member left and one joined, in processor time, print them, and draw them into
 ``docs/img/assignors-complexity.svg`` on logarithmic axes, where a line of slope 1 is linear growth.
 """
 

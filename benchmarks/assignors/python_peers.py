@@ -1,6 +1,6 @@
 """kafka-python's and aiokafka's assignors on one case: ``python -m benchmarks.assignors.python_peers PEER ASSIGNOR CASE``.
 
-Prints two lines, the milliseconds of the first assignment and of the one after a member left and one joined. Each case runs in
+Print two lines, the milliseconds of the first assignment and of the one after a member left and one joined. Each case runs in
 a separate process, because some take minutes and the caller has to be able to stop waiting.
 """
 
