@@ -1,7 +1,7 @@
 """Make the project's virtual environment from the lock file: ``make_env.py DIRECTORY``, run by any Python >= 3.11.
 
 The environment is made once for each state of the lock file and of ``pyproject.toml``; the next run repairs an interrupted one,
-and simultaneous runs wait for each other. This file uses only the standard library.
+and simultaneous runs wait for each other. Only the standard library is used here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Take the pictures of a live group for README.md: ``python -m tools.shoot_watch``.
 
-Runs an embedded Kafka, a producer, a group whose members join and leave for a minute, and ``consumer-coord watch``; requires
+Run an embedded Kafka, a producer, a group whose members join and leave for a minute, and ``consumer-coord watch``. Requires
 Chromium.
 """
 

@@ -85,7 +85,7 @@ def _by_histories(tree: Path, first: int, processor_s: float) -> dict[str, Any]:
 
 
 def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
-    """Return the first test that fails twice: a single failure may come from a busy machine."""
+    """Return the first test that fails, also when run alone: a single failure may come from a busy machine."""
     while names:
         check = functools.partial(judges.unit_tests, names)
         end = warm.in_child(tree, check, processor_s=4 * judges.TESTS_S, wall_s=6 * judges.TESTS_S)

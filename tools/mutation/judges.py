@@ -34,7 +34,7 @@ def play_one(seed: int) -> str | None:
 def histories(first: int, processor_s: float) -> dict[str, Any]:
     """Play histories until one breaks a rule or the time is over; return the violation and the number played.
 
-    Ends early when no history executes the mutant.
+    End early when no history executes the mutant.
     """
     import logging
 
