@@ -10,6 +10,7 @@ import importlib
 
 NAMES = (
     "throughput",
+    "columns",
     "first_message",
     "far_away",
     "rebalances",

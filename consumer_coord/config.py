@@ -70,6 +70,13 @@ class Config:
     #: The names in ``partition.assignment.strategy``; none in the consumer protocol, in which the broker assigns.
     strategy: tuple[str, ...] = DEFAULT_STRATEGY
     isolation_level: str = "read_committed"
+    #: Settings of Fetch requests; sizes in bytes where the name has no other unit.
+    fetch_min_bytes: int = 1
+    fetch_wait_max_ms: int = 500
+    fetch_max_bytes: int = 50 << 20
+    max_partition_fetch_bytes: int = 1 << 20
+    queued_max_messages_kbytes: int = 64 << 10
+    check_crcs: bool = True
     #: For ``confluent_kafka.Consumer``: manual assignment, its own commits off.
     librdkafka: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     #: ``GroupConsumer.poll`` raises what goes wrong in the background, instead of returning it as a message.

@@ -57,6 +57,7 @@ PARTS_OF_THE_SITE = {
         "confluent-kafka",
         "other-clients",
         "asyncio",
+        "dataframes",
         "spark",
         "exactly-once",
         "testing",

@@ -380,7 +380,8 @@ static void read_response(struct builder *out, int32_t partition)
         int64_t wanted = 1 + below(below(2) ? 3 : 100), bytes = 1 + below(2000);
         const int64_t before = wanted;
         const size_t rows = out->rows;
-        (void)append(out, &in, &label, &wanted, &bytes);
+        const int64_t end = below(4) ? INT64_MAX : in.next_offset + (int64_t)below(40);
+        (void)append(out, &in, &label, end, &wanted, &bytes);
         must(out->rows - rows == (size_t)(before - wanted), "the number of records is wrong");
         for (size_t row = 0; CHOSEN(out->chosen, OFFSET) && row < out->rows - rows; row++) {
             const struct chunk *chunk = &out->chunks[out->count - 1];

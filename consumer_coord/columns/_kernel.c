@@ -911,8 +911,10 @@ INLINE int64_t microseconds(int64_t milliseconds)
     return 1000 * (milliseconds > most ? most : milliseconds < -most ? -most : milliseconds);
 }
 
-/* Decode records of the current batch until its end or a limit.  Returns NO_MEMORY, FINE, or the problem of a record. */
-static enum problem decode(struct builder *out, struct batches *in, const struct label *label, int64_t *records, int64_t *bytes)
+/* Decode records of the current batch until its end, a limit, or a record at or behind the offset `end`, where `next_offset`
+ * stands then.  Returns NO_MEMORY, FINE, or the problem of a record. */
+static enum problem decode(struct builder *out, struct batches *in, const struct label *label, int64_t end, int64_t *records,
+                           int64_t *bytes)
 {
     const struct batch *batch = &in->batches[in->index];
     const uint8_t *start = ((batch->attributes & CODEC) ? in->payload : in->records) + batch->start;
@@ -972,6 +974,10 @@ static enum problem decode(struct builder *out, struct batches *in, const struct
             in->record++;
             in->consumed = (size_t)(at.at - start);
             continue;
+        }
+        if (UNLIKELY(offset >= end)) {
+            in->next_offset = end;
+            return FINE;
         }
         if (UNLIKELY(!fits(out, chunk, label, key_size, value_size, &headers))) {
             fill(out, label);
@@ -1056,12 +1062,26 @@ static bool foresee(struct builder *out, const struct batches *in, const struct 
     return reserve(out, label, (size_t)rows) && (!CHOSEN(out->chosen, VALUE) || reserve_data(value, (size_t)size));
 }
 
-/* Append records until a limit, the end, a problem, or a batch that must be decompressed.  False: no memory. */
-static bool append(struct builder *out, struct batches *in, const struct label *label, int64_t *records, int64_t *bytes)
+/* Whether everything before the offset `end` was read; moves `next_offset` there over a gap.  INT64_MAX is no end: the largest
+ * position is as large, and problems behind it count. */
+static bool ended(struct batches *in, int64_t end)
 {
-    bool enough = in->state != READY || foresee(out, in, label, *records, *bytes);
-    while (enough && in->state == READY && *records > 0 && *bytes > 0) {
-        const enum problem problem = decode(out, in, label, records, bytes);
+    if (end == INT64_MAX)
+        return false;
+    const bool at_batch = in->state == READY || in->state == COMPRESSED;
+    if (in->next_offset < end && at_batch && in->batches[in->index].base_offset >= end)
+        in->next_offset = end;
+    return in->next_offset >= end;
+}
+
+/* Append records until a limit, the offset `end`, the end of the response, a problem, or a batch that must be decompressed.
+ * False: no memory. */
+static bool append(struct builder *out, struct batches *in, const struct label *label, int64_t end, int64_t *records,
+                   int64_t *bytes)
+{
+    bool enough = ended(in, end) || in->state != READY || foresee(out, in, label, *records, *bytes);
+    while (enough && !ended(in, end) && in->state == READY && *records > 0 && *bytes > 0) {
+        const enum problem problem = decode(out, in, label, end, records, bytes);
         if (problem == NO_MEMORY)
             enough = false;
         else if (problem != FINE)
@@ -1644,7 +1664,7 @@ static void builder_dealloc(PyObject *object)
     deallocate(object);
 }
 
-/* append(batches, topic, partition, max_records, max_bytes) -> (records, bytes) */
+/* append(batches, topic, partition, max_records, max_bytes, end=2**63 - 1) -> (records, bytes) */
 static PyObject *builder_append(PyObject *object, PyObject *args)
 {
     BuilderObject *self = (BuilderObject *)object;
@@ -1653,8 +1673,9 @@ static PyObject *builder_append(PyObject *object, PyObject *args)
     const char *topic;
     Py_ssize_t topic_size;
     int partition;
-    long long max_records, max_bytes;
-    if (!PyArg_ParseTuple(args, "O!y#iLL", module->batches, &batches, &topic, &topic_size, &partition, &max_records, &max_bytes))
+    long long max_records, max_bytes, end = INT64_MAX;
+    if (!PyArg_ParseTuple(args, "O!y#iLL|L", module->batches, &batches, &topic, &topic_size, &partition, &max_records, &max_bytes,
+                          &end))
         return NULL;
     if (!enter(&self->busy))
         return NULL;
@@ -1666,7 +1687,7 @@ static PyObject *builder_append(PyObject *object, PyObject *args)
     int64_t records = max_records, bytes = max_bytes;
     const bool large = batches->in.records_size + batches->in.payload_size >= RELEASE_GIL_FROM;
     PyThreadState *thread = large ? PyEval_SaveThread() : NULL;
-    const bool enough = append(&self->out, &batches->in, &label, &records, &bytes);
+    const bool enough = append(&self->out, &batches->in, &label, end, &records, &bytes);
     if (thread != NULL)
         PyEval_RestoreThread(thread);
     leave(&batches->busy);

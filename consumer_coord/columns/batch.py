@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 #: The most bytes of one batch after decompression, unless a caller chooses another number.
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
+_INT64_MAX: Final = 2**63 - 1
 #: The most bytes of data that a column has in one Arrow record batch: its offsets are 32-bit integers.
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
 #: Batches are decompressed ahead until there are this many bytes, or this many bytes of input.
@@ -119,21 +120,25 @@ class CompletedFetch:
         """
         return self._batches.needs_bytes
 
-    def append_to(self, builder: Any, max_records: int, max_bytes: int) -> Appended:
+    def append_to(self, builder: Any, max_records: int, max_bytes: int, end_offset: int) -> Appended:
         """Append records to a kernel's builder, as :meth:`Columns.append` does."""
         batches = self._batches
         records = size = 0
         while True:
-            if batches.state == _COMPRESSED:
-                self._decompress()
-            more = builder.append(batches, self._topic_bytes, self.partition, max_records - records, max_bytes - size)
+            more = builder.append(
+                batches, self._topic_bytes, self.partition, max_records - records, max_bytes - size, end_offset
+            )
             records += more[0]
             size += more[1]
-            if batches.state != _COMPRESSED or records >= max_records or size >= max_bytes:
+            ended = batches.next_offset >= end_offset and end_offset != _INT64_MAX
+            if ended or records >= max_records or size >= max_bytes:
                 break
+            if batches.state != _COMPRESSED:
+                break
+            self._decompress()
         if batches.state == _EXHAUSTED:
             self._keep_buffer()
-        if batches.state == _FAILED and not records:
+        if batches.state == _FAILED and not records and not ended:
             problem = batches.problem
             if problem == _DECOMPRESSION:
                 problem += f" ({self._damage})"
@@ -191,6 +196,8 @@ class ArrowColumns:
         self._arrays = arrays
         #: The next offset of each partition of which records were appended or skipped.
         self.positions: Mapping[TopicPartition, int] = MappingProxyType(dict(positions))
+        #: The consumer's note under which ownerships the records were fetched; its ``commit`` reads it.
+        self.fetched_under: Mapping[TopicPartition, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -241,8 +248,18 @@ class Columns:
         """Return the number of records so far."""
         return len(self._builder)
 
-    def append(self, fetch: CompletedFetch, *, max_records: int = 2**63 - 1, max_bytes: int = 2**63 - 1) -> Appended:
+    def append(
+        self,
+        fetch: CompletedFetch,
+        *,
+        max_records: int = _INT64_MAX,
+        max_bytes: int = _INT64_MAX,
+        end_offset: int = _INT64_MAX,
+    ) -> Appended:
         """Append records of a response until ``max_records`` or ``max_bytes`` are reached, or no more can be read.
+
+        Records from ``end_offset`` on are left for a later call.  ``fetch.next_offset`` is at least ``end_offset`` when every
+        record before it was read; an error at or behind ``end_offset`` is not raised.
 
         The last record may exceed ``max_bytes``, so every call makes progress.  Raise :class:`UnreadableRecordError` if the
         next record cannot be read; records before it are returned first, without an error.  Raise ``ImportError`` if a
@@ -251,7 +268,7 @@ class Columns:
         if max_records < 1 or max_bytes < 1:
             raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
         try:
-            return fetch.append_to(self._builder, max_records, max_bytes)
+            return fetch.append_to(self._builder, max_records, max_bytes, end_offset)
         finally:
             # Also after an error, before which records may have been read.
             self._positions[TopicPartition(fetch.topic, fetch.partition)] = fetch.next_offset

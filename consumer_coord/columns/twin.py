@@ -304,6 +304,17 @@ class Batches:
         self.problem = self._behind
         self.state = FAILED if self.problem else EXHAUSTED
 
+    def ended(self, end: int) -> bool:
+        """Return whether everything before the offset ``end`` was read; move ``next_offset`` there over a gap.
+
+        2**63 - 1 is no end: the largest position is as large, and problems behind it count.
+        """
+        if end == _INT64_MAX:
+            return False
+        if self.next_offset < end and self.state in (READY, COMPRESSED) and self.batches[self.index].base_offset >= end:
+            self.next_offset = end
+        return self.next_offset >= end
+
     def next_batch(self) -> None:
         """Step over the current batch."""
         self.next_offset = max(self.next_offset, self.batches[self.index].last_offset + 1)
@@ -504,12 +515,16 @@ class Builder:
         chunks, self._chunks = self._chunks, []
         return Arrays(self._order, chunks)
 
-    def append(self, batches: Batches, topic: bytes, partition: int, max_records: int, max_bytes: int) -> tuple[int, int]:
-        """Decode records until a limit, the end, a problem or a compressed batch; return (records, bytes)."""
+    def append(
+        self, batches: Batches, topic: bytes, partition: int, max_records: int, max_bytes: int, end: int = _INT64_MAX
+    ) -> tuple[int, int]:
+        """Decode records until a limit, the offset ``end``, a problem or a compressed batch; return (records, bytes)."""
         records = size = 0
-        while batches.state == READY and records < max_records and size < max_bytes:
+        while not batches.ended(end) and batches.state == READY and records < max_records and size < max_bytes:
             try:
-                for taken in self._decode(batches, topic, partition):
+                for taken in self._decode(batches, topic, partition, end):
+                    if taken == 0:
+                        return records, size
                     records += 1
                     size += taken
                     if batches.record < batches.batches[batches.index].count and (records >= max_records or size >= max_bytes):
@@ -520,8 +535,8 @@ class Builder:
                 batches.advance()
         return records, size
 
-    def _decode(self, batches: Batches, topic: bytes, partition: int) -> Iterator[int]:
-        """Decode the rest of the current batch; yield the size of each record that became a row, in bytes."""
+    def _decode(self, batches: Batches, topic: bytes, partition: int, stop: int) -> Iterator[int]:
+        """Decode the rest of the current batch; yield the size in bytes of each record that became a row, 0 at ``stop``."""
         batch = batches.batches[batches.index]
         payload = batch.payload
         assert payload is not None
@@ -530,8 +545,13 @@ class Builder:
         if not self._chunks:
             self._chunks.append(_Chunk(self._chosen, self._limit))
         while batches.record < batch.count:
+            previous = batches.previous
             row, end = self._read(batches, batch, payload)
             size = end - batches.consumed
+            if row is not None and row.offset >= stop:
+                batches.previous, batches.next_offset = previous, stop
+                yield 0
+                return
             if row is not None:
                 self._put(row, topic, partition)
                 batches.next_offset = batches.previous + 1

@@ -53,6 +53,10 @@ class AiokafkaMethods(abc.ABC):
         """True inside a callback of this consumer."""
 
     @abc.abstractmethod
+    def _read_messages(self) -> None:
+        """Note that this consumer reads messages, and not columns."""
+
+    @abc.abstractmethod
     def _asked(self) -> None:
         """Note that this task asks for records."""
 
@@ -121,6 +125,7 @@ class AiokafkaMethods(abc.ABC):
         ends = now() + timeout_s
         while True:
             async with self._used(in_callback=False) as engine:
+                self._read_messages()
                 engine.core.application.polls += 1
                 self._asked()
                 if await _gather_of(engine, wanted, max(0.0, ends - now())):

@@ -23,9 +23,12 @@ import confluent_kafka
 from confluent_kafka import Message
 
 from assignors.base import Assignor
+from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config, parse, refuse_other_spellings
 from consumer_coord.consumer import group_metadata
 from consumer_coord.consumer.aiokafka_methods import AiokafkaMethods
+from consumer_coord.consumer.arrow_reads import entries_of
+from consumer_coord.consumer.async_arrow_calls import AsyncArrowCalls
 from consumer_coord.consumer.async_members import LoopMember
 from consumer_coord.consumer.data_plane import DataPlane
 from consumer_coord.consumer.deliveries import Deliveries
@@ -75,7 +78,7 @@ T = TypeVar("T")
 _BATCH = 500
 
 
-class AsyncGroupConsumer(AiokafkaMethods):
+class AsyncGroupConsumer(AsyncArrowCalls, AiokafkaMethods):
     """Consume as a member of a group from asyncio code::
 
         async with AsyncGroupConsumer(config, assignors=[MyAssignor()]) as consumer:
@@ -271,6 +274,8 @@ class AsyncGroupConsumer(AiokafkaMethods):
                 try:
                     failure = await engine.finish(max(0.0, ends - loop.time()))
                     await self._tell_outcomes()
+                    if self._arrow is not None:
+                        await self._arrow.plane.close()
                 finally:
                     self._turns.give(call)
         except CoordinatorError as error:
@@ -334,7 +339,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
     def _at_hand(self, count: int) -> deque[Any] | None:
         """Where ``count`` messages wait that may be handed out without a look at anything else; None when they do not."""
         engine = self._made
-        if engine is None or self._closing is not None or self._turns.taken:
+        if engine is None or self._closing is not None or self._turns.taken or self._arrow is not None:
             return None
         core, ahead = engine.core, engine.worker.ready
         if len(ahead) < count or core.application.attention or not engine.deliverable or self._in_callback:
@@ -377,6 +382,7 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def _take(self, least: int, most: int, timeout: float | None) -> list[Message]:
         async with self._used(in_callback=False) as engine:
+            self._read_messages()
             engine.core.application.polls += 1
             self._asked()
             if await engine.gather(least, max(most, _BATCH), seconds(timeout, FOREVER_S)):
@@ -395,6 +401,9 @@ class AsyncGroupConsumer(AiokafkaMethods):
         return messages
 
     async def _tell_events(self) -> None:
+        if self._arrow is not None:
+            # librdkafka, to which nothing is assigned, reports its events in its own calls only.
+            self._librdkafka.take(1)
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._tell(callback, what)
@@ -425,12 +434,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
 
     async def commit(
         self,
-        message: Message | None = None,
+        message: Message | ArrowColumns | None = None,
         offsets: GivenRows | None = None,
         asynchronous: bool = True,
         timeout: float | None = None,
     ) -> Rows | None:
-        """Commit a message's offset + 1, given offsets, or everything handed out so far; with the group's generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or everything delivered; with the generation.
 
         Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
         a list of TopicPartition, each with its ``error``, within ``timeout`` seconds, and raises when nothing could be
@@ -438,6 +447,12 @@ class AsyncGroupConsumer(AiokafkaMethods):
         """
         with kafka_exceptions():
             engine = self._start()
+            entries = None
+            if isinstance(message, ArrowColumns):
+                entries = entries_of(message)
+                if not entries:
+                    return None if asynchronous else []
+                message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})
             wanted: Positions | None = to_commit(message, offsets)
             if wanted is None:
                 async with self._used() as engine:
@@ -446,14 +461,11 @@ class AsyncGroupConsumer(AiokafkaMethods):
                     raise nothing_to_commit()
             if asynchronous:
                 await engine.commits.make_room()
-                engine.commit_later(wanted)
+                engine.commit_later(wanted, entries)
                 return None
-            return await self._commit(engine, wanted, timeout)
-
-    async def _commit(self, engine: Engine, wanted: Positions, timeout: float | None) -> Rows:
-        result = await engine.commit(wanted, None if timeout is None else timeout * 1000)
-        raise_if_all_failed(result)
-        return to_rows(wanted, result)
+            result = await engine.commit(wanted, None if timeout is None else timeout * 1000, entries)
+            raise_if_all_failed(result)
+            return to_rows(wanted, result)
 
     def _tell_commit(self, wanted: Positions, result: CommitResult) -> None:
         self._outcomes.append((wanted, result))

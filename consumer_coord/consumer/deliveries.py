@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
+from consumer_coord.consumer.chunks import Delivered
 from consumer_coord.consumer.data_plane import before, partition_of_message
 from consumer_coord.consumer.worker import Positions
 from consumer_coord.offsets import OffsetAndMetadata
@@ -40,8 +41,7 @@ class Deliveries(Generic[W]):
             if one == receiver or (self._ended(one) and not self._failed(one)):
                 messages = self.last.pop(one, ())
                 if self._left:
-                    for partition, at in _positions(messages):
-                        self._left.get(partition, {}).pop(at.offset, None)
+                    self._read_again(messages)
             elif self._ended(one):
                 # The receiver itself is dropped: it holds its exception, with all frames.
                 left = list(_positions(self.last.pop(one)))
@@ -52,6 +52,17 @@ class Deliveries(Generic[W]):
                     " or seeks past them",
                     listed({partition for partition, _ in left}),
                 )
+
+    def _read_again(self, messages: Any) -> None:
+        """Forget the failed deliveries that begin among these records."""
+        for message in messages if isinstance(messages, Sequence) else (messages,):
+            if message.error() is None:
+                left = self._left.get(partition_of_message(message), {})
+                first = message.offset()
+                # Records of a batch have one object together.
+                end = message.next_offset if isinstance(message, Delivered) else first + 1
+                for offset in [one for one in left if first <= one < end]:
+                    del left[offset]
 
     def unfinished(self) -> Positions:
         """Return the position of the first unfinished record of each partition."""

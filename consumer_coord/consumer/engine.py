@@ -43,7 +43,7 @@ from consumer_coord.consumer.partitions import (
     read_of,
 )
 from consumer_coord.consumer.scheduler import Pending, Scheduler
-from consumer_coord.consumer.start_offsets import ResetPolicy, Starts, no_offset
+from consumer_coord.consumer.start_offsets import NONE, ResetPolicy, Starts, no_offset
 from consumer_coord.consumer.worker import Positions, Worker
 from consumer_coord.errors import (
     CallbackError,
@@ -152,6 +152,8 @@ class Engine:
         self.worker = Worker(plane, settings.is_out_of_range)
         self.commits = CommitReports(core, report)
         self.auto = AutoCommit(core, scheduler)
+        #: Whether the data plane finds the group's commit for a start that is not given, as librdkafka does.
+        self._plane_finds_commits = True
         self._scheduler = scheduler
         self._settings = settings
         self._call = call
@@ -365,6 +367,19 @@ class Engine:
         """Return the first exception of a callback since the last call."""
         failures, self._failures = [*self._failures, *self._scheduler.abandoned()], []
         return failures[0] if failures else None
+
+    async def read_with(self, make: Callable[[], Worker]) -> None:
+        """Read with the data plane of the worker that ``make`` returns; of the present one nothing was delivered."""
+        await self.worker.idle()
+        assigned = await self.worker.plane.assignment()
+        if assigned:
+            await self.worker.plane.unassign(assigned)
+        # No await from here: an interrupt leaves either plane.
+        self.worker, self._plane_finds_commits = make(), False
+        elsewhere = [one for one, value in self.table.items() if value.phase is Phase.READING and not _given(value.start)]
+        self._put(PartitionEvent.OUT_OF_RANGE, elsewhere, start=None, origin=None)
+        self._publish()
+        self.core.application.rouse()
 
     # -- the reducer ----------------------------------------------------------------------------------------------------
 
@@ -580,6 +595,10 @@ class Engine:
             if one is None or one.serial != ended.serial or one.phase is not Phase.READING or self.worker.waits(partition):
                 continue
             if ended.verdict is Verdict.CURRENT:
+                if ended.resume_at is not None and self._settings.reset.reset != NONE:
+                    logger.warning("%s continues at offset %d: %s", partition, ended.resume_at.offset, ended.why)
+                    self._seek({partition: ended.resume_at})
+                    continue
                 logger.warning("%s starts again by auto.offset.reset=%s: %s", partition, self._settings.reset.reset, ended.why)
                 self._put(PartitionEvent.OUT_OF_RANGE, [partition], start=None, origin=None, out_of_range=ended.why)
                 continue
@@ -744,15 +763,22 @@ class Engine:
             if partition in self.table:
                 self._put(PartitionEvent.STORE, [partition], stored=at)
 
-    def ticket(self, wanted: Positions, timeout_ms: float | None, wake: Callable[[], object]) -> Ticket:
+    def ticket(
+        self,
+        wanted: Positions,
+        timeout_ms: float | None,
+        wake: Callable[[], object],
+        entries: Mapping[TopicPartition, Entry] | None = None,
+    ) -> Ticket:
         """Make a commit under the ownerships and of the topics that the application's positions belong to; from any thread.
 
-        ``timeout_ms``: None for ``default.api.timeout.ms``.
+        ``timeout_ms``: None for ``default.api.timeout.ms``.  ``entries``: those of a batch, which knows its ownerships.
         """
         limit_ms = self.core.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         made_at = self.core.application.clock()
-        table = self.table
-        entries = {partition: self._entry(table.get(partition), partition, at) for partition, at in wanted.items()}
+        if entries is None:
+            table = self.table
+            entries = {partition: self._entry(table.get(partition), partition, at) for partition, at in wanted.items()}
         return Ticket(entries, made_at, made_at + limit_ms / 1000, wake)
 
     def _entry(self, one: Partition | None, partition: TopicPartition, at: OffsetAndMetadata) -> Entry:
@@ -789,14 +815,16 @@ class Engine:
             self.commits.add(wanted, ticket)
         return ticket
 
-    def commit_later(self, wanted: Positions) -> None:
+    def commit_later(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None = None) -> None:
         """Commit without waiting; the outcome is reported by a later poll.  From any thread."""
-        ticket = self.ticket(wanted, None, self.core.application.rouse)
+        ticket = self.ticket(wanted, None, self.core.application.rouse, entries)
         # In this order: an interrupt in between leaves a commit that is not reported, and none that is waited for in vain.
         self.core.commits.hand_in(ticket)
         self.commits.add(wanted, ticket)
 
-    async def commit(self, wanted: Positions, timeout_ms: float | None) -> CommitResult:
+    async def commit(
+        self, wanted: Positions, timeout_ms: float | None, entries: Mapping[TopicPartition, Entry] | None = None
+    ) -> CommitResult:
         """Commit and wait for the answer, on the loop; at any time, during a poll too."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -804,7 +832,7 @@ class Engine:
             if not answered.done():
                 answered.set_result(None)
 
-        ticket = self.ticket(wanted, timeout_ms, wake)
+        ticket = self.ticket(wanted, timeout_ms, wake, entries)
         self.core.commits.hand_in(ticket)
         if not ticket.done:
             await answered
@@ -934,9 +962,9 @@ class Engine:
                     ownership=None,
                     serial=self._next_serial(),
                     topic_id=self.topic_id(one),
-                    # Without an offset the data plane looks up the group's commit.
-                    start=at,
-                    origin=Origin.CHOSEN,
+                    # librdkafka looks up the group's commit where no offset is given.
+                    start=at if self._plane_finds_commits or _given(at) else None,
+                    origin=Origin.CHOSEN if self._plane_finds_commits or _given(at) else None,
                     notified=True,
                 )
                 for one, at in sorted(positions.items())
@@ -1009,6 +1037,11 @@ class Engine:
             failure = await self.give_up_all(ends)
         await self.commits.finish(ends)
         return failure
+
+
+def _given(start: OffsetAndMetadata | None) -> bool:
+    """Whether a start names an offset, a logical one included, and not the group's commit."""
+    return start is not None and start.offset not in (OFFSET_INVALID, OFFSET_STORED)
 
 
 def _is_committed(one: Partition, partition: TopicPartition, at: OffsetAndMetadata) -> bool:

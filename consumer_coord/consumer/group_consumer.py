@@ -24,6 +24,8 @@ from confluent_kafka import Message, cimpl
 
 from assignors.base import Assignor
 from consumer_coord.consumer import group_metadata
+from consumer_coord.consumer.arrow_calls import ArrowCalls
+from consumer_coord.consumer.arrow_reads import MIXED_AFTER_COLUMNS
 from consumer_coord.consumer.deliveries import Deliveries
 from consumer_coord.consumer.engine import FOREVER_S, Engine, EngineSettings
 from consumer_coord.consumer.handover import Callback, Callbacks, Partitions, Topics
@@ -47,11 +49,18 @@ from consumer_coord.consumer.librdkafka.refusals import Refusals, message_failur
 from consumer_coord.consumer.librdkafka.rows import GivenRows, Rows, assigned_rows, is_lapsed, positions_of, seconds
 from consumer_coord.consumer.librdkafka.statistics import Statistics
 from consumer_coord.consumer.librdkafka.tracing import traced
-from consumer_coord.consumer.offset_calls import OffsetCalls, milliseconds
+from consumer_coord.consumer.offset_calls import milliseconds
 from consumer_coord.consumer.scheduler import Scheduler
 from consumer_coord.consumer.start_offsets import ResetPolicy
 from consumer_coord.consumer.worker import MOST_READY, Positions
-from consumer_coord.errors import CallbackError, ClosedError, ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.errors import (
+    CallbackError,
+    ClosedError,
+    ConfigurationError,
+    CoordinatorError,
+    IllegalStateError,
+    RetriableError,
+)
 from consumer_coord.group.subscription import NOTHING, librdkafka_pattern, to_pattern, to_topics
 from consumer_coord.offsets import CommitResult
 from consumer_coord.printable import get_logger
@@ -94,7 +103,7 @@ class _InitSignature:
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
+class GroupConsumer(ArrowCalls, _ConfluentConsumer):  # type: ignore[misc]  # its C class, which takes part in isinstance only
     """A drop-in for ``confluent_kafka.Consumer`` with ``assignors=``.
 
     ``config`` is one dictionary of Kafka's settings for both planes; keywords add to it.  Calls from several threads wait for
@@ -220,6 +229,9 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     async def _between_slices(self) -> None:
         """Call the callbacks of the settings, and let other threads have a turn."""
+        if self._arrow is not None:
+            # librdkafka, to which nothing is assigned, reports its events in its own calls only.
+            await BlockingCall.on_caller(lambda: self._librdkafka.take(1))
         for callback, what in self._librdkafka.events():
             if callback is not None:
                 await self._call_back(callback, self._statistics.laid_over(what) if callback is self._stats_cb else what)
@@ -389,6 +401,7 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
     def _gather(self, least: int, most: int, timeout: float | None) -> bool:
         """Whether messages wait in the reader to be handed out; if not, errors may."""
         self._check_open()
+        self._reads_messages = True
         self._deliveries.finish(get_ident())
         if self._take_notes():
             return False
@@ -433,6 +446,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
 
     def _poll_inside(self, most: int, timeout: float | None) -> list[Message]:
         """What a callback may have: messages of what is read already; the group is its caller's business."""
+        if self._arrow is not None:
+            raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
         ends = time.monotonic() + seconds(timeout, FOREVER_S)
         while not self._on_loop(lambda: self._engine.read_only(most, max(0.0, ends - time.monotonic()))):
             if time.monotonic() >= ends:
@@ -684,6 +699,8 @@ class GroupConsumer(OffsetCalls, _ConfluentConsumer):  # type: ignore[misc]  # i
             if not self._engine.closing:
                 failure = await self._engine.finish(limit_s)
                 await self._report_commits()
+                if self._arrow is not None:
+                    await self._arrow.plane.close()
         finally:
             # An interrupt may come anywhere: another close continues from here.
             self._engine.closing = True

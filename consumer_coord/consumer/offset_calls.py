@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
 import confluent_kafka
 from confluent_kafka import Message
 
+from consumer_coord.columns import ArrowColumns
 from consumer_coord.config import Config
+from consumer_coord.consumer.arrow_reads import entries_of
 from consumer_coord.consumer.engine import GRACE_S, Engine
 from consumer_coord.consumer.librdkafka.arguments import FormerKeywords, checked_rows, commit_keywords
 from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, to_kafka_error
@@ -26,6 +28,7 @@ from consumer_coord.consumer.librdkafka.rows import (
 )
 from consumer_coord.consumer.turns import Turns
 from consumer_coord.errors import RequestTimedOutError
+from consumer_coord.group.commits import Entry
 from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
 from consumer_coord.offsets import CommitResult, OffsetAndMetadata
 from consumer_coord.printable import get_logger
@@ -53,12 +56,12 @@ class OffsetCalls(Turns):
 
     def commit(
         self,
-        message: Message | None = None,
+        message: Message | ArrowColumns | None = None,
         offsets: GivenRows | None = None,
         asynchronous: bool = True,
         **deprecated: Unpack[FormerKeywords],
     ) -> Rows | None:
-        """Commit a message's offset + 1, given offsets, or all that is finished; with the group's generation.
+        """Commit a message's offset + 1, a batch of columns, given offsets, or all that is finished; with the generation.
 
         Asynchronously it returns None at once, and ``on_commit`` tells the outcome inside a later poll; else it returns
         a list of TopicPartition, and raises when one of them could not be committed; the others are committed then.
@@ -67,9 +70,15 @@ class OffsetCalls(Turns):
         asynchronous = commit_keywords(asynchronous, deprecated)
         with drop_in_exceptions():
             self._coordinator.check_process()
+            entries = None
+            if isinstance(message, ArrowColumns):
+                entries = entries_of(message)
+                if not entries:
+                    return None if asynchronous else []
+                message, offsets = None, to_rows({one: entry.position for one, entry in entries.items()}, {})
             wanted: Positions | None = to_commit(message, offsets)
             if wanted and asynchronous and not self._engine.commits.full:
-                self._engine.commit_later(wanted)
+                self._engine.commit_later(wanted, entries)
                 return None
             if wanted is None:
                 wanted = self._run(self._finished)
@@ -80,19 +89,19 @@ class OffsetCalls(Turns):
             if asynchronous:
                 if self._engine.commits.full:
                     self._run(self._engine.commits.make_room)
-                self._engine.commit_later(wanted)
+                self._engine.commit_later(wanted, entries)
                 return None
-            result = self._committed(wanted)
+            result = self._committed(wanted, entries)
             raise_if_any_failed(result)
             return to_rows(wanted, result)
 
     async def _finished(self) -> Positions:
         return self._engine.finished()
 
-    def _committed(self, wanted: Positions) -> CommitResult:
+    def _committed(self, wanted: Positions, entries: Mapping[TopicPartition, Entry] | None) -> CommitResult:
         """Commit and wait for the answer; without a turn, so also while another thread polls."""
         bell = Bell()
-        ticket = self._engine.ticket(wanted, None, bell.set)
+        ticket = self._engine.ticket(wanted, None, bell.set, entries)
         self._core.commits.hand_in(ticket)
         # The lane answers in time; the rest is for a loop that is held up.
         if not bell.wait(self._settings.coordinator.default_api_timeout_ms / 1000 + GRACE_S):

@@ -36,6 +36,8 @@ class OutOfRange:
     serial: int
     why: str
     verdict: Verdict
+    #: Where reading may continue after a truncation, if the data plane knows.
+    resume_at: OffsetAndMetadata | None = None
 
 
 class Worker:
@@ -218,7 +220,9 @@ class Worker:
             offset = event.offset()
             verdict = judge(OFFSET_INVALID if offset is None else offset, stands)
             if verdict is not Verdict.STALE and read is not None:
-                found[partition] = OutOfRange(read.serial, event.error().str(), verdict)
+                found[partition] = OutOfRange(
+                    read.serial, event.error().str(), verdict, getattr(event.error(), "resume_at", None)
+                )
         return found
 
     def all_records(self, batch: Sequence[Any]) -> bool:

@@ -107,6 +107,11 @@ class BrokerFetches:
         self._in_flight: asyncio.Task[FetchResponse] | None = None
         self._waits = False
 
+    @property
+    def by_id(self) -> bool:
+        """Whether the last request named topics by id, or none was sent yet."""
+        return self._version is None or self._version >= _TOPIC_IDS_FROM
+
     def look(self) -> None:
         """Look again at what is to be fetched."""
         self._wake.set()

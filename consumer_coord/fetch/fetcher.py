@@ -115,6 +115,11 @@ class Fetcher:
         """The serials of the present readings, by partition."""
         return {partition: state.serial for partition, state in self._states.items()}
 
+    @property
+    def fetches_by_id(self) -> bool:
+        """Whether every broker was asked by topic id (Fetch version 13, Kafka 3.1), so records are of that topic for sure."""
+        return all(broker.by_id for broker in self._brokers.values())
+
     # -- what comes out -----------------------------------------------------------------------------------------------
 
     def take(self, max_bytes: int) -> list[FetchedRecords | Stopped]:

@@ -1,4 +1,4 @@
-"""librdkafka consumers that live as long as their worker process, and reading ranges of offsets from them.
+"""Reading ranges of offsets by librdkafka, where the columns kernel is not compiled.
 
 One consumer holds several partitions.  What it fetched beyond a range's end stays in a small *stash* for the next batch,
 which as a rule begins there, so no seek is needed.
@@ -11,19 +11,28 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import ne
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_coord.printable import get_logger
+from consumer_coord.spark.batches import FetchHeaders, Headers, Run, to_batch
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.packing import NO_TOPIC_ID, Range
 from consumer_coord.spark.topic_ids import Answers, TopicIds
 from consumer_coord.spark.user_code import with_callbacks
 
+if TYPE_CHECKING:
+    from consumer_coord.spark.range_reader import RangeReader
+
 logger = get_logger(__name__)
+
+_HEADERS_ONLY = pa.schema(
+    [("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))))]
+)
 
 #: How many messages are taken from librdkafka at once.
 TAKE = 10_000
@@ -34,10 +43,11 @@ STASH_BYTES = 4 << 20
 SKIP = 1_000
 #: A task of this many records keeps no messages of other partitions: they would only be in its way.
 BIG_TASK = 20_000
-#: What was not used for so long is closed.
+#: Partitions that were not read for this time, in seconds, are unassigned.
 IDLE_S = 60.0
-#: Consumers of different settings (queries) that one worker keeps.
-MOST_CONSUMERS = 4
+#: An Arrow batch is returned when it has this many records, or this many bytes of values.
+BATCH_RECORDS = 10_000
+BATCH_BYTES = 16 << 20
 
 _POLL_S = 0.1
 #: When nothing has come for so long, the brokers are asked whether the topic is still the same.
@@ -122,23 +132,31 @@ class CachedConsumer:
         self._planned_ids: dict[str, uuid.UUID] = {}
         self._fail_on_data_loss = True
         self._timeout_ms = 0
+        #: Reads single records whose headers librdkafka's Python client cannot return.
+        self._headers_reader: RangeReader | None = None
 
     def close(self) -> None:
         """Give its connections back."""
         self._positions.clear()
+        if self._headers_reader is not None:
+            self._headers_reader.close()
         self._consumer.close()
 
-    def fetch_headers(self, message: Message) -> list[tuple[str, bytes | None]]:
+    def fetch_headers(self, message: Message) -> Headers:
         """Return the headers of a message whose own ones librdkafka's Python client cannot return."""
-        # Not imported by every worker: it needs this package's own connections.
-        from consumer_coord.spark.raw_headers import fetch_headers
-        from consumer_coord.topic_partition import TopicPartition as Partition
-
         topic, number, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
         assert number is not None
         assert offset is not None
-        return fetch_headers(self._settings, Partition(topic, number), offset, self._timeout_ms)
+        if self._headers_reader is None:
+            # Not imported by every worker: it needs this package's own connections.
+            from consumer_coord.spark.range_reader import RangeReader
+
+            self._headers_reader = RangeReader(self._settings)
+        wanted = [Range(topic, number, offset, offset + 1)]
+        batches = self._headers_reader.read(wanted, _HEADERS_ONLY, fail_on_data_loss=True, timeout_ms=self._timeout_ms)
+        (found,) = (cell for batch in batches for cell in batch.column(0).to_pylist())
+        return [(header["key"], header["value"]) for header in found or ()]
 
     def forget(self) -> None:
         """Give all partitions back; the connections stay."""
@@ -146,7 +164,40 @@ class CachedConsumer:
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def read(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
+    def read(
+        self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all records of ``ranges``, each of another partition, in the order of offsets within a partition.
+
+        Raise :class:`~consumer_coord.spark.errors.DataLossError` and ``ReadStalledError``, both naming topic, partition and
+        offsets.
+        """
+        waiting: list[Chunk] = []
+        records = size = 0
+        for chunk in self._chunks(ranges, fail_on_data_loss=fail_on_data_loss, timeout_ms=timeout_ms):
+            waiting.append(chunk)
+            records += len(chunk.messages)
+            # Of every sixteenth: this bounds memory, and to ask each message costs a twentieth of reading it.
+            size += sum(map(len, chunk.messages[::16])) * 16
+            if records >= BATCH_RECORDS or size >= BATCH_BYTES:
+                yield from self._checked(waiting, schema)
+                waiting, records, size = [], 0, 0
+        # Also when nothing is left: the last offsets may be there without a message, in another topic of the same name.
+        yield from self._checked(waiting, schema)
+
+    def _checked(self, chunks: Sequence[Chunk], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batch of ``chunks``, when their topics are still those that the task was planned from."""
+        answers = self.ask_ids()
+        # At the same time, because the answers take a millisecond.
+        batch = _batch(chunks, schema, self.fetch_headers) if chunks else None
+        recreated = self.drop_recreated(answers)
+        if recreated:
+            chunks = [chunk for chunk in chunks if chunk.topic not in recreated]
+            batch = _batch(chunks, schema, self.fetch_headers) if chunks else None
+        if batch is not None:
+            yield batch
+
+    def _chunks(self, ranges: Sequence[Range], *, fail_on_data_loss: bool, timeout_ms: int) -> Iterator[Chunk]:
         """All messages of ``ranges``, each of another partition, as they come.
 
         They count only when :meth:`drop_recreated` has said so of their topics.
@@ -404,6 +455,12 @@ class CachedConsumer:
         )
 
 
+def _batch(chunks: Sequence[Chunk], schema: pa.Schema, fetch_headers: FetchHeaders) -> pa.RecordBatch:
+    runs = [Run(chunk.topic, chunk.partition, len(chunk.messages)) for chunk in chunks]
+    messages = chunks[0].messages if len(chunks) == 1 else [message for chunk in chunks for message in chunk.messages]
+    return to_batch(messages, runs, schema, fetch_headers)
+
+
 def _named(wanted: Range) -> str:
     return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
 
@@ -414,27 +471,3 @@ def _stalled(pending: Mapping[_Key, Range], positions: Mapping[_Key, _Position],
         f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
         " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
     )
-
-
-# -- the cache of this process ----------------------------------------------------------------------------------------
-
-_consumers: dict[tuple[tuple[str, str], ...], CachedConsumer] = {}
-
-
-def cached_consumer(config: Mapping[str, Any], now_s: float) -> CachedConsumer:
-    """This worker's consumer for ``config``; others that were long unused, or are too many, are closed."""
-    wanted = tuple(sorted((key, repr(value)) for key, value in config.items()))
-    by_age = sorted((key for key in _consumers if key != wanted), key=lambda key: _consumers[key].used_s)
-    surplus = max(0, len(by_age) - MOST_CONSUMERS + 1)
-    for index, key in enumerate(by_age):
-        if index < surplus or now_s - _consumers[key].used_s > IDLE_S:
-            _consumers.pop(key).close()
-    if wanted not in _consumers:
-        _consumers[wanted] = CachedConsumer(config)
-    return _consumers[wanted]
-
-
-def close_all() -> None:
-    """Close every consumer of this process."""
-    while _consumers:
-        _consumers.popitem()[1].close()

@@ -1,28 +1,26 @@
 """The executor's side: one task reads its ranges of offsets to the end and yields Arrow batches.
 
-A worker process keeps its librdkafka consumers, assigned and with what they fetched ahead, from batch to batch.  A range
-ends by *position*: the last offsets may be control records, aborted or compacted away, and no message comes for those.
+A worker process keeps its readers, with what they fetched ahead, from batch to batch: this package's own Fetch where the
+columns kernel is compiled, librdkafka's consumers elsewhere.  A range ends by *position*: the last offsets may be control
+records, aborted or compacted away, and no record comes for those.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
-import time
+import importlib.util
 from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
 
+from consumer_coord.columns import KERNEL
 from consumer_coord.printable import get_logger
-from consumer_coord.spark.batches import FetchHeaders, Run, to_batch
-from consumer_coord.spark.consumers import CachedConsumer, Chunk, cached_consumer
+from consumer_coord.spark import kept_readers
 from consumer_coord.spark.packing import Range, ReadSpec
 
 logger = get_logger(__name__)
-
-#: An Arrow batch is handed over when it has this many records, or this many bytes of values.
-BATCH_RECORDS = 10_000
-BATCH_BYTES = 16 << 20
 
 #: After how many tasks the frozen objects are collected.
 _COLLECT_EVERY = 64
@@ -61,44 +59,30 @@ def _rounds(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
         left = later
 
 
+@functools.cache
+def reads_natively() -> bool:
+    """Whether this process reads with the package's own Fetch; log which one reads, once."""
+    if KERNEL != "c":
+        logger.warning(
+            "librdkafka reads: the columns kernel is not compiled, so records are read more slowly; install a wheel, or a C"
+            " compiler and this package again"
+        )
+        return False
+    if importlib.util.find_spec("cramjam") is None:
+        logger.warning("librdkafka reads: cramjam is not installed; pip install 'consumer-coord[spark]' reads faster")
+        return False
+    logger.info("this package's own Fetch reads, into Arrow columns")
+    return True
+
+
 def _read_round(ranges: Sequence[Range], spec: ReadSpec, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    consumer: CachedConsumer = cached_consumer(spec.config, time.monotonic())
+    reader = kept_readers.reader_for(spec.config, native=reads_natively())
     try:
-        waiting: list[Chunk] = []
-        records = size = 0
-        for chunk in consumer.read(ranges, fail_on_data_loss=spec.fail_on_data_loss, timeout_ms=spec.poll_timeout_ms):
-            waiting.append(chunk)
-            records += len(chunk.messages)
-            # Of every sixteenth: this bounds memory, and to ask each message costs a twentieth of reading it.
-            size += sum(map(len, chunk.messages[::16])) * 16
-            if records >= BATCH_RECORDS or size >= BATCH_BYTES:
-                yield from _checked(consumer, waiting, schema)
-                waiting, records, size = [], 0, 0
-        # Also when nothing is left: the last offsets may be there without a message, in another topic of the same name.
-        yield from _checked(consumer, waiting, schema)
+        yield from reader.read(ranges, schema, fail_on_data_loss=spec.fail_on_data_loss, timeout_ms=spec.poll_timeout_ms)
     except BaseException:
         # Also when Spark stops reading in the middle (GeneratorExit): what is in flight fits no next task.
-        consumer.forget()
+        reader.forget()
         raise
-
-
-def _checked(consumer: CachedConsumer, chunks: Sequence[Chunk], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batch of ``chunks``, when their topics are still those that the task was planned from."""
-    answers = consumer.ask_ids()
-    # Meanwhile, because the answers take a millisecond.
-    batch = _batch(chunks, schema, consumer.fetch_headers) if chunks else None
-    recreated = consumer.drop_recreated(answers)
-    if recreated:
-        chunks = [chunk for chunk in chunks if chunk.topic not in recreated]
-        batch = _batch(chunks, schema, consumer.fetch_headers) if chunks else None
-    if batch is not None:
-        yield batch
-
-
-def _batch(chunks: Sequence[Chunk], schema: pa.Schema, fetch_headers: FetchHeaders) -> pa.RecordBatch:
-    runs = [Run(chunk.topic, chunk.partition, len(chunk.messages)) for chunk in chunks]
-    messages = chunks[0].messages if len(chunks) == 1 else [message for chunk in chunks for message in chunk.messages]
-    return to_batch(messages, runs, schema, fetch_headers)
 
 
 _tasks = 0

@@ -104,7 +104,13 @@ def test_settings_that_contradict_each_other_are_both_named(settings: dict[str, 
 
 
 def test_either_clients_names_will_do() -> None:
-    assert set(ALIASES) == {"metadata.broker.list", "request.timeout.ms", "enable.auto.create.topics"}
+    assert set(ALIASES) == {
+        "metadata.broker.list",
+        "request.timeout.ms",
+        "enable.auto.create.topics",
+        "fetch.message.max.bytes",
+    }
+    assert parse({**GOOD, "fetch.message.max.bytes": 1234}).max_partition_fetch_bytes == 1234
     java = parse({**GOOD, "request.timeout.ms": "1234", "allow.auto.create.topics": "true"})
     librdkafka = parse(
         {

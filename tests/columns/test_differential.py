@@ -79,11 +79,14 @@ def outcome(module: Any, data: bytes, columns: Iterable[str], limits: tuple[int,
     old, kernel.kernel = kernel.kernel, module
     try:
         fetched = CompletedFetch(data, topic="orders", partition=1, **options)
-        into, seen = Columns(list(columns), max_column_bytes=limits[1]), []
+        into = Columns(list(columns), max_column_bytes=limits[1])
+        seen: list[Any] = []
         problem = ""
         while not fetched.exhausted and not problem:
             try:
-                appended = into.append(fetched, max_records=limits[0], max_bytes=4 * limits[0])
+                # Every third call ends two offsets ahead, within a batch or a gap.
+                end = fetched.next_offset + 2 if len(seen) % 3 == 2 else 2**63 - 1
+                appended = into.append(fetched, max_records=limits[0], max_bytes=4 * limits[0], end_offset=end)
             except UnreadableRecordError as error:
                 problem = str(error)
             else:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumer_coord.columns import COLUMNS, Columns, CompletedFetch
+from consumer_coord.columns import COLUMNS, Columns, CompletedFetch, UnreadableRecordError
 from consumer_coord.errors import ConfigurationError
 from tests.columns.batches import APPEND_TIME, CODECS, TRANSACTIONAL, Rec, batch, marker
 
@@ -293,6 +293,33 @@ def test_the_last_record_may_exceed_max_bytes() -> None:
     assert [into.append(fetched, max_bytes=most).records for most in (1, 100, 101, 1000)] == [1, 1, 2, 2]
     with pytest.raises(ValueError, match="at least 1"):
         into.append(fetched, max_records=0)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_records_from_the_end_offset_on_are_left_for_a_later_call(codec: str, step: int) -> None:
+    """Offsets 0, 2, 4 to 14, then 16, 18 to 30: the end may lie on a record, in a gap, between batches and behind all."""
+    data = b"".join(batch([Rec(i) for i in range(0, 15, 2)], 16 * part, codec=codec) for part in range(2))
+    for end in range(36):
+        fetched, into = fetch(data), Columns(["offset"])
+        while fetched.next_offset < end and not fetched.exhausted:
+            into.append(fetched, end_offset=end, max_records=step)
+        assert pa.table(into.finish())["offset"].to_pylist() == [i for i in range(0, 31, 2) if i < end]
+        assert fetched.next_offset == min(end, 31)
+        assert into.append(fetched, end_offset=end).records == 0
+        into.append(fetched)
+        assert pa.table(into.finish())["offset"].to_pylist() == [i for i in range(0, 31, 2) if i >= end]
+
+
+def test_damage_at_or_behind_the_end_offset_is_no_error() -> None:
+    damaged = bytearray(batch([Rec(0)], 5))
+    damaged[-1] ^= 1
+    fetched = fetch(batch([Rec(i) for i in range(5)]) + bytes(damaged))
+    into = Columns()
+    assert into.append(fetched, end_offset=5).records == 5
+    assert into.append(fetched, end_offset=5).records == 0
+    with pytest.raises(UnreadableRecordError):
+        into.append(fetched, end_offset=6)
 
 
 def test_one_builder_takes_many_partitions() -> None:

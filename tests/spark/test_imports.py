@@ -14,7 +14,7 @@ from consumer_coord.spark.launcher import fast_python
 from consumer_coord.spark.requirements import MODULES, check, check_python
 
 PLANNER = ("consumer_coord.spark.source", "consumer_coord.spark.member")
-WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader")
+WORKER = ("consumer_coord.spark.source", "consumer_coord.spark.reader", "consumer_coord.spark.range_reader")
 
 
 @pytest.mark.parametrize(

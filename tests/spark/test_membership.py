@@ -113,7 +113,14 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
     orders = [{"partition": number % 4, "value": b"v"} for number in range(40)]
     produce(embedded.bootstrap_servers, "orders", orders)
     offsets = _finish(membership, Offsets("billing"))
-    committed = membership.status.commits
+
+    def noted() -> bool:
+        nonlocal offsets
+        offsets = membership.next_batch(offsets) or offsets
+        return all(committed == position for _, _, committed, position in _held(membership))
+
+    wait_until(noted, 30, "every offset committed", interval_s=0.01)
+    commits = membership.status.commits
     loading = True
     refused = threading.Event()
     commit = OffsetCoordinator.commit
@@ -134,13 +141,8 @@ def test_planning_does_not_wait_for_a_commit_in_flight(
             planned = membership.next_batch(offsets)
         offsets = planned
     assert refused.wait(30)
-    assert membership.status.commits == committed
+    assert membership.status.commits == commits
     loading = False
-
-    def noted() -> bool:
-        nonlocal offsets
-        offsets = membership.next_batch(offsets) or offsets
-        return all(committed == position for _, _, committed, position in _held(membership))
 
     wait_until(noted, 30, "every offset committed", interval_s=0.01)
     assert membership.status.problem is None

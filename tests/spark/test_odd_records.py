@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from consumer_coord.broker.server import EmbeddedKafka
-from consumer_coord.errors import MalformedMessageError
-from consumer_coord.spark import consumers
+from consumer_coord.columns import KERNEL
+from consumer_coord.spark import kept_readers, reader
 from consumer_coord.spark.columns import source_schema
 from consumer_coord.spark.options import parse_options
 from consumer_coord.spark.packing import Range, ReadSpec
-from consumer_coord.spark.raw_headers import fetch_headers, unpacked
 from consumer_coord.spark.reader import read_ranges
-from consumer_coord.topic_partition import TopicPartition
 from tests.spark.conftest import produce
 
 LONG_MAX = 2**63 - 1
@@ -32,11 +29,20 @@ class RawKey(str):
         return b"caf\xe9"
 
 
+@pytest.fixture(params=[True, False], ids=["fetch", "librdkafka"], autouse=True)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Which one reads: this package's own Fetch, or librdkafka."""
+    if request.param and KERNEL != "c":
+        pytest.skip("the kernel was not compiled")
+    monkeypatch.setattr(reader, "reads_natively", lambda: request.param)
+    return bool(request.param)
+
+
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"orders": 1}) as broker:
         yield broker
-    consumers.close_all()
+    kept_readers.close_all()
 
 
 def write(kafka: EmbeddedKafka, codec: str | None = None, **record: Any) -> None:
@@ -47,11 +53,13 @@ def write(kafka: EmbeddedKafka, codec: str | None = None, **record: Any) -> None
         producer.close()
 
 
-def read(kafka: EmbeddedKafka, *, headers: bool) -> Any:
-    """The first record, as Spark gets it."""
+def read(kafka: EmbeddedKafka, *, headers: bool, first: int = 0) -> Any:
+    """One record, as Spark gets it."""
     parsed = parse_options({"kafka.bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers", "subscribe": "orders"})
     spec = ReadSpec(parsed.data_plane(), True, 20_000)
-    (batch,) = read_ranges([Range("orders", 0, 0, 1)], spec, to_arrow_schema(source_schema(headers), timezone="UTC"))
+    (batch,) = read_ranges(
+        [Range("orders", 0, first, first + 1)], spec, to_arrow_schema(source_schema(headers), timezone="UTC")
+    )
     return batch
 
 
@@ -65,28 +73,20 @@ def test_a_header_key_that_is_not_utf8_is_read_as_java_reads_it(kafka: EmbeddedK
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_headers_of_one_record_among_many_in_each_codec(kafka: EmbeddedKafka, codec: str) -> None:
+def test_headers_in_each_codec(kafka: EmbeddedKafka, codec: str) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 50})
     for number in range(50):
         producer.produce("orders", b"v" * 100, headers=[("number", str(number).encode()), ("none", None)])
     assert producer.flush(30) == 0
-    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "readers"}
-    found = fetch_headers(settings, TopicPartition("orders", 0), 37, 20_000)
-    assert found == [("number", b"37"), ("none", None)]
+    assert read(kafka, headers=True, first=37).column("headers").to_pylist() == [
+        [{"key": "number", "value": b"37"}, {"key": "none", "value": None}]
+    ]
 
 
-def test_snappy_as_java_cuts_it() -> None:
-    """Chunks with their sizes, after a head of 16 bytes."""
-    parts = [b"a" * 1_000, b"b" * 500]
-    chunks = [bytes(pa.compress(part, "snappy", asbytes=True)) for part in parts]
-    framed = b"\x82SNAPPY\x00" + bytes(8) + b"".join(len(chunk).to_bytes(4, "big") + chunk for chunk in chunks)
-    assert unpacked(framed, 2) == b"".join(parts)
-
-
-def test_damaged_batches_are_one_error() -> None:
-    for body, codec in ((b"no such thing", 1), (b"\x10no", 2), (b"no", 3), (b"no", 4), (b"any", 7)):
-        with pytest.raises(MalformedMessageError):
-            unpacked(body, codec)
+def test_a_header_key_keeps_its_nul_where_fetch_reads(kafka: EmbeddedKafka, native: bool) -> None:
+    write(kafka, headers=[("a\0b", b"1")])
+    key = "a\0b" if native else "a"
+    assert read(kafka, headers=True).column("headers").to_pylist() == [[{"key": key, "value": b"1"}]]
 
 
 def test_null_header_values(kafka: EmbeddedKafka) -> None:

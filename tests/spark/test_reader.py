@@ -15,8 +15,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from consumer_coord.columns import KERNEL
 from consumer_coord.errors import ConfigurationError
-from consumer_coord.spark import consumers, reader
+from consumer_coord.fetch import Fetcher
+from consumer_coord.spark import consumers, kept_readers, range_reader, reader
 from consumer_coord.spark.columns import check_schema, source_schema
 from consumer_coord.spark.errors import DataLossError, ReadStalledError
 from consumer_coord.spark.options import parse_options
@@ -31,8 +33,22 @@ Read = Callable[..., list[dict[str, Any]]]
 SpecFactory = Callable[..., ReadSpec]
 
 
+@pytest.fixture(params=["fetch", "fetch checked by metadata", "librdkafka"])
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one reads: this package's own Fetch, also as with brokers that know no topic ids in it, or librdkafka."""
+    native = request.param != "librdkafka"
+    if native and KERNEL != "c":
+        pytest.skip("the kernel was not compiled")
+    monkeypatch.setattr(reader, "reads_natively", lambda: native)
+    if request.param == "fetch checked by metadata":
+        monkeypatch.setattr(Fetcher, "fetches_by_id", False)
+
+
+librdkafka_only = pytest.mark.parametrize("native", ["librdkafka"], indirect=True)
+
+
 @pytest.fixture
-def spec(kafka: KafkaCluster) -> Iterator[SpecFactory]:
+def spec(kafka: KafkaCluster, native: None) -> Iterator[SpecFactory]:
     def made(**options: str) -> ReadSpec:
         parsed = parse_options(
             {
@@ -46,7 +62,7 @@ def spec(kafka: KafkaCluster) -> Iterator[SpecFactory]:
         return ReadSpec(parsed.data_plane(), parsed.fail_on_data_loss, parsed.poll_timeout_ms)
 
     yield made
-    consumers.close_all()
+    kept_readers.close_all()
 
 
 @pytest.fixture
@@ -127,7 +143,7 @@ def test_batch_after_batch_from_one_consumer(topic: NewTopicFactory, fill: Calla
     for start in range(0, 100, 10):
         rows = read([Range(name, 0, start, start + 10), Range(name, 1, start, start + 10)])
         assert offsets(rows, 0) == offsets(rows, 1) == list(range(start, start + 10))
-    assert len(consumers._consumers) == 1
+    assert len(kept_readers._readers) == 1
 
 
 def test_a_range_may_be_read_again_or_skipped(topic: NewTopicFactory, fill: Callable[..., None], read: Read) -> None:
@@ -246,6 +262,7 @@ class CutOff(Consumer):  # type: ignore[misc]  # confluent-kafka's class is type
         return super().get_watermark_offsets(*arguments, **options)
 
 
+@librdkafka_only
 def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     kafka: KafkaCluster,
     topic: NewTopicFactory,
@@ -254,7 +271,7 @@ def test_a_connection_that_ends_after_records_were_deleted_fails_no_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(consumers, "Consumer", CutOff)
-    consumers.close_all()
+    kept_readers.close_all()
     name = topic()
     fill(name, 0, 100)
     admin: AdminClient = kafka.admin
@@ -283,12 +300,13 @@ class ErrorFirst(Consumer):  # type: ignore[misc]  # confluent-kafka's class is 
         return found
 
 
+@librdkafka_only
 def test_records_beside_an_error_that_begins_the_partition_anew_are_not_read_twice(
     topic: NewTopicFactory, fill: Callable[..., None], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "Consumer", ErrorFirst)
     monkeypatch.setattr(ErrorFirst, "told", False)
-    consumers.close_all()
+    kept_readers.close_all()
     name = topic(partitions=1)
     # More than is taken from librdkafka at once.
     monkeypatch.setattr(consumers, "TAKE", 50)
@@ -343,7 +361,8 @@ def test_a_topic_made_again_in_mid_task_is_noticed(
     old, known = topic_id(kafka, name), topic_id(kafka, other)
     wanted = [Range(name, 0, 0, 200, old), Range(other, 0, 0, 100, known)]
     schema: pa.Schema = to_arrow_schema(source_schema(False), timezone="UTC")
-    monkeypatch.setattr(reader, "BATCH_RECORDS", 50)
+    for module in (range_reader, consumers):
+        monkeypatch.setattr(module, "BATCH_RECORDS", 50)
     reading = read_ranges(wanted, spec(failOnDataLoss="false"), schema)
     rows = next(reading).to_pylist()
     kafka.delete_topic(name)

@@ -23,7 +23,6 @@ from consumer_coord.errors import (
     PollIntervalExceededError,
     RequestTimedOutError,
     RetriableError,
-    UnknownTopicError,
 )
 
 #: librdkafka's own codes for what is no answer of a broker.
@@ -82,8 +81,9 @@ def to_kafka_exception(error: CoordinatorError) -> CoordinatorError:
         return error
     converted: CoordinatorError = _both(type(error))(to_kafka_error(error), str(error), error.code)
     converted.__cause__ = error.__cause__
-    if isinstance(error, UnknownTopicError) and isinstance(converted, UnknownTopicError):
-        converted.topics = error.topics
+    for name, value in vars(error).items():
+        # Such as the topics of an UnknownTopicError.
+        vars(converted).setdefault(name, value)
     return converted
 
 

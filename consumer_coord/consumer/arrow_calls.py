@@ -1,0 +1,224 @@
+"""The calls of a blocking consumer that return columns instead of messages."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from threading import get_ident
+from typing import Any, Literal, Self, TypeAlias
+
+import attrs
+
+from consumer_coord.columns import COLUMNS, ArrowColumns, Columns
+from consumer_coord.consumer.arrow_reads import (
+    MAX_BYTES,
+    MAX_RECORDS,
+    MIXED_AFTER_COLUMNS,
+    MIXED_AFTER_MESSAGES,
+    ArrowReads,
+    Bounds,
+)
+from consumer_coord.consumer.chunks import Decoding
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import FOREVER_S
+from consumer_coord.consumer.librdkafka.arguments import checked_rows
+from consumer_coord.consumer.librdkafka.kafka_exceptions import drop_in_exceptions, raise_cause, to_kafka_exception
+from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
+from consumer_coord.consumer.offset_calls import OffsetCalls
+from consumer_coord.consumer.worker import Worker
+from consumer_coord.errors import CallbackError, ConcurrentUseError, IllegalStateError
+from consumer_coord.topic_partition import TopicPartition
+
+
+class ReadsColumns:
+    """Stands for the worker of a consumer that reads columns, where messages are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise to_kafka_exception(IllegalStateError(MIXED_AFTER_COLUMNS))
+
+
+@attrs.frozen
+class _Request:
+    """The arguments of a read."""
+
+    columns: Columns
+    max_records: int
+    max_bytes: int
+    timeout_s: float
+    bounds: Bounds | None
+
+
+#: A batch, what it delivers, what is left in the worker's queue then, and the worker.
+_Prepared: TypeAlias = tuple[ArrowColumns, tuple[Any, ...], deque[Any], Worker]
+
+
+class ArrowCalls(OffsetCalls):
+    """See the module."""
+
+    _deliveries: Deliveries[int]
+    _worker: Any
+    #: Set by the first call of poll, consume or consume_arrow that has to wait.
+    _reads_messages = False
+    _arrow: ArrowReads | None = None
+    _then: list[Callable[[], Coroutine[Any, Any, None]]]
+
+    async def _do_what_callbacks_asked(self) -> None:
+        raise NotImplementedError
+
+    def consume_arrow(
+        self,
+        max_records: int = MAX_RECORDS,
+        *,
+        max_bytes: int = MAX_BYTES,
+        timeout: float | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> ArrowColumns:
+        """Return records as Arrow columns, as soon as there are some; none when ``timeout`` seconds have passed.
+
+        At most ``max_records`` records of, after decompression, about ``max_bytes`` bytes. ``timeout``: None or negative waits
+        for ever. ``columns``: those to build, of ``consumer_coord.columns.COLUMNS``. pyarrow, Polars and DuckDB import the
+        result without a copy. With automatic commits the records are finished when this thread asks for the next ones.
+
+        The first read of a consumer decides: after ``consume_arrow`` the calls that return messages raise
+        ``IllegalStateError``, and after those this one. Raises :class:`~consumer_coord.columns.UnreadableRecordError` for
+        damaged records, after the records before them were delivered; seek to skip them.
+        """
+        me, mine = get_ident(), False
+        try:
+            request = self._request(max_records, max_bytes, seconds(timeout, FOREVER_S), columns, None)
+            if self._user:
+                self._wait_to_read(me)
+            self._user = me
+            mine = True
+            batch, delivered, rest, worker = self._next_batch(me, request)
+            # No call from here to the return: see the module ``turns``.
+            self._user = 0
+            if delivered:
+                self._deliveries.last[me] = delivered
+                worker.ready = rest
+            return batch
+        finally:
+            if mine and self._user == me:
+                self._user = 0
+
+    def arrow_batches(
+        self,
+        until: Literal["now"] | GivenRows = "now",
+        *,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] = COLUMNS,
+    ) -> Iterator[ArrowColumns]:
+        """Iterate over batches until every assigned partition was read to its end, for jobs that end.
+
+        ``until``: ``"now"`` ends at the end of each partition when this call first saw it assigned. A list of
+        TopicPartition ends before the offset of each, for instance the result of ``offsets_for_times``; other partitions are
+        not read. Reading ends by position: records that were compacted or aborted are not waited for. A compacted batch that
+        contains the end may be read further. A member that the group gives no partition ends after ten seconds.
+        """
+        given = None if until == "now" else {one: at.offset for one, at in positions_of(checked_rows(until)).items()}
+        bounds = Bounds(self._settings, given)
+        return _Batches(self, self._request(max_records, max_bytes, FOREVER_S, columns, bounds))
+
+    def _request(
+        self, max_records: int, max_bytes: int, timeout_s: float, columns: Sequence[str], bounds: Bounds | None
+    ) -> _Request:
+        self._check_open()
+        if max_records < 1 or max_bytes < 1:
+            raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
+        with drop_in_exceptions():
+            return _Request(Columns(columns), max_records, max_bytes, timeout_s, bounds)
+
+    def _wait_to_read(self, me: int) -> None:
+        if self._in_callback:
+            raise to_kafka_exception(ConcurrentUseError("consume_arrow may not be called inside a callback"))
+        self._wait_for_turn(me)
+
+    def _next_batch(self, me: int, request: _Request) -> _Prepared:
+        """Return what the caller delivers, who has the turn; an empty batch when the time is up, or the end is reached."""
+        self._core.application.polls += 1
+        self._deliveries.finish(me)
+        ends, bounds = time.monotonic() + request.timeout_s, request.bounds
+        while True:
+            with drop_in_exceptions():
+                arrow = self._arrow or self._on_loop(self._begin_arrow)
+                ready = self._gather_columns(arrow, max(0.0, ends - time.monotonic()), bounds)
+            worker = self._engine.worker
+            decoding = Decoding(
+                worker.ready if ready else (),
+                request.columns,
+                request.max_records,
+                request.max_bytes,
+                None if bounds is None else bounds.ends,
+            )
+            while decoding.step():
+                pass
+            batch = arrow.batch(decoding)
+            if not ready:
+                if bounds is None or bounds.reached or self._closed:
+                    return batch, (), decoding.rest, worker
+            elif not self._engine.deliverable:
+                continue
+            elif len(batch):
+                return batch, tuple(decoding.delivered.values()), decoding.rest, worker
+            else:
+                worker.ready = decoding.rest
+                if decoding.failure is not None and decoding.failed_at is not None:
+                    arrow.put_back([decoding.failed_at])
+                    raise to_kafka_exception(decoding.failure)
+                if bounds is not None:
+                    arrow.put_back({TopicPartition(one.topic(), one.partition()) for one in decoding.rest})
+
+    async def _begin_arrow(self) -> ArrowReads:
+        if self._reads_messages:
+            raise IllegalStateError(MIXED_AFTER_MESSAGES)
+        self._arrow = await ArrowReads.begin(self._engine, self._settings, self)
+        self._worker = ReadsColumns()
+        return self._arrow
+
+    def _gather_columns(self, arrow: ArrowReads, timeout_s: float, bounds: Bounds | None) -> bool:
+        self._check_open()
+        notes = self._core.application.failures.notes
+        if notes:
+            raise notes.popleft()
+        try:
+            self._coordinator.check_process()
+            ready = self._on_loop(lambda: arrow.gather(timeout_s, bounds))
+            if self._then:
+                self._on_loop(self._do_what_callbacks_asked)
+                ready = ready and not self._closed and bool(self._engine.worker.ready)
+            return ready
+        except CallbackError as error:
+            raise_cause(error)
+
+
+class _Batches(Iterator[ArrowColumns]):
+    """A bounded read.  A class and not a generator: an interrupt behind a generator's call would lose its batch."""
+
+    def __init__(self, consumer: ArrowCalls, request: _Request) -> None:
+        self._consumer = consumer
+        self._request = request
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ArrowColumns:
+        consumer = self._consumer
+        me, mine = get_ident(), False
+        try:
+            if consumer._user:
+                consumer._wait_to_read(me)
+            consumer._user = me
+            mine = True
+            batch, delivered, rest, worker = consumer._next_batch(me, self._request)
+            if not delivered:
+                raise StopIteration
+            # No call from here to the return: see the module ``turns``.
+            consumer._user = 0
+            consumer._deliveries.last[me] = delivered
+            worker.ready = rest
+            return batch
+        finally:
+            if mine and consumer._user == me:
+                consumer._user = 0

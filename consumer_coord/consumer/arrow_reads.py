@@ -1,0 +1,160 @@
+"""Reading columns, for both consumers: what they gather, decode and commit, and where a bounded read ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from consumer_coord.columns import ArrowColumns
+from consumer_coord.config import Config
+from consumer_coord.consumer.chunks import MOST_CHUNKS, ChunkWorker, Decoding
+from consumer_coord.consumer.engine import Engine
+from consumer_coord.consumer.fetch_plane import FetchPlane
+from consumer_coord.consumer.partitions import Phase
+from consumer_coord.errors import ConfigurationError, IllegalStateError
+from consumer_coord.group.commits import Entry
+from consumer_coord.leaders.list_offsets import LATEST, list_offsets
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition
+
+#: The most records and, after decompression, about the most bytes of one batch.
+MAX_RECORDS: Final = 1_000_000
+MAX_BYTES: Final = 64 << 20
+#: How long a bounded read waits before it looks again at its partitions, in seconds.
+_SLICE_S = 0.1
+#: How long a member without partitions waits for some before its bounded read ends, in seconds.
+_EMPTY_S = 10.0
+
+Until: TypeAlias = 'Literal["now"] | Mapping[TopicPartition, int]'
+
+MIXED_AFTER_MESSAGES: Final = (
+    "this consumer reads messages: poll, consume or iteration was called before. Use a second consumer for consume_arrow"
+)
+MIXED_AFTER_COLUMNS: Final = (
+    "this consumer reads columns: consume_arrow was called before. Use a second consumer for poll, consume and iteration"
+)
+
+
+class ArrowReads:
+    """The columns of one consumer: its plane, after the first read chose it."""
+
+    def __init__(self, engine: Engine, plane: FetchPlane, worker: ChunkWorker) -> None:
+        self._engine = engine
+        self.plane = plane
+        self._worker = worker
+
+    @classmethod
+    async def begin(cls, engine: Engine, config: Config, consumer: object) -> ArrowReads:
+        """Read with the fetcher from now on; raise :class:`IllegalStateError` if messages were fetched before."""
+        if engine.worker.next or engine.worker.ready:
+            raise IllegalStateError(MIXED_AFTER_MESSAGES)
+        made: list[ArrowReads] = []
+
+        def make() -> ChunkWorker:
+            plane = FetchPlane(
+                engine.core.cluster,
+                config,
+                topic_id=lambda one: engine.table[one].topic_id if one in engine.table else None,
+                rouse=engine.core.application.rouse,
+            )
+            plane.close_with(consumer)
+            worker = ChunkWorker(plane)
+            made.append(cls(engine, plane, worker))
+            return worker
+
+        await engine.read_with(make)
+        return made[0]
+
+    async def gather(self, timeout_s: float, bounds: Bounds | None) -> bool:
+        """Wait for chunks, at most ``timeout_s`` seconds; return False when nothing may be delivered."""
+        engine, worker = self._engine, self._worker
+        self.plane.free(worker.ready)
+        if bounds is None:
+            ready = await engine.gather(1, MOST_CHUNKS, timeout_s)
+        else:
+            still_open = await bounds.look(engine)
+            if bounds.reached:
+                return False
+            ready = await engine.gather(1, MOST_CHUNKS, min(timeout_s, _SLICE_S), only=still_open)
+        if ready:
+            # Take what else is there; without a wait, so that what was checked still holds.
+            await worker.fetch(MOST_CHUNKS, 0.0)
+        return ready
+
+    def batch(self, decoding: Decoding) -> ArrowColumns:
+        """Return the columns with the ownerships under which they were fetched; before the last check."""
+        batch = decoding.columns.finish()
+        table = self._engine.table
+        entries: dict[TopicPartition, Entry] = {}
+        for partition, one in decoding.delivered.items():
+            value = table.get(partition)
+            position = OffsetAndMetadata(one.next_offset, one.epoch)
+            entries[partition] = Entry(position, *((value.ownership, value.topic_id) if value is not None else ()))
+        batch.fetched_under = entries
+        return batch
+
+    def put_back(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these again from their positions, when they are read again."""
+        for partition in partitions:
+            self._worker.put_back(partition)
+
+
+def entries_of(batch: ArrowColumns) -> Mapping[TopicPartition, Entry]:
+    """Return the offsets of a batch that a consumer returned; raise :class:`ConfigurationError` for other columns."""
+    if len(batch) and not batch.fetched_under:
+        raise ConfigurationError("commit(batch) takes a batch that consume_arrow of this consumer returned")
+    return batch.fetched_under
+
+
+@attrs.define
+class Bounds:
+    """Where a bounded read ends: partition -> offset; without ``given`` each partition's end when it was first assigned."""
+
+    config: Config
+    given: Mapping[TopicPartition, int] | None = None
+    ends: dict[TopicPartition, int] = attrs.field(factory=dict)
+    #: Whether every partition was read to its end.
+    reached: bool = False
+    _empty_since: float | None = None
+
+    async def look(self, engine: Engine) -> frozenset[TopicPartition]:
+        """Look up the ends of new partitions; return those that are not read to their ends."""
+        core = engine.core
+        if not engine.manual and not core.protocol.subscribed:
+            raise IllegalStateError("arrow_batches reads assigned partitions: call subscribe or assign first")
+        if core.application.attention:
+            await engine.attend()
+        assigned = frozenset(one for one, value in engine.table.items() if value.phase is not Phase.LOST and not value.declined)
+        await self._look_up(engine, assigned)
+        # During the look-up the group may have changed its mind.
+        still_open = frozenset(one for one in assigned & engine.table.keys() if not self._at_end(engine, one))
+        moment = core.application.clock()
+        known = not core.application.attention and (engine.manual or (core.generation >= 0 and not core.rebalancing))
+        if assigned or not known:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = moment
+        waited = self._empty_since is not None and moment - self._empty_since >= _EMPTY_S
+        self.reached = known and not still_open and (bool(assigned) or waited)
+        return still_open
+
+    async def _look_up(self, engine: Engine, assigned: frozenset[TopicPartition]) -> None:
+        if self.given is not None:
+            self.ends = {one: self.given.get(one, 0) for one in assigned}
+            return
+        if unknown := assigned - self.ends.keys():
+            found = await list_offsets(
+                engine.core.cluster,
+                dict.fromkeys(unknown, LATEST),
+                Deadline.after(self.config.coordinator.default_api_timeout_ms),
+                read_committed=self.config.isolation_level == "read_committed",
+            )
+            self.ends.update({one: row.offset for one, row in found.items()})
+
+    def _at_end(self, engine: Engine, partition: TopicPartition) -> bool:
+        value = engine.table[partition]
+        at = engine.worker.positions([partition]).get(partition, value.start)
+        return partition in self.ends and (self.ends[partition] == 0 or (at is not None and at.offset >= self.ends[partition]))

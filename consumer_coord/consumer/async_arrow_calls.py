@@ -1,0 +1,125 @@
+"""The calls of an asyncio consumer that return columns instead of messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from consumer_coord.columns import COLUMNS, ArrowColumns, Columns
+from consumer_coord.config import Config
+from consumer_coord.consumer.arrow_reads import (
+    MAX_BYTES,
+    MAX_RECORDS,
+    MIXED_AFTER_COLUMNS,
+    MIXED_AFTER_MESSAGES,
+    ArrowReads,
+    Bounds,
+)
+from consumer_coord.consumer.chunks import Decoding
+from consumer_coord.consumer.deliveries import Deliveries
+from consumer_coord.consumer.engine import FOREVER_S, Engine
+from consumer_coord.consumer.librdkafka.rows import GivenRows, positions_of, seconds
+from consumer_coord.errors import IllegalStateError
+from consumer_coord.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+
+class AsyncArrowCalls:
+    """See the module."""
+
+    _settings: Config
+    _deliveries: Deliveries[object]
+    #: Set by the first call of poll, consume or iteration.
+    _reads_messages = False
+    _arrow: ArrowReads | None = None
+
+    if TYPE_CHECKING:
+
+        def _used(self, *, in_callback: bool = True) -> AbstractAsyncContextManager[Engine]: ...
+
+    def _read_messages(self) -> None:
+        """Note that this consumer reads messages; raise :class:`IllegalStateError` if it reads columns."""
+        if self._arrow is not None:
+            raise IllegalStateError(MIXED_AFTER_COLUMNS)
+        self._reads_messages = True
+
+    async def consume_arrow(
+        self,
+        max_records: int = MAX_RECORDS,
+        *,
+        max_bytes: int = MAX_BYTES,
+        timeout: float | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> ArrowColumns:
+        """Return records as Arrow columns, as soon as there are some; none when ``timeout`` seconds have passed.
+
+        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.consume_arrow`. Records are decoded on the event loop
+        in steps of a megabyte; other tasks and heartbeats run between the steps. A call that is cancelled loses nothing.
+        """
+        return await self._read_columns(max_records, max_bytes, seconds(timeout, FOREVER_S), columns, None)
+
+    async def arrow_batches(
+        self,
+        until: Literal["now"] | GivenRows = "now",
+        *,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
+        columns: Sequence[str] = COLUMNS,
+    ) -> AsyncIterator[ArrowColumns]:
+        """Iterate over batches until every assigned partition was read to its end, for jobs that end.
+
+        As :meth:`~consumer_coord.consumer.group_consumer.GroupConsumer.arrow_batches`.
+        """
+        given = None if until == "now" else {one: at.offset for one, at in positions_of(until).items()}
+        bounds = Bounds(self._settings, given)
+        while True:
+            batch = await self._read_columns(max_records, max_bytes, FOREVER_S, columns, bounds)
+            if len(batch):
+                yield batch
+            elif bounds.reached:
+                return
+
+    async def _read_columns(
+        self, max_records: int, max_bytes: int, timeout_s: float, names: Sequence[str], bounds: Bounds | None
+    ) -> ArrowColumns:
+        if max_records < 1 or max_bytes < 1:
+            raise ValueError(f"max_records and max_bytes must be at least 1, not {max_records} and {max_bytes}")
+        columns = Columns(names)
+        now = asyncio.get_running_loop().time
+        ends = now() + timeout_s
+        async with self._used(in_callback=False) as engine:
+            engine.core.application.polls += 1
+            self._deliveries.finish(asyncio.current_task())
+            if self._arrow is None:
+                if self._reads_messages:
+                    raise IllegalStateError(MIXED_AFTER_MESSAGES)
+                self._arrow = await ArrowReads.begin(engine, self._settings, self)
+            arrow = self._arrow
+            while True:
+                ready = await arrow.gather(max(0.0, ends - now()), bounds)
+                worker = engine.worker
+                decoding = Decoding(
+                    worker.ready if ready else (), columns, max_records, max_bytes, None if bounds is None else bounds.ends
+                )
+                while decoding.step():
+                    await asyncio.sleep(0)
+                batch = arrow.batch(decoding)
+                # From the check to the return there is no await: the records are still this member's.
+                if not ready:
+                    if bounds is None or bounds.reached:
+                        return batch
+                    continue
+                if not engine.deliverable:
+                    continue
+                worker.ready = decoding.rest
+                if len(batch):
+                    self._deliveries.last[asyncio.current_task()] = tuple(decoding.delivered.values())
+                    return batch
+                if decoding.failure is not None and decoding.failed_at is not None:
+                    arrow.put_back([decoding.failed_at])
+                    raise decoding.failure
+                if bounds is not None:
+                    arrow.put_back({TopicPartition(one.topic(), one.partition()) for one in decoding.rest})

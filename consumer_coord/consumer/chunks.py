@@ -1,0 +1,292 @@
+"""Fetch responses in place of messages: what the worker holds and the application receives as columns.
+
+A :class:`Chunk` is the part of one partition's Fetch response that was not delivered yet. To the worker it looks like a
+message whose offset is the position in it. A :class:`Decoding` turns the chunks that wait into columns, and changes nothing:
+the consumer delivers its result by replacing the worker's queue with :attr:`Decoding.rest`. So an interrupt, or a partition
+that was lost at the same time, loses and doubles nothing; a chunk whose decoder moved ahead makes another decoder.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from consumer_coord.columns import Columns, CompletedFetch, UnreadableRecordError
+from consumer_coord.consumer.data_plane import DataPlane, before, partition_of_message
+from consumer_coord.consumer.worker import Worker
+from consumer_coord.errors import CoordinatorError
+from consumer_coord.fetch import FetchedRecords
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.topic_partition import TopicPartition
+
+#: So many chunks are taken at once at most; their bytes are bounded by ``queued.max.messages.kbytes``.
+MOST_CHUNKS = 10_000
+#: Bytes that one step decodes, after decompression: about a millisecond, in which no heartbeat is sent.
+_STEP_BYTES = 1 << 20
+
+
+@attrs.frozen
+class PartitionError:
+    """The ``error()`` of an event of the plane."""
+
+    cause: CoordinatorError
+    #: The offset is not in the log: ``auto.offset.reset`` decides, and the application does not see the error.
+    out_of_range: bool = False
+    #: Where reading may continue after a truncation (KIP-320).
+    resume_at: OffsetAndMetadata | None = None
+
+    def str(self) -> str:
+        """Return the text, as a ``KafkaError`` does."""
+        return f"{self.cause}"
+
+
+def is_out_of_range(error: Any) -> bool:
+    """Whether an event's error says that an offset is not in the log."""
+    return isinstance(error, PartitionError) and error.out_of_range
+
+
+@attrs.frozen(eq=False)
+class PartitionEnded:
+    """An event: the plane does not read a partition any further."""
+
+    at: TopicPartition
+    position: int
+    failure: PartitionError
+
+    def topic(self) -> str:
+        """Return the topic, as a message does."""
+        return self.at.topic
+
+    def partition(self) -> int:
+        """Return the number of the partition."""
+        return self.at.partition
+
+    def offset(self) -> int:
+        """Return the offset at which reading stopped."""
+        return self.position
+
+    def leader_epoch(self) -> int | None:
+        """Return None: an event has no leader epoch."""
+        return None
+
+    def error(self) -> PartitionError:
+        """Return why reading stopped."""
+        return self.failure
+
+
+class Chunk:
+    """Records of one partition in one Fetch response, from a position on."""
+
+    def __init__(
+        self,
+        records: FetchedRecords,
+        *,
+        check_crcs: bool,
+        read_committed: bool,
+        position: int | None = None,
+        decoder: CompletedFetch | None = None,
+    ) -> None:
+        self.records = records
+        self._check_crcs = check_crcs
+        self._read_committed = read_committed
+        self._position = records.offset if position is None else position
+        self._decoder = decoder
+
+    def topic(self) -> str:
+        """Return the topic, as a message does."""
+        return self.records.partition.topic
+
+    def partition(self) -> int:
+        """Return the number of the partition."""
+        return self.records.partition.partition
+
+    def offset(self) -> int:
+        """Return the position: records before it were delivered."""
+        return self._position
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.records.next_offset
+
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of the last batch."""
+        return self.records.leader_epoch
+
+    def error(self) -> None:
+        """Return None: records are no event."""
+
+    def decoder(self) -> CompletedFetch:
+        """Return a decoder that stands at the position."""
+        if self._decoder is None or self._decoder.next_offset != self._position:
+            self._decoder = CompletedFetch(
+                self.records.records,
+                topic=self.records.partition.topic,
+                partition=self.records.partition.partition,
+                offset=self._position,
+                aborted=self.records.aborted,
+                read_committed=self._read_committed,
+                check_crcs=self._check_crcs,
+            )
+        return self._decoder
+
+    def behind(self, position: int) -> Chunk:
+        """Return the rest of these records, behind ``position``."""
+        return Chunk(
+            self.records,
+            check_crcs=self._check_crcs,
+            read_committed=self._read_committed,
+            position=position,
+            decoder=self._decoder,
+        )
+
+
+@attrs.frozen(eq=False)
+class Delivered:
+    """Records of one partition that a batch has: from ``start`` up to, not including, ``next_offset``."""
+
+    at: TopicPartition
+    start: int
+    epoch_before: int
+    next_offset: int
+    epoch: int
+
+    def topic(self) -> str:
+        """Return the topic, as a message does."""
+        return self.at.topic
+
+    def partition(self) -> int:
+        """Return the number of the partition."""
+        return self.at.partition
+
+    def offset(self) -> int:
+        """Return the position before the records."""
+        return self.start
+
+    def leader_epoch(self) -> int:
+        """Return the leader epoch of the position before the records."""
+        return self.epoch_before
+
+    def error(self) -> None:
+        """Return None: records are no event."""
+
+
+class Decoding:
+    """Decodes chunks in their order, step by step."""
+
+    def __init__(
+        self,
+        chunks: Iterable[Any],
+        columns: Columns,
+        max_records: int,
+        max_bytes: int,
+        ends: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Decode at most ``max_records`` records and, after decompression, about ``max_bytes`` bytes.
+
+        ``ends``: leave records at and behind these offsets where they are.
+        """
+        self.columns = columns
+        self.records = 0
+        #: What is left when the result was delivered.
+        self.rest: deque[Any] = deque()
+        self.delivered: dict[TopicPartition, Delivered] = {}
+        #: Why decoding stopped before the next records, and where.
+        self.failure: CoordinatorError | None = None
+        self.failed_at: TopicPartition | None = None
+        self._left = deque(chunks)
+        self._max_records = max_records
+        self._bytes_left = max_bytes
+        self._ends = ends or {}
+
+    def step(self) -> bool:
+        """Decode up to a megabyte; return whether there is more to decode."""
+        if not self._left or self.records >= self._max_records or self._bytes_left <= 0 or self.failure is not None:
+            self.rest.extend(self._left)
+            self._left.clear()
+            return False
+        chunk = self._left[0]
+        at = partition_of_message(chunk)
+        if chunk.error() is not None:
+            if not self.records:
+                # It is raised now, and so it is not among the rest.
+                self._left.popleft()
+            self.failure, self.failed_at = chunk.error().cause, at
+            return True
+        most = self._max_records - self.records
+        end = self._ends.get(at)
+        if end is not None:
+            most = min(most, end - chunk.offset())
+            if most <= 0:
+                self.rest.append(self._left.popleft())
+                return True
+        self._decode(chunk, at, most)
+        return True
+
+    def _decode(self, chunk: Chunk, at: TopicPartition, most: int) -> None:
+        fetch = chunk.decoder()
+        try:
+            appended = self.columns.append(fetch, max_records=most, max_bytes=min(self._bytes_left, _STEP_BYTES))
+        except UnreadableRecordError as error:
+            self.failure, self.failed_at = error, at
+            appended = None
+        position = chunk.next_offset if fetch.exhausted else fetch.next_offset
+        if position > chunk.offset():
+            first = self.delivered.get(at)
+            self.delivered[at] = Delivered(
+                at,
+                chunk.offset() if first is None else first.start,
+                chunk.leader_epoch() if first is None else first.epoch_before,
+                position,
+                chunk.leader_epoch(),
+            )
+        if fetch.exhausted:
+            self._left.popleft()
+        else:
+            self._left[0] = chunk.behind(position)
+        if appended is not None:
+            self.records += appended.records
+            self._bytes_left -= appended.bytes
+
+
+class ChunkWorker(Worker):
+    """The worker over a plane that brings chunks.
+
+    A fetch of this plane is never under way on another thread, and an interrupted one loses nothing.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        super().__init__(plane, is_out_of_range)
+
+    async def fetch(self, most: int, wait_s: float) -> None:
+        """Take chunks into :attr:`ready`, waiting at most ``wait_s`` seconds for the first."""
+        await self.plane.fetch(most, wait_s, self.arrived)
+
+    def tracked(self, batch: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return :attr:`next` with the position behind the last chunk of each partition."""
+        upcoming = dict(self.next)
+        for chunk in batch:
+            if chunk.error() is None:
+                upcoming[(chunk.topic(), chunk.partition())] = (chunk.next_offset, chunk.leader_epoch())
+        return upcoming
+
+    def put_back(self, partition: TopicPartition) -> None:
+        """Drop what waits of a partition: it is fetched again from its position, when it is fetched.
+
+        After an error was raised its cause may be gone; records behind the end of a bounded read are for another call.
+        """
+        rest: deque[Any] = deque()
+        upcoming = dict(self.next)
+        found = False
+        for chunk in self.ready:
+            if (chunk.topic(), chunk.partition()) != partition:
+                rest.append(chunk)
+            elif chunk.error() is None and not found:
+                found = True
+                at = before(chunk)
+                upcoming[partition] = (at.offset, at.leader_epoch)
+        # The next comparison asks the plane where each partition stands, and assigns this one again.
+        self.ready, self.next, self.busy = rest, upcoming, True

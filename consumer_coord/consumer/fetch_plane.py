@@ -1,0 +1,267 @@
+"""Our own Fetch as the data plane of a consumer that reads columns.
+
+Each assignment of a partition has a serial, so nothing of an earlier one is taken for the present one. A start that is no
+number (the beginning, the end, the n-th offset before the end) is looked up in the background; other partitions do not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from consumer_coord.columns import UnreadableRecordError
+from consumer_coord.config import Config
+from consumer_coord.consumer.chunks import Chunk, PartitionEnded, PartitionError
+from consumer_coord.consumer.data_plane import OFFSET_BEGINNING, OFFSET_END, Sink
+from consumer_coord.errors import ConfigurationError, CoordinatorError, RetriableError
+from consumer_coord.fetch import FetchConfig, Fetcher, FetchStart, Stopped, StopReason
+from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
+from consumer_coord.net.cluster import ClusterClient
+from consumer_coord.offsets import OffsetAndMetadata
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
+from consumer_coord.topic_partition import TopicPartition, listed
+from consumer_coord.wire.schema import ZERO_UUID
+
+logger = get_logger(__name__)
+
+#: Bytes of record batches that are taken from the fetcher at once.
+_TAKE_BYTES = 16 << 20
+#: How long one look-up of a logical start may wait for all its leaders, in milliseconds.
+_LOCATE_MS = 1_000
+#: librdkafka's ``OFFSET_TAIL(n)`` is this number minus n.
+_OFFSET_TAIL_BASE = -2000
+
+
+@attrs.define
+class _Reading:
+    serial: int
+    #: Behind the last chunk taken; None before the first.
+    position: OffsetAndMetadata | None = None
+
+
+class FetchPlane:
+    """See :class:`~consumer_coord.consumer.data_plane.DataPlane`; made and used on the coordinator's loop."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: Config,
+        *,
+        topic_id: Callable[[TopicPartition], uuid.UUID | None],
+        rouse: Callable[[], object],
+    ) -> None:
+        """``topic_id`` returns the id of the topic that a start belongs to; ``rouse`` makes the engine look again."""
+        self._cluster = cluster
+        self._read_committed = config.isolation_level == "read_committed"
+        self._check_crcs = config.check_crcs
+        self._fetcher = Fetcher(cluster, fetch_config(config))
+        self._topic_id = topic_id
+        self._rouse = rouse
+        self._serial = 0
+        self._readings: dict[TopicPartition, _Reading] = {}
+        #: (partition, serial, next offset) of responses that were taken; the fetcher counts their bytes until they are freed.
+        self._taken: deque[tuple[TopicPartition, int, int]] = deque()
+        self._events: list[PartitionEnded] = []
+        self._look_ups: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+
+    def close_with(self, consumer: object) -> None:
+        """End fetching when a consumer is collected that was not closed."""
+        finalizer = weakref.finalize(consumer, _dropped, asyncio.get_running_loop(), self._fetcher, os.getpid())
+        finalizer.atexit = False
+
+    # -- the data plane -----------------------------------------------------------------------------------------------
+
+    async def fetch(self, most: int, wait_s: float, sink: Sink) -> None:
+        """Wait at most ``wait_s`` for records, then pass the chunks that are there to ``sink``; ``most`` is not needed."""
+        if self._failure is not None:
+            raise self._failure
+        if wait_s > 0 and not self._events:
+            await self._fetcher.wait(Deadline.after(wait_s * 1000))
+        sink(self._take())
+
+    async def wait_idle(self) -> None:
+        """Return at once: no call is ever left behind."""
+
+    async def learn(self, topics: Collection[str], limit_s: float) -> bool:
+        """Return True: the member's own metadata has the topics."""
+        return True
+
+    def held_up(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Return False: the first records wait for no idle partition."""
+        return False
+
+    async def assign(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Read these too, from these positions."""
+        logical: dict[TopicPartition, tuple[int, int]] = {}
+        starts: dict[TopicPartition, FetchStart] = {}
+        for partition, at in positions.items():
+            self._serial += 1
+            self._readings[partition] = _Reading(self._serial)
+            if at.offset < 0:
+                logical[partition] = (self._serial, at.offset)
+            else:
+                starts[partition] = self._start(partition, self._serial, at)
+        self._fetcher.assign(starts)
+        if logical:
+            task = asyncio.get_running_loop().create_task(self._locate(logical), name="look up where to begin")
+            self._look_ups.add(task)
+            task.add_done_callback(self._looked_up)
+
+    async def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading these."""
+        gone = tuple(partitions)
+        for partition in gone:
+            self._readings.pop(partition, None)
+        self._fetcher.unassign(gone)
+
+    async def positions(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the positions behind the last chunks taken."""
+        found = {one: self._readings[one].position for one in partitions if one in self._readings}
+        return {one: at for one, at in found.items() if at is not None}
+
+    async def assignment(self) -> frozenset[TopicPartition]:
+        """Return what is read; a partition that ended with an error is not."""
+        return frozenset(self._readings)
+
+    async def close(self) -> None:
+        """Stop fetching; idempotent."""
+        for task in self._look_ups:
+            task.cancel()
+        await asyncio.gather(*self._look_ups, return_exceptions=True)
+        await self._fetcher.close()
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def free(self, waiting: Iterable[Any]) -> None:
+        """Free the responses of which no chunk is among ``waiting``."""
+        first: dict[tuple[str, int], int] = {}
+        for one in waiting:
+            first.setdefault((one.topic(), one.partition()), one.offset())
+        kept: deque[tuple[TopicPartition, int, int]] = deque()
+        for partition, serial, end in self._taken:
+            at = first.get(partition)
+            if at is None or end <= at:
+                self._fetcher.advance(partition, serial, end)
+            else:
+                kept.append((partition, serial, end))
+        self._taken = kept
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
+
+    def _take(self) -> list[Any]:
+        found: list[Any] = []
+        for item in self._fetcher.take(_TAKE_BYTES):
+            reading = self._readings.get(item.partition)
+            if reading is None or reading.serial != item.serial:
+                continue
+            if isinstance(item, Stopped):
+                found.extend(self._ended(item))
+                continue
+            reading.position = OffsetAndMetadata(item.next_offset, item.leader_epoch)
+            self._taken.append((item.partition, item.serial, item.next_offset))
+            found.append(Chunk(item, check_crcs=self._check_crcs, read_committed=self._read_committed))
+        events, self._events = self._events, []
+        return [*found, *events]
+
+    def _ended(self, stopped: Stopped) -> list[PartitionEnded]:
+        if stopped.reason is StopReason.RECREATED:
+            # The engine sees it in the same metadata, and begins another reading.
+            self._rouse()
+            return []
+        if stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
+            known = stopped.reason is StopReason.TRUNCATED and stopped.end_offset >= 0
+            resume_at = OffsetAndMetadata(stopped.end_offset, stopped.end_epoch) if known else None
+            return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(stopped.error, True, resume_at))]
+        error = stopped.error
+        if stopped.reason is StopReason.UNREADABLE:
+            error = UnreadableRecordError(*stopped.partition, stopped.offset, str(stopped.error))
+            error.__cause__ = stopped.error
+        # Not assigned any longer: the consumer assigns the partition again after the error was raised.
+        del self._readings[stopped.partition]
+        self._fetcher.unassign([stopped.partition])
+        return [PartitionEnded(stopped.partition, stopped.offset, PartitionError(error))]
+
+    # -- logical starts -----------------------------------------------------------------------------------------------
+
+    def _start(self, partition: TopicPartition, serial: int, at: OffsetAndMetadata) -> FetchStart:
+        return FetchStart(serial, at.offset, at.leader_epoch, self._topic_id(partition) or ZERO_UUID)
+
+    async def _locate(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Begin readings whose start is the beginning, the end, or a number of offsets before the end."""
+        while wanted := {one: what for one, what in wanted.items() if self._is_current(one, what[0])}:
+            try:
+                found = await self._found(wanted)
+            except CoordinatorError as error:
+                for partition, (_, logical) in wanted.items():
+                    del self._readings[partition]
+                    self._events.append(PartitionEnded(partition, logical, PartitionError(error)))
+                return
+            current = {one: at for one, at in found.items() if self._is_current(one, wanted[one][0])}
+            self._fetcher.assign({one: self._start(one, wanted[one][0], at) for one, at in current.items()})
+            wanted = {one: what for one, what in wanted.items() if one not in found}
+
+    def _is_current(self, partition: TopicPartition, serial: int) -> bool:
+        reading = self._readings.get(partition)
+        return reading is not None and reading.serial == serial
+
+    async def _found(self, wanted: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Look up logical offsets once; those of partitions without a leader are missing."""
+        first = {one for one, (_, logical) in wanted.items() if logical == OFFSET_BEGINNING}
+        tails = {one: _OFFSET_TAIL_BASE - logical for one, (_, logical) in wanted.items() if logical <= _OFFSET_TAIL_BASE}
+        ends = {one for one, (_, logical) in wanted.items() if logical == OFFSET_END}
+        if other := wanted.keys() - first - tails.keys() - ends:
+            raise ConfigurationError(f"{listed(other)}: consume_arrow cannot begin at the offset {wanted[min(other)][1]}")
+        beginnings = await self._listed(dict.fromkeys(first | tails.keys(), EARLIEST))
+        found = {one: row.offset for one, row in beginnings.items() if one in first}
+        behind = await self._listed(dict.fromkeys(ends | tails.keys(), LATEST))
+        for one, row in behind.items():
+            if one not in tails:
+                found[one] = row.offset
+            elif one in beginnings:
+                found[one] = max(beginnings[one].offset, row.offset - tails[one])
+        return {one: OffsetAndMetadata(offset) for one, offset in found.items()}
+
+    async def _listed(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        found: dict[TopicPartition, ListedOffset] = {}
+        if wanted:
+            try:
+                await list_offsets(
+                    self._cluster, wanted, Deadline.after(_LOCATE_MS), read_committed=self._read_committed, found=found
+                )
+            except RetriableError as error:
+                logger.warning("where to begin %s is not known yet: %s", listed(wanted.keys() - found.keys()), error)
+        return found
+
+    def _looked_up(self, task: asyncio.Task[None]) -> None:
+        self._look_ups.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+            self._rouse()
+
+
+def fetch_config(config: Config) -> FetchConfig:
+    """Return the settings of Fetch requests."""
+    return FetchConfig(
+        fetch_min_bytes=config.fetch_min_bytes,
+        fetch_wait_max_ms=config.fetch_wait_max_ms,
+        fetch_max_bytes=config.fetch_max_bytes,
+        max_partition_fetch_bytes=config.max_partition_fetch_bytes,
+        queued_max_bytes=config.queued_max_messages_kbytes * 1024,
+        read_committed=config.isolation_level == "read_committed",
+        client_rack=config.coordinator.client_rack or "",
+    )
+
+
+def _dropped(loop: asyncio.AbstractEventLoop, fetcher: Fetcher, pid: int) -> None:
+    """Close the fetcher of a consumer that was collected; this runs wherever a collection happens to run."""
+    if pid == os.getpid() and not loop.is_closed():
+        loop.call_soon_threadsafe(lambda: loop.create_task(fetcher.close()))

@@ -1,0 +1,68 @@
+"""The readers of a worker process, kept from task to task with their connections and what they fetched ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from consumer_coord.spark.packing import Range
+
+#: Readers that were not used for this time, in seconds, are closed.
+IDLE_S = 60.0
+#: Readers of different settings (queries) that one worker keeps.
+MOST_READERS = 4
+
+
+class Reader(Protocol):
+    """Reads ranges of offsets of one cluster."""
+
+    used_s: float
+
+    def read(
+        self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all records of ``ranges``, each of another partition."""
+
+    def forget(self) -> None:
+        """Stop reading all partitions; the connections stay."""
+
+    def close(self) -> None:
+        """Return the connections."""
+
+
+_Key = tuple[bool, tuple[tuple[str, str], ...]]
+_readers: dict[_Key, Reader] = {}
+
+
+def reader_for(config: Mapping[str, Any], *, native: bool) -> Reader:
+    """Return this worker's reader for ``config``; close others that were long unused, or are too many."""
+    wanted = native, tuple(sorted((key, repr(value)) for key, value in config.items()))
+    by_age = sorted((key for key in _readers if key != wanted), key=lambda key: _readers[key].used_s)
+    surplus = max(0, len(by_age) - MOST_READERS + 1)
+    now_s = time.monotonic()
+    for index, key in enumerate(by_age):
+        if index < surplus or now_s - _readers[key].used_s > IDLE_S:
+            _readers.pop(key).close()
+    if wanted not in _readers:
+        _readers[wanted] = _made(config, native)
+    return _readers[wanted]
+
+
+def _made(config: Mapping[str, Any], native: bool) -> Reader:
+    # Each imported where it reads: an import makes every worker's first task start later.
+    if native:
+        from consumer_coord.spark.range_reader import RangeReader
+
+        return RangeReader(config)
+    from consumer_coord.spark.consumers import CachedConsumer
+
+    return CachedConsumer(config)
+
+
+def close_all() -> None:
+    """Close every reader of this process."""
+    while _readers:
+        _readers.popitem()[1].close()

@@ -1,0 +1,533 @@
+"""Reading ranges of offsets by this package's own Fetch, into Arrow columns: no librdkafka, no Python object per record.
+
+A worker process keeps its readers, each with a :class:`~consumer_coord.fetch.Fetcher` on the process's background loop.  The
+fetcher reads ahead while the task's thread decodes.  Responses beyond a range's end stay in a small *stash* for the next
+range, which as a rule begins there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from consumer_coord.columns import Columns, CompletedFetch
+from consumer_coord.config import Config, parse
+from consumer_coord.errors import AuthorizationError, RetriableError
+from consumer_coord.fetch import FetchConfig, FetchedRecords, Fetcher, FetchStart, Stopped, StopReason
+from consumer_coord.net.metadata import Metadata
+from consumer_coord.printable import get_logger
+from consumer_coord.retry import Deadline
+from consumer_coord.runtime.background import Runtime
+from consumer_coord.runtime.outcome import Outcome
+from consumer_coord.settings import as_boolean, as_integer
+from consumer_coord.spark.errors import DataLossError, ReadStalledError
+from consumer_coord.spark.packing import NO_TOPIC_ID, Range
+from consumer_coord.spark.user_code import with_callbacks
+from consumer_coord.topic_partition import TopicPartition
+from consumer_coord.wire import error_codes as codes
+
+logger = get_logger(__name__)
+
+#: An Arrow batch is returned when it has this many records, or this many bytes of records.
+BATCH_RECORDS = 10_000
+BATCH_BYTES = 16 << 20
+#: How many bytes of record batches are taken from the fetcher at once.
+TAKE_BYTES = 16 << 20
+#: Limits, in bytes, of what is kept of one partition that no task reads, and of all of them.
+STASH_BYTES = 4 << 20
+MOST_STASH_BYTES = 16 << 20
+#: A gap up to here, in offsets, is read over; a wider one is worth a new fetch.
+SKIP = 1_000
+#: A task of this many records keeps nothing of other partitions: they would only be in its way.
+BIG_TASK = 20_000
+#: Partitions that were not read for this time, in seconds, are no longer fetched.
+IDLE_S = 60.0
+
+_POLL_MS = 100.0
+#: When nothing came for this time, in seconds, the metadata is compared with the plan.
+_LOOK_AFTER_S = 1.0
+#: A broker may be behind the others: another topic id is believed when it is seen again after this time, in seconds.
+_AGAIN_S = 0.5
+_LOOK_UP_TIMEOUT_MS = 30_000.0
+
+
+@attrs.define
+class _Response:
+    """One response of a partition, and how far it was decoded; ``fetch`` is None before."""
+
+    records: FetchedRecords
+    fetch: CompletedFetch | None = None
+
+    @property
+    def position(self) -> int:
+        return self.records.offset if self.fetch is None else self.fetch.next_offset
+
+
+@attrs.define
+class _Position:
+    """One reading of one partition: the offsets in [low, next) are in ``stash``, as far as records exist."""
+
+    serial: int
+    topic_id: uuid.UUID
+    next: int
+    used_s: float
+    stash: deque[_Response] = attrs.field(factory=deque)
+
+    @property
+    def low(self) -> int:
+        return self.stash[0].position if self.stash else self.next
+
+    @property
+    def stash_bytes(self) -> int:
+        return sum(len(each.records.records) for each in self.stash)
+
+
+class _Batch:
+    """The columns that grow, and whose rows they are."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._columns = Columns(schema.names)
+        #: Topics and numbers of rows, in order.
+        self._runs: list[tuple[str, int]] = []
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._columns) >= BATCH_RECORDS or self.bytes >= BATCH_BYTES
+
+    def append(self, fetch: CompletedFetch, end: int) -> None:
+        """Decode records below the offset ``end`` until the batch is full."""
+        appended = self._columns.append(
+            fetch,
+            end_offset=end,
+            max_records=max(1, BATCH_RECORDS - len(self._columns)),
+            max_bytes=max(1, BATCH_BYTES - self.bytes),
+        )
+        self.bytes += appended.bytes
+        if appended.records:
+            self._runs.append((fetch.topic, appended.records))
+
+    def finish(self, without: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Return the rows, except those of some topics, and begin again."""
+        runs, self._runs, self.bytes = self._runs, [], 0
+        for batch in pa.RecordBatchReader.from_stream(self._columns.finish()):
+            whole = batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+            if not without:
+                yield whole
+                continue
+            at = 0
+            for topic, count in runs:
+                if topic not in without:
+                    yield whole.slice(at, count)
+                at += count
+
+
+class RangeReader:
+    """A fetcher of this process, and where it is in each of its partitions.  Only one thread may use an object."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Take the settings of a query's data plane; nothing is connected before the first range."""
+        parsed = parse(with_callbacks(settings))
+        self._client = parsed.client
+        self._read_committed = parsed.isolation_level == "read_committed"
+        self._check_crcs = as_boolean("check.crcs", settings.get("check.crcs", True))
+        self._gone_after_s = int(settings.get("topic.metadata.propagation.max.ms", 30_000)) / 1000
+        self._runtime = Runtime.shared()
+        config = fetch_config(settings, parsed)
+
+        async def make() -> Fetcher:
+            return Fetcher(self._runtime.clusters.acquire(self._client), config)
+
+        self._fetcher: Fetcher = self._runtime.call(make)
+        self._cluster = self._fetcher.cluster
+        self._serials = itertools.count(1)
+        self._positions: dict[TopicPartition, _Position] = {}
+        #: For the loop's next turn.
+        self._starts: dict[TopicPartition, FetchStart] = {}
+        self._left: list[TopicPartition] = []
+        self._decoded: list[tuple[TopicPartition, int, int]] = []
+        self.used_s = 0.0
+        # Of the task that reads now: the ranges to come, the topics it was planned from, and those that were recreated since.
+        self._pending: dict[TopicPartition, Range] = {}
+        self._planned_ids: dict[str, uuid.UUID] = {}
+        self._recreated: set[str] = set()
+        self._missing_since: dict[str, float] = {}
+        self._fail_on_data_loss = True
+        self._timeout_ms = 0
+        #: Whether some of the task's records were fetched by an earlier task.
+        self._used_stash = False
+
+    def close(self) -> None:
+        """Stop fetching, and return the connections."""
+        self._positions.clear()
+
+        async def end() -> None:
+            await self._fetcher.close()
+            await self._runtime.clusters.release(self._client)
+
+        self._runtime.call(end)
+
+    def forget(self) -> None:
+        """Stop reading all partitions; the connections stay."""
+        self._unassign(list(self._positions))
+        self._turn(0)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(
+        self, ranges: Sequence[Range], schema: pa.Schema, *, fail_on_data_loss: bool, timeout_ms: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all records of ``ranges``, each of another partition, in the order of offsets within a partition.
+
+        Raise :class:`~consumer_coord.spark.errors.DataLossError`, ``ReadStalledError`` after ``timeout_ms`` without a record,
+        and the errors of the connections that no retry cures.
+        """
+        self.used_s = time.monotonic()
+        self._fail_on_data_loss, self._timeout_ms = fail_on_data_loss, timeout_ms
+        self._planned_ids = {each.topic: each.topic_id for each in ranges if each.topic_id != NO_TOPIC_ID}
+        self._recreated, self._missing_since, self._used_stash = set(), {}, False
+        pending = self._pending = {each.topic_partition: each for each in ranges if each.size}
+        self._evict(sum(each.size for each in ranges))
+        for key, each in pending.items():
+            self._go_to(key, each)
+        known = self._cluster.metadata.topics.keys() >= {key.topic for key in pending}
+        self._turn(0)
+        # Answered while records are decoded.  Without any metadata there is nothing to decode before.
+        metadata = self._ask_metadata()
+        if not known:
+            metadata.result()
+        batch = _Batch(schema)
+        deadline = time.monotonic() + timeout_ms / 1000
+        look_at = time.monotonic() + _LOOK_AFTER_S
+        while True:
+            for key in [key for key in pending if self._positions[key].stash]:
+                while key in pending and self._positions[key].stash:
+                    self._decode(batch, key, pending[key])
+                    if batch.is_full:
+                        yield from self._checked(batch, metadata)
+            if not pending:
+                break
+            before = len(pending)
+            came = self._take()
+            if came or len(pending) < before:
+                deadline = time.monotonic() + timeout_ms / 1000
+                look_at = time.monotonic() + _LOOK_AFTER_S
+            elif time.monotonic() > deadline:
+                self._drop_cut_back()
+                if pending:
+                    raise _stalled(pending, self._positions, timeout_ms)
+            elif time.monotonic() > look_at:
+                self._compare_topics()
+                look_at = time.monotonic() + _LOOK_AFTER_S
+        yield from self._checked(batch, metadata)
+        # The fetcher reads ahead for the next task.
+        self._turn(0)
+
+    def _decode(self, batch: _Batch, key: TopicPartition, wanted: Range) -> None:
+        """Decode the first response of a partition's stash, up to the range's end or until the batch is full."""
+        position = self._positions[key]
+        response = position.stash[0]
+        if response.records.next_offset <= wanted.start:
+            position.stash.popleft()
+            self._decoded.append((key, position.serial, response.records.next_offset))
+            return
+        if response.position < wanted.start or response.fetch is None:
+            records = response.records
+            response.fetch = CompletedFetch(
+                records.records,
+                topic=key.topic,
+                partition=key.partition,
+                offset=max(response.position, wanted.start),
+                aborted=records.aborted,
+                read_committed=self._read_committed,
+                check_crcs=self._check_crcs and response.fetch is None,
+            )
+        batch.append(response.fetch, wanted.end)
+        if response.fetch.exhausted:
+            position.stash.popleft()
+            self._decoded.append((key, position.serial, response.records.next_offset))
+        if position.low >= wanted.end:
+            del self._pending[key]
+
+    def _take(self) -> bool:
+        """Take what the fetcher has, and carry out what it reports; return whether records of pending ranges came."""
+        came = False
+        stopped: list[Stopped] = []
+        for item in self._turn(_POLL_MS):
+            position = self._positions.get(item.partition)
+            if position is None or position.serial != item.serial:
+                continue
+            if isinstance(item, Stopped):
+                stopped.append(item)
+                continue
+            position.next = item.next_offset
+            position.stash.append(_Response(item))
+            if item.partition in self._pending:
+                came = True
+            else:
+                # It must not hold up the fetcher.
+                self._decoded.append((item.partition, position.serial, item.next_offset))
+                if position.stash_bytes > STASH_BYTES or self._kept_bytes() > MOST_STASH_BYTES:
+                    self._unassign([item.partition])
+        for one in stopped:
+            position = self._positions.get(one.partition)
+            if position is None:
+                continue
+            if one.partition in self._pending and position.stash:
+                # Records before it are decoded first: the fetcher reports the same again.
+                self._restart_behind(one)
+            else:
+                self._on_stopped(one)
+        return came
+
+    def _kept_bytes(self) -> int:
+        return sum(position.stash_bytes for key, position in self._positions.items() if key not in self._pending)
+
+    # -- the loop's turn --------------------------------------------------------------------------------------------
+
+    def _turn(self, wait_ms: float) -> list[FetchedRecords | Stopped]:
+        """Carry out what was noted for the fetcher; then wait for records, and return them, unless ``wait_ms`` is 0."""
+        fetcher = self._fetcher
+        starts, self._starts = self._starts, {}
+        left, self._left = self._left, []
+        decoded, self._decoded = self._decoded, []
+
+        async def turn() -> list[FetchedRecords | Stopped]:
+            for partition, serial, offset in decoded:
+                fetcher.advance(partition, serial, offset)
+            if left:
+                fetcher.unassign(left)
+            if starts:
+                fetcher.assign(starts)
+            if not wait_ms:
+                return []
+            await fetcher.wait(Deadline.after(wait_ms))
+            return fetcher.take(TAKE_BYTES)
+
+        return self._runtime.call(turn, timeout_ms=wait_ms)
+
+    def _ask_metadata(self) -> Outcome[Metadata]:
+        timeout_ms = self._timeout_ms
+
+        async def ask() -> Metadata:
+            return await self._cluster.refresh(Deadline.after(timeout_ms))
+
+        return self._runtime.submit(ask)
+
+    # -- whose records these are ------------------------------------------------------------------------------------
+
+    def _checked(self, batch: _Batch, metadata: Outcome[Metadata]) -> Iterator[pa.RecordBatch]:
+        """Return the batch's rows, if their topics are those that the task was planned from.
+
+        A Fetch by topic id brings records of that topic only.  Two others are checked against newer metadata: records that an
+        earlier task left, and those of a broker before Kafka 3.1, which is asked by name.
+        """
+        by_id = self._fetcher.fetches_by_id
+        if not by_id:
+            metadata = self._ask_metadata()
+        if self._planned_ids and (self._used_stash or not by_id):
+            self._drop_recreated(metadata.result())
+            yield from batch.finish(self._recreated)
+        else:
+            yield from batch.finish()
+
+    def _others(self, metadata: Metadata) -> Mapping[str, uuid.UUID]:
+        """Return planned topics that have another id by now, with that id."""
+        now = {topic: metadata.topics[topic].id for topic in self._planned_ids if topic in metadata.topics}
+        # Brokers before 2.8 know no ids.
+        return {topic: one for topic, one in now.items() if one != NO_TOPIC_ID and one != self._planned_ids[topic]}
+
+    def _drop_recreated(self, metadata: Metadata) -> None:
+        """Drop the ranges of topics that were deleted and created again since the batch was planned."""
+        others = self._others(metadata)
+        while others:
+            time.sleep(_AGAIN_S)
+            again = self._others(self._ask_metadata().result())
+            if again == others:
+                break
+            others = again
+        for topic, now in others.items():
+            planned = self._planned_ids.pop(topic)
+            self._recreated.add(topic)
+            self._drop([key for key in self._pending if key.topic == topic])
+            self._unassign([key for key in self._positions if key.topic == topic])
+            self._lose(
+                f"topic {topic!r}: the batch was planned from topic id {planned}, and the topic was deleted and made again as"
+                f" {now}"
+            )
+
+    def _compare_topics(self) -> None:
+        """Look whether the topics and partitions whose records do not come still exist."""
+        try:
+            metadata = self._ask_metadata().result()
+        except RetriableError as error:
+            # The timeout of the task bounds this.
+            logger.info("asking for metadata: %s", error)
+            return
+        self._drop_recreated(metadata)
+        for key, wanted in list(self._pending.items()):
+            topic = metadata.topics.get(key.topic)
+            code = metadata.errors.get(key.topic, codes.NONE)
+            if code == codes.TOPIC_AUTHORIZATION_FAILED:
+                raise AuthorizationError(f"{_named(wanted)}: the principal needs READ and DESCRIBE on the topic", code=code)
+            if topic is not None and key.partition < topic.partition_count:
+                self._missing_since.pop(key.topic, None)
+                continue
+            since = self._missing_since.setdefault(key.topic, time.monotonic())
+            if time.monotonic() - since >= self._gone_after_s:
+                self._drop([key])
+                self._unassign([key])
+                name = codes.error_name(codes.UNKNOWN_TOPIC_OR_PARTITION)
+                self._lose(f"{_named(wanted)}: the topic or partition is gone ({name})")
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def _restart_behind(self, stopped: Stopped) -> None:
+        """Begin a new reading behind the records that are not decoded yet, and keep these."""
+        position = self._positions[stopped.partition]
+        self._left.append(stopped.partition)
+        position.serial = next(self._serials)
+        self._starts[stopped.partition] = FetchStart(position.serial, position.next, topic_id=position.topic_id)
+
+    def _on_stopped(self, stopped: Stopped) -> None:
+        key = stopped.partition
+        wanted = self._pending.get(key)
+        if wanted is None:
+            self._unassign([key])
+        elif stopped.reason is StopReason.RECREATED:
+            # Perhaps this client's metadata is older than the plan.
+            self._drop_recreated(self._ask_metadata().result())
+            if key in self._pending:
+                self._assign(key, wanted, max(self._positions[key].next, wanted.start))
+        elif stopped.reason in (StopReason.OUT_OF_RANGE, StopReason.TRUNCATED):
+            self._drop_recreated(self._ask_metadata().result())
+            if key in self._pending:
+                self._on_gone(key, wanted)
+        else:
+            raise stopped.error
+
+    def _watermarks(self, key: TopicPartition) -> tuple[int, int] | None:
+        """Return the first offset and the end of a partition; None, and a line in the log, if its leader does not answer."""
+        # Not imported by every worker: few tasks need it.
+        from consumer_coord.leaders.list_offsets import EARLIEST, LATEST, list_offsets
+
+        async def ask() -> tuple[int, int]:
+            deadline = Deadline.after(min(_LOOK_UP_TIMEOUT_MS, self._timeout_ms))
+            low = await list_offsets(self._cluster, {key: EARLIEST}, deadline)
+            high = await list_offsets(self._cluster, {key: LATEST}, deadline, read_committed=self._read_committed)
+            return low[key].offset, high[key].offset
+
+        try:
+            return self._runtime.call(ask, timeout_ms=_LOOK_UP_TIMEOUT_MS)
+        except RetriableError as error:
+            logger.info("%s: which offsets there are is not known: %s", _named(self._pending[key]), error)
+            return None
+
+    def _on_gone(self, key: TopicPartition, wanted: Range) -> None:
+        at = max(self._positions[key].next, wanted.start)
+        there = self._watermarks(key)
+        if there is None or there[0] <= at <= there[1]:
+            # A leader that only just moved did not know this offset; or the fetcher reports the same again.
+            self._assign(key, wanted, at)
+            return
+        low, high = there
+        self._lose(f"{_named(wanted)}: the partition holds offsets {low} to {high} now, so {max(at, 0)} cannot be read")
+        if at < low < wanted.end:
+            self._assign(key, wanted, low)
+        else:
+            self._drop([key])
+            self._unassign([key])
+
+    def _drop_cut_back(self) -> None:
+        """Drop what lies beyond the end of a log that was cut back since the batch was planned; no record will come."""
+        for key, wanted in list(self._pending.items()):
+            there = self._watermarks(key)
+            if there is not None and there[1] < wanted.end and self._positions[key].next >= there[1]:
+                self._lose(f"{_named(wanted)}: out of range, because the log was cut back to offset {there[1]}")
+                self._drop([key])
+                self._unassign([key])
+
+    def _lose(self, what: str) -> None:
+        lose(what, fail=self._fail_on_data_loss)
+
+    # -- partitions -------------------------------------------------------------------------------------------------
+
+    def _drop(self, keys: Iterable[TopicPartition]) -> None:
+        for key in list(keys):
+            del self._pending[key]
+
+    def _go_to(self, key: TopicPartition, wanted: Range) -> None:
+        position = self._positions.get(key)
+        if position is None or position.topic_id != wanted.topic_id or not position.low <= wanted.start <= position.next + SKIP:
+            self._assign(key, wanted, wanted.start)
+            return
+        position.used_s = self.used_s
+        # What the fetcher holds was fetched earlier, too.
+        self._used_stash = True
+
+    def _assign(self, key: TopicPartition, wanted: Range, start: int) -> None:
+        serial = next(self._serials)
+        self._positions[key] = _Position(serial, wanted.topic_id, start, self.used_s)
+        self._starts[key] = FetchStart(serial, start, topic_id=wanted.topic_id)
+
+    def _unassign(self, keys: Iterable[TopicPartition]) -> None:
+        for key in keys:
+            del self._positions[key]
+            if self._starts.pop(key, None) is None or key in self._fetcher.assignment:
+                self._left.append(key)
+
+    def _evict(self, size: int) -> None:
+        """Stop reading partitions that are not wanted now and either long unused or in the way of a big task."""
+        unused = [key for key in self._positions if key not in self._pending]
+        self._unassign([key for key in unused if size >= BIG_TASK or self.used_s - self._positions[key].used_s > IDLE_S])
+
+
+def fetch_config(settings: Mapping[str, Any], parsed: Config) -> FetchConfig:
+    """Return the fetcher's settings, from librdkafka's and Kafka's names for them; sizes in bytes."""
+
+    def integer(name: str, default: int, low: int = 0) -> int:
+        return as_integer(name, settings.get(name, default), low, 2**31 - 1)
+
+    partition_bytes = integer("max.partition.fetch.bytes", integer("fetch.message.max.bytes", 1 << 20, 1), 1)
+    return FetchConfig(
+        fetch_min_bytes=integer("fetch.min.bytes", 1),
+        fetch_wait_max_ms=integer("fetch.wait.max.ms", 500),
+        fetch_max_bytes=integer("fetch.max.bytes", 50 << 20, 1),
+        max_partition_fetch_bytes=partition_bytes,
+        queued_max_bytes=min(2**31 - 1, integer("queued.max.messages.kbytes", 32_768, 1) * 1024),
+        read_committed=parsed.isolation_level == "read_committed",
+        client_rack=parsed.coordinator.client_rack or "",
+    )
+
+
+def lose(what: str, *, fail: bool) -> None:
+    """Raise :class:`~consumer_coord.spark.errors.DataLossError`, or log a warning without ``fail``."""
+    message = f"data loss in {what}"
+    if fail:
+        raise DataLossError(
+            f"{message}. Records were deleted (retention, or the topic was deleted) before the group read them."
+            " To go on with what there is, set failOnDataLoss=false; to prevent it, keep records longer than the lag"
+        )
+    logger.warning("%s; going on, as failOnDataLoss=false", message)
+
+
+def _named(wanted: Range) -> str:
+    return f"topic {wanted.topic!r}, partition {wanted.partition}, offsets {wanted.start} to {wanted.end}"
+
+
+def _stalled(
+    pending: Mapping[TopicPartition, Range], positions: Mapping[TopicPartition, _Position], timeout_ms: int
+) -> ReadStalledError:
+    waiting = "; ".join(f"{_named(wanted)} (read up to {positions[key].next})" for key, wanted in sorted(pending.items()))
+    return ReadStalledError(
+        f"no record came for {timeout_ms} ms, though the broker had told of them: {waiting}."
+        " Are all brokers up? kafkaConsumer.pollTimeoutMs sets how long a task waits"
+    )
