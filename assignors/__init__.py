@@ -11,7 +11,7 @@ from assignors.sticky import StickyAssignor
 from assignors.subscriptions import InvalidInputError
 from assignors.verify import InvalidPlanError, verify
 
-#: The built-in assignors by the name that travels in JoinGroup.  A new one is registered here, and nowhere else.
+#: The built-in assignors by the name that is sent in JoinGroup. Register a new assignor here, and nowhere else.
 BUILT_IN: Mapping[str, type[Assignor]] = {
     assignor.name: assignor
     for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor, LoadAssignor)

@@ -1,7 +1,7 @@
 """Sets of small numbers as Python integers, one bit each.
 
-The subscribers of a topic among 2,000 members are 250 bytes; a union or an intersection of two such sets takes some
-50 ns.  That is what makes searches over the graph of members and topics affordable in plain Python.
+The subscribers of a topic among 2,000 members are 250 bytes; a union or an intersection of two such sets takes about 50 ns.
+Searches over the graph of members and topics are therefore affordable in plain Python.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DIGITS = bytes.maketrans(b"\0\1", b"01")
 
 
 def bit_set(numbers: Iterable[int], size: int) -> int:
-    """The set of these numbers, each below ``size``."""
+    """Return the set of these numbers, each below ``size``."""
     flags = bytearray(size)
     for number in numbers:
         flags[number] = 1
@@ -22,15 +22,15 @@ def bit_set(numbers: Iterable[int], size: int) -> int:
 
 
 def from_flags(flags: bytearray) -> int:
-    """The set of the places that hold 1; the others hold 0."""
+    """Return the set of the positions that hold 1; the others hold 0."""
     return int(flags[::-1].translate(_DIGITS) or b"0", 2)
 
 
 def numbers_in(bits: int) -> Iterator[int]:
-    """The numbers in a set, ascending."""
+    """Yield the numbers in a set, ascending."""
     return compress(count(), f"{bits:b}"[::-1].encode().translate(_FLAGS))
 
 
 def lowest_in(bits: int) -> int:
-    """The smallest number in a set that is not empty."""
+    """Return the smallest number in a set that is not empty."""
     return (bits & -bits).bit_length() - 1

@@ -1,8 +1,8 @@
 """Kafka's cooperative sticky assignor: the sticky plan in two rounds (KIP-429).
 
-A partition that has to move is left out of the plan while its owner still holds it.  The owner sees that it is no longer
-assigned, revokes it and joins again, and that second round assigns it to the member it is meant for.  Because the
-sticky plan has the fewest moves possible, the second round moves nothing else.
+The plan leaves out a partition that has to move while its owner still holds it. The owner sees that the partition is no longer
+assigned, revokes it and joins again; the second round assigns it to its next owner. The sticky plan has the fewest moves
+possible, so the second round moves nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from assignors.base import Assignor, Cluster, Member, Plan, RebalanceProtocol
 
 
 class CooperativeStickyAssignor(Assignor):
-    """Sticky in the cooperative protocol; in a list with eager assignors it works in theirs (a live upgrade)."""
+    """Sticky assignor for the cooperative protocol; eager in a list with eager assignors (a live upgrade)."""
 
     name = "cooperative-sticky"
     protocols = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
@@ -25,12 +25,12 @@ class CooperativeStickyAssignor(Assignor):
         self._generation = sticky_user_data.NO_GENERATION
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """One round: member id -> topic -> partition numbers, without those that their owners have to revoke first."""
+        """Plan one round: member id -> topic -> partition numbers, without those that their owners have to revoke first."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
         return draft(cluster, members, claims).plan_without_hand_over()
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """The generation of the last assignment, for leaders older than KIP-792."""
+        """Return the generation of the last assignment, for leaders older than KIP-792."""
         return sticky_user_data.encode_generation(self._generation)
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
@@ -39,7 +39,7 @@ class CooperativeStickyAssignor(Assignor):
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """What a member holds, with the generation of its subscription or, from older members, of its user data."""
+    """Return the partitions a member owns, with the generation of its subscription or, for older members, its user data."""
     if member.generation != sticky_user_data.NO_GENERATION:
         return member.owned, member.generation
     return member.owned, sticky_user_data.decode_generation(member.user_data)

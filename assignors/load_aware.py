@@ -1,9 +1,9 @@
-"""An assignor for groups whose partitions are not equal: it evens out lag, rates or weights instead of numbers.
+"""An assignor for groups with unequal partitions: it evens out lag, rates or weights instead of numbers.
 
-To follow every wobble of the lag would move partitions at each rebalance and make the lag worse, so there are two brakes:
-partitions that have an owner move only if that brings the members' loads closer together by more than a *threshold*, and
-no more of them than a *budget* allows (what a plain sticky plan would move is always allowed: a newcomer gets its share).
-Where no figures could be had, or all are zero, the plan is the plain sticky one.
+Following every change of the lag would move partitions at each rebalance and increase the lag, so two limits apply. Partitions
+that have an owner move only if the members' loads become more even by more than a *threshold*, and no more of them than a
+*budget* allows (the moves of the sticky plan are always allowed, so that a new member gets its share). If no figures are
+available, or all are zero, the plan is the sticky plan.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _THRESHOLD_BETWEEN_ROUNDS = 0.5
 
 
 class LoadAssignor(SendsLastAssignment):
-    """Evens out the sum of the partitions' figures over the members.
+    """Assignor that evens out the sum of the partitions' figures over the members.
 
-    ``by``: ``"lag"`` (records behind) or ``"weights"`` (records a second, as the leader measures them).  ``weights``:
-    figures of your own instead, topic -> one for every partition, or one for all; nothing has to be fetched then.
-    ``threshold``: by how much the gap between the fullest and the emptiest member has to shrink, as a part of the mean
-    load, before an owned partition moves.  ``budget``: the part of all partitions that may move for it in one plan.
-    ``floor``: what a partition counts at least, as a part of the mean, since an idle one is not for nothing.
+    ``by``: ``"lag"`` (records behind) or ``"weights"`` (records a second, as the leader measures them). ``weights``: your own
+    figures instead, topic -> one for every partition, or one for all; nothing is fetched then. ``threshold``: by how much the
+    gap between the fullest and the emptiest member has to shrink, as a part of the mean load, before an owned partition moves.
+    ``budget``: the part of all partitions that may move for this in one plan. ``floor``: the least load of a partition, as a
+    part of the mean, since an idle partition also costs something.
 
-    All members of a group need the same settings, as any of them may lead.  Racks are not looked at.
+    All members of a group need the same settings, as any of them may lead. Racks are ignored.
     """
 
     name = "load"
@@ -62,7 +62,7 @@ class LoadAssignor(SendsLastAssignment):
         self._floor = floor
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """Even loads, with the brakes; nothing is handed over before its owner revoked it (KIP-429)."""
+        """Plan even loads within the limits; no partition is assigned before its owner revoked it (KIP-429)."""
         claims = {member_id: claims_of(member) for member_id, member in members.items()}
         plain = draft(cluster, members, claims)
         subscriptions = Subscriptions.of(cluster, members)
@@ -71,14 +71,14 @@ class LoadAssignor(SendsLastAssignment):
         if loads is not None:
             allowed = sum(map(len, plain.to_revoke.values()))
             result = self._balanced(cluster, subscriptions, claims, loads, allowed)
-        # Partitions that only the user data name (in the eager protocol) are revoked already.
+        # Partitions that only the user data name (in the eager protocol) are already revoked.
         held = _held(members)
         for topic in list(result.to_revoke):
             result.to_revoke[topic] &= held.get(topic, set())
         return result.plan_without_hand_over()
 
     def _loads(self, cluster: Cluster, topics: Sequence[str]) -> dict[str, list[float]] | None:
-        """topic -> the load of each partition, None when nothing is known or everything is zero.
+        """Return topic -> the load of each partition; None when no figure is known or all are zero.
 
         An unknown figure counts as the mean of the known ones of its topic, or else of all.
         """
@@ -135,8 +135,8 @@ class LoadAssignor(SendsLastAssignment):
         balance.improve(moves=None)
         before = balance.snapshot()
         balance.improve(moves=allowed + int(self._budget * sum(map(len, loads.values()))))
-        # Partitions without an owner may be those that the last plan took from theirs: to weigh all anew before they have
-        # arrived would lead from one round to the next.
+        # Partitions without an owner may be those that the last plan took from their owners. Weighing all partitions again
+        # before these are assigned would cause one round after another.
         threshold = max(self._threshold, _THRESHOLD_BETWEEN_ROUNDS) if claims.free else self._threshold
         if before.gap - balance.gap <= threshold * balance.mean:
             balance.restore(before)
@@ -144,7 +144,7 @@ class LoadAssignor(SendsLastAssignment):
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """What a member holds; where it holds nothing, what its user data say that it had."""
+    """Return the partitions a member owns, or, if it owns none, the last assignment in its user data."""
     if any(map(len, member.owned.values())) or not member.user_data:
         return member.owned, member.generation
     try:

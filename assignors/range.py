@@ -1,8 +1,8 @@
-"""Kafka's range assignor: of each topic, every subscriber gets a contiguous range of partitions.
+"""Kafka's range assignor: every subscriber gets a contiguous range of each topic's partitions.
 
-Follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, racks included (KIP-881): topics with the same
-subscribers and the same number of partitions are *co-partitioned*, partition p of each going to one member, and that
-stays so when racks are matched.
+Follows ``org.apache.kafka.clients.consumer.RangeAssignor`` of 4.4.0, racks included (KIP-881): topics with the same subscribers
+and the same number of partitions are *co-partitioned*: one member gets partition p of each of them, also when racks are
+matched.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from assignors.subscriptions import Subscriptions
 
 
 class RangeAssignor(Assignor):
-    """Per topic, ranges over the subscribers in Kafka's order of members; the first ones get one more."""
+    """Assignor that cuts each topic into ranges, in Kafka's order of members; the first members get one more."""
 
     name = "range"
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """The plan of Java's ``RangeAssignor``: member id -> topic -> partition numbers, ascending."""
+        """Return the plan of Java's ``RangeAssignor``: member id -> topic -> partition numbers, ascending."""
         subscriptions = Subscriptions.of(cluster, members)
         groups: dict[tuple[int, int], list[str]] = {}
         for topic, classes in subscriptions.subscribers.items():
@@ -43,7 +43,7 @@ class RangeAssignor(Assignor):
 
 
 def _cut(count: int, takers: int) -> list[range]:
-    """The ranges that the members get of a topic, without empty ones."""
+    """Return the members' ranges of a topic, without empty ones."""
     share, more = divmod(count, takers)
     starts = [place * share + min(place, more) for place in range(min(count, takers) + 1)]
     return list(map(range, starts, starts[1:]))
@@ -52,7 +52,7 @@ def _cut(count: int, takers: int) -> list[range]:
 def _assign_ranges(
     ranges: Sequence[range], takers: Sequence[int], topics: Sequence[str], plans: list[dict[str, Sequence[int]]]
 ) -> None:
-    """Without racks all these topics are cut in the same way, so each member's range is made once and shared."""
+    """Assign topics without racks: all are cut in the same way, so each member's range is made once and shared."""
     if len(topics) == 1:
         topic = topics[0]
         for member, numbers in zip(takers, ranges, strict=False):
@@ -72,10 +72,10 @@ def _assign_by_rack(
     topics: Sequence[str],
     plans: list[dict[str, Sequence[int]]],
 ) -> None:
-    """``assignWithRackMatching``, and then what it left over by plain ranges.
+    """Assign with racks (``assignWithRackMatching``), then assign the rest by plain ranges.
 
-    All topics here are cut alike in counts.  Several are co-partitioned, so they share one state: a partition goes to a
-    member only if the member's rack holds a replica of it in every topic.  A topic alone goes member by member.
+    All topics here are cut alike in counts. Several topics are co-partitioned, so they share one state: a partition is assigned
+    to a member only if the member's rack holds a replica of it in every topic. A single topic is assigned member by member.
     """
     if len(topics) == 1 and racks.matter(topics[0], takers):
         state = _RangeState(count, takers)
@@ -106,7 +106,7 @@ def _match_co_partitioned(state: _RangeState, racks: _MemberRacks, takers: Seque
 
 
 class _MemberRacks:
-    """Which member (by its position) sits in which rack, and which racks hold a replica of a partition."""
+    """The rack of each member (by its position), and the racks that hold a replica of each partition."""
 
     def __init__(self, racks: Sequence[str | None], cluster: Cluster) -> None:
         self._rack_of = {member: rack for member, rack in enumerate(racks) if rack}
@@ -116,7 +116,7 @@ class _MemberRacks:
         return any(member in self._rack_of for member in takers)
 
     def match(self, member: int, topic: str, partition: int) -> bool:
-        """Whether this member may be said to be near; one without a rack is near to everything."""
+        """Return whether the member counts as near to the partition; a member without a rack is near to all."""
         rack = self._rack_of.get(member)
         if rack is None:
             return True
@@ -124,7 +124,7 @@ class _MemberRacks:
         return partition < len(of_topic) and rack in of_topic[partition]
 
     def matter(self, topic: str, takers: Sequence[int]) -> bool:
-        """``useRackAwareAssignment``: some member can be near to some partitions and not to others."""
+        """Return whether some member can be near to some partitions and not to others (``useRackAwareAssignment``)."""
         if not self._rack_of:
             return False
         of_members = {self._rack_of[member] for member in takers if member in self._rack_of}
@@ -137,7 +137,7 @@ class _MemberRacks:
 
 
 class _RangeState:
-    """``TopicAssignmentState``: how many partitions each member may still take of one topic."""
+    """The number of partitions each member may still take of one topic (``TopicAssignmentState``)."""
 
     def __init__(self, count: int, takers: Sequence[int]) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""Kafka's round-robin assignor: all partitions of all topics in order, dealt to the members in a circle.
+"""Kafka's round-robin assignor: all partitions of all topics in order, dealt to the members in turn.
 
 Follows ``org.apache.kafka.clients.consumer.RoundRobinAssignor`` of 4.4.0.
 """
@@ -13,12 +13,12 @@ from assignors.subscriptions import Subscriptions, ranges_of_step
 
 
 class RoundRobinAssignor(Assignor):
-    """One partition at a time to the next member in the circle that subscribes to its topic."""
+    """Assignor that gives each partition to the next member in the circle that subscribes to its topic."""
 
     name = "roundrobin"
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """The plan of Java's ``RoundRobinAssignor``: member id -> topic -> partition numbers, ascending."""
+        """Return the plan of Java's ``RoundRobinAssignor``: member id -> topic -> partition numbers, ascending."""
         subscriptions = Subscriptions.of(cluster, members)
         if len(subscriptions.classes) == 1:
             return _assign_alike(cluster, subscriptions)
@@ -26,7 +26,7 @@ class RoundRobinAssignor(Assignor):
 
 
 def _assign_alike(cluster: Cluster, subscriptions: Subscriptions) -> Plan:
-    """All subscribe alike: of each topic every member gets the numbers of one residue, shared between topics."""
+    """Assign when all subscribe alike: each member gets the numbers of one residue per topic, shared between topics."""
     takers = len(subscriptions.members)
     dealt: dict[int, list[range]] = {}
     rows: list[list[range]] = []

@@ -1,8 +1,8 @@
 """Kafka's sticky assignor: even loads, and as few moves as possible from one generation to the next (KIP-54).
 
-What Java's ``StickyAssignor`` promises, by other means, so the plans differ: loads are as even as the subscriptions
-allow, and among the plans of which that is true this one moves the fewest partitions.  The user data are Java's,
-so groups may mix both, and either's history counts for the other.
+The goals are those of Java's ``StickyAssignor``, the method differs, and so do the plans: loads are as even as the
+subscriptions allow, and no plan with such loads moves fewer partitions. The user data are Java's, so groups may mix both
+assignors, and each reads the other's history.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from assignors.base import Cluster, Member, Plan
 
 
 class StickyAssignor(SendsLastAssignment):
-    """Sticky in the eager protocol: members revoke all their partitions before they join, and get most of them back."""
+    """Sticky assignor for the eager protocol: members revoke all partitions before they join, and get most of them back."""
 
     name = "sticky"
 
     def assign(self, cluster: Cluster, members: Mapping[str, Member]) -> Plan:
-        """An even plan with as few moves as possible: member id -> topic -> partition numbers."""
+        """Return an even plan with as few moves as possible: member id -> topic -> partition numbers."""
         return draft(cluster, members, {member_id: claims_of(member) for member_id, member in members.items()}).plan()
 
 
 def claims_of(member: Member) -> MemberClaims:
-    """What a member says in its user data; where it sends none that can be read, what its subscription says."""
+    """Return the claims in a member's user data or, if the data cannot be read, in its subscription."""
     if member.user_data:
         try:
             return sticky_user_data.decode(member.user_data)

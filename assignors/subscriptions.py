@@ -1,7 +1,7 @@
-"""The input of every assignor: checked, members and topics in Kafka's order, members with equal subscriptions together.
+"""The checked input of every assignor: members and topics in Kafka's order, members with equal subscriptions together.
 
-Members with equal subscriptions form a *class*.  Groups have two thousand members and one or two classes, so whatever
-is worked out per class instead of per member is nearly free; that is half of why the assignors are fast.
+Members with equal subscriptions form a *class*. Groups have up to two thousand members and one or two classes, so work per
+class instead of per member is nearly free. Half of the assignors' speed comes from this.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import attrs
 from assignors.base import Cluster, Member
 from assignors.bits import bit_set, numbers_in
 
-#: The largest number of partitions believed of one topic.  Kafka's own limits for a whole cluster lie below it, and a
-#: corrupt count must not make a leader fill its memory.
+#: The largest number of partitions accepted for one topic. Kafka's own limits for a whole cluster are lower, and a corrupt
+#: count must not make a leader fill its memory.
 MAX_PARTITIONS_PER_TOPIC = 10_000_000
 
-#: With how many different subscriptions of other members a member's one is compared.
+#: How many different subscriptions of other members a member's subscription is compared with.
 _RECENT = 4
 
 
 class InvalidInputError(ValueError):
-    """A cluster or a subscription that no plan can be made for; the message names the topic or the member."""
+    """A cluster or a subscription for which no plan is possible; the message names the topic or the member."""
 
 
 @attrs.frozen
 class Subscriptions:
-    """The subscriptions of a group, seen by class.
+    """The subscriptions of a group, by class.
 
-    ``members``: member ids in Kafka's order (see :func:`members_in_order`); everything else refers to
-    positions in it.  ``class_of``: for each member its class.  ``classes``: for each class its members' positions,
-    ascending.  ``topics``: all subscribed topics that exist and have partitions, in Java's order of strings.
-    ``subscribers``: topic -> its classes, as the bits of a number (see ``bits``).  ``bit_of``: topic -> its bit in the
-    ``rows``, 0 for any other string; ``rows``: for each class the bits of its topics.
+    ``members``: member ids in Kafka's order (see :func:`members_in_order`); all other fields refer to positions in it.
+    ``class_of``: for each member its class. ``classes``: for each class its members' positions, ascending. ``topics``: all
+    subscribed topics that exist and have partitions, in Java's order of strings. ``subscribers``: topic -> its classes, as the
+    bits of a number (see ``bits``). ``bit_of``: topic -> its bit in the ``rows``, 0 for any other string; ``rows``: for each
+    class the bits of its topics.
     """
 
     members: Sequence[str]
@@ -47,14 +47,14 @@ class Subscriptions:
 
     @classmethod
     def of(cls, cluster: Cluster, members: Mapping[str, Member]) -> Subscriptions:
-        """Check the input and sort it into classes; raises :class:`InvalidInputError`."""
+        """Check the input and sort it into classes; raise :class:`InvalidInputError` for invalid input."""
         check(cluster, members)
         order = members_in_order(members)
         bit_of = _TopicBits(cluster.partitions)
         class_of_row: dict[int, int] = {}
         class_of: list[int] = []
         classes: list[list[int]] = []
-        # To compare with a subscription seen before is far cheaper than to look at its topics, and mostly succeeds.
+        # Comparing with an earlier subscription is far cheaper than looking up its topics, and mostly succeeds.
         recent: list[tuple[Sequence[str], int]] = []
         for position, member_id in enumerate(order):
             subscribed = members[member_id].topics
@@ -79,28 +79,28 @@ class Subscriptions:
         return cls(order, class_of, classes, topics, subscribers, bit_of.closed(), rows)
 
     def has_all(self, position: int, topics: Collection[str]) -> bool:
-        """Whether the member at this position subscribes to all of these topics (which differ), and they exist."""
+        """Return whether the member at this position subscribes to all of these (distinct) topics, and they exist."""
         bits = sum(map(self.bit_of.__getitem__, topics))
         return bits.bit_count() == len(topics) and not bits & ~self.rows[self.class_of[position]]
 
     @property
     def all_differ(self) -> bool:
-        """Whether no two subscribe alike, so that a class's number is its member's position."""
+        """Whether no two members subscribe alike, so that a class's number is its member's position."""
         return len(self.classes) == len(self.members)
 
     def members_of(self, classes: int) -> list[int]:
-        """The positions of the members of a set of classes, ascending."""
+        """Return the positions of the members of a set of classes, ascending."""
         if self.all_differ:
             return list(numbers_in(classes))
         return sorted(itertools.chain.from_iterable([self.classes[number] for number in numbers_in(classes)]))
 
     def member_set(self, classes: int) -> int:
-        """The positions of the members of a set of classes, as the bits of a number."""
+        """Return the positions of the members of a set of classes, as the bits of a number."""
         return classes if self.all_differ else bit_set(self.members_of(classes), len(self.members))
 
 
 class _TopicBits(dict[str, int]):
-    """topic -> a bit of its own, handed out as topics are met; 0 for those without partitions."""
+    """A mapping of topic -> its own bit, assigned at the first lookup; 0 for topics without partitions."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         super().__init__()
@@ -116,13 +116,13 @@ class _TopicBits(dict[str, int]):
         return bit
 
     def row(self, topics: Sequence[str]) -> int:
-        """The bits of these topics."""
+        """Return the bits of these topics."""
         row = sum(map(self.__getitem__, topics))
-        # A sum of n powers of two has n bits just when they all differ: that no topic is unknown or named twice.
+        # A sum of n powers of two has n bits only if all differ, that is, if no topic is unknown or named twice.
         return row if row.bit_count() == len(topics) else sum(map(self.__getitem__, set(topics)))
 
     def closed(self) -> dict[str, int]:
-        """The bits so far; what was not met has none."""
+        """Return the bits so far; unknown topics have none."""
         return _ClosedBits(self)
 
 
@@ -132,7 +132,7 @@ class _ClosedBits(dict[str, int]):
 
 
 def check(cluster: Cluster, members: Mapping[str, Member]) -> None:
-    """Raise :class:`InvalidInputError` for what is no cluster or no subscription."""
+    """Raise :class:`InvalidInputError` for an invalid cluster or subscription."""
     for topic, count in cluster.partitions.items():
         if not isinstance(count, int) or not 0 <= count <= MAX_PARTITIONS_PER_TOPIC:
             raise InvalidInputError(
@@ -147,10 +147,10 @@ def check(cluster: Cluster, members: Mapping[str, Member]) -> None:
 
 
 def members_in_order(members: Mapping[str, Member]) -> list[str]:
-    """Member ids as Kafka orders them: static ones first, by instance id, then the others, by member id.
+    """Return member ids in Kafka's order: static members first, by instance id, then the others, by member id.
 
-    This is ``AbstractPartitionAssignor.MemberInfo``: a static member keeps its place when it restarts with
-    another member id.  Two members with one instance id (the broker fences one of them) go by member id.
+    The order is that of ``AbstractPartitionAssignor.MemberInfo``: a static member keeps its position when it restarts with
+    another member id. Two members with one instance id (the broker fences one of them) are ordered by member id.
     """
     static = [member_id for member_id, member in members.items() if member.instance_id is not None]
     dynamic = [member_id for member_id, member in members.items() if member.instance_id is None]
@@ -160,12 +160,12 @@ def members_in_order(members: Mapping[str, Member]) -> list[str]:
 
 
 def java_key(text: str) -> bytes:
-    """The sort key that orders strings as Java's ``String.compareTo`` does: by UTF-16 code units."""
+    """Return the sort key that orders strings as Java's ``String.compareTo`` does: by UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def in_java_order(texts: Iterable[str]) -> list[str]:
-    """Strings sorted as Java sorts them, which differs from Python only beyond the basic plane."""
+    """Return strings sorted as Java sorts them, which differs from Python only beyond the basic plane."""
     result = sorted(texts)
     if all(map(str.isascii, result)):
         return result
@@ -173,5 +173,5 @@ def in_java_order(texts: Iterable[str]) -> list[str]:
 
 
 def ranges_of_step(count: int, takers: int) -> list[range]:
-    """The partitions ``0 .. count - 1`` dealt out one by one to ``takers``: for each its numbers."""
+    """Return the partitions ``0 .. count - 1`` dealt one by one to ``takers``: for each its numbers."""
     return [range(place, count, takers) for place in range(takers)]

@@ -1,14 +1,14 @@
-"""A kit for testing assignors of your own, with pytest or without; needs hypothesis.
+"""A kit for testing your own assignors, with pytest or without; requires hypothesis.
 
-The shortest test there is::
+The shortest test is::
 
     def test_my_assignor():
         check_assignor(MyAssignor())
 
-It runs the assignor through groups and histories of every kind (no subscriptions, unknown topics, static members,
-racks, members and topics that come and go), fails with a small example when a plan is not valid, differs between two calls,
-depends on an order or changes its input, and returns a :class:`Report` on balance, stickiness and speed.  The strategies are
-there for tests of more than that: :func:`clusters`, :func:`groups` and :func:`histories`.
+:func:`check_assignor` runs the assignor on groups and histories of every kind (no subscriptions, unknown topics, static
+members, racks, members and topics that come and go). The check fails with a small example when a plan is invalid, differs
+between two calls, depends on an order or changes its input. The result is a :class:`Report` on balance, stickiness and speed.
+Use the strategies for further tests: :func:`clusters`, :func:`groups` and :func:`histories`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ except ImportError as error:
     told = f"{error.name} is not installed: pip install 'consumer-coord[testing]'"
     raise ImportError(told, name=error.name) from error
 
-#: In how many rounds a cooperative assignor has to get a group to rest.
+#: The number of rounds within which a cooperative assignor has to make a group stable.
 MOST_ROUNDS = 10
 
 
 @attrs.frozen
 class Group:
-    """What an assignor is asked about."""
+    """The input of an assignor."""
 
     cluster: Cluster
     members: Mapping[str, Member]
@@ -46,7 +46,7 @@ class Group:
 
 @attrs.frozen
 class Size:
-    """How long an assignor took for a large group, the first time and after one member left and one came."""
+    """The time an assignor took for a large group, at first and after one member left and one joined."""
 
     members: int
     partitions: int
@@ -56,11 +56,11 @@ class Size:
 
 @attrs.frozen
 class Report:
-    """What :func:`check_assignor` saw.
+    """The result of :func:`check_assignor`.
 
-    ``unevenness``: the largest difference between the numbers of partitions of two members that subscribe alike;
-    ``moves``: partitions taken from members that stayed, over all histories; ``least_moves``: how many the sticky
-    assignor took on the same histories; ``sizes``: time at size.
+    ``unevenness``: the largest difference between the numbers of partitions of two members that subscribe alike; ``moves``:
+    partitions taken from members that stayed, over all histories; ``least_moves``: how many the sticky assignor took on the
+    same histories; ``sizes``: time by size.
     """
 
     plans: int
@@ -86,10 +86,10 @@ class Report:
 def clusters(
     *, max_topics: int = 5, max_partitions: int = 12, racks: bool = True, figures: bool = True
 ) -> st.SearchStrategy[Cluster]:
-    """Clusters with a few topics, with or without replica racks, lag and weights."""
+    """Generate clusters with a few topics, with or without replica racks, lag and weights."""
     names = st.lists(st.sampled_from(_TOPICS), max_size=max_topics, unique=True)
     counts = st.lists(st.integers(0, max_partitions), min_size=max_topics, max_size=max_topics)
-    # Racks and figures of single partitions come from a seed: to draw each would take longer than to assign them.
+    # Racks and figures of single partitions come from a seed: drawing each would take longer than assigning them.
     seed = st.integers(1, 10**6)
     rack_seed = st.none() | seed if racks else st.none()
     figure_seed = st.none() | seed if figures else st.none()
@@ -113,7 +113,7 @@ def _cluster(names: Sequence[str], counts: Sequence[int], rack_seed: int | None,
 
 
 def members(*, max_members: int = 7, racks: bool = True) -> st.SearchStrategy[dict[str, Member]]:
-    """Groups of members without a history: static ones, ones in racks, ones that subscribe to unknown topics or none."""
+    """Generate members without a history: static, in racks, with unknown topics, without topics."""
     subscriptions = st.lists(st.sampled_from((*_TOPICS, "unknown")), max_size=len(_TOPICS), unique=True)
     ids = st.sampled_from([f"member-{letter}" for letter in "abcdefghijklmnop"])
     own = st.tuples(st.none() | subscriptions, st.booleans(), st.none() | st.sampled_from(_RACKS) if racks else st.none())
@@ -132,14 +132,14 @@ def _members(usual: Sequence[str], own: Mapping[str, tuple[Sequence[str] | None,
 
 
 def groups(*, racks: bool = True) -> st.SearchStrategy[Group]:
-    """Clusters with groups, without a history."""
+    """Generate clusters with groups, without a history."""
     return st.builds(Group, clusters(racks=racks), members(racks=racks))
 
 
 def histories(*, max_length: int = 4, racks: bool = True) -> st.SearchStrategy[list[Group]]:
-    """What one group looks like from rebalance to rebalance: members and topics come, go and change.
+    """Generate one group from rebalance to rebalance: members and topics come, go and change.
 
-    No partition has an owner in them yet; that depends on the assignor (see :func:`rebalance`).
+    No partition has an owner in them; ownership depends on the assignor (see :func:`rebalance`).
     """
     change = st.tuples(st.sampled_from(("topics", "one comes", "one goes")), groups(racks=racks))
     return st.builds(_history, groups(racks=racks), st.lists(change, max_size=max_length - 1))
@@ -160,10 +160,10 @@ def _history(first: Group, changes: Sequence[tuple[str, Group]]) -> list[Group]:
 
 @attrs.frozen
 class Rebalanced:
-    """A group at rest after a rebalance.
+    """A stable group after a rebalance.
 
-    ``members``: each owns what it was given; ``plans``: those of all rounds; ``moves``: how many partitions members that
-    stayed in the group had to revoke.
+    ``members``: each owns its assignment; ``plans``: those of all rounds; ``moves``: how many partitions members that stayed in
+    the group had to revoke.
     """
 
     members: Mapping[str, Member]
@@ -172,9 +172,9 @@ class Rebalanced:
 
 
 def rebalance(assignor: Assignor, group: Group, generation: int) -> Rebalanced:
-    """Carry out a rebalance in the assignor's best protocol, as often as members have to give something up.
+    """Perform a rebalance in the assignor's best protocol, in as many rounds as members have to revoke partitions.
 
-    Raises AssertionError when a plan is not valid or the group does not come to rest.
+    Raise AssertionError when a plan is invalid or the group does not become stable.
     """
     protocol = max(assignor.protocols)
     current = dict(group.members)
@@ -206,9 +206,9 @@ def check_assignor(
     examples: int = 200,
     sizes: Sequence[tuple[int, int]] = ((100, 1_000), (500, 10_000)),
 ) -> Report:
-    """Put an assignor to the test; raises AssertionError with the smallest example found, or returns a report.
+    """Test an assignor; raise AssertionError with the smallest example found, or return a report.
 
-    ``examples``: how many histories; ``sizes``: (members, partitions) of the groups to take the time for.
+    ``examples``: how many histories; ``sizes``: (members, partitions) of the groups to time.
     """
     try:
         assignor.check_needs()
@@ -236,7 +236,7 @@ def check_assignor(
     @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
     @given(histories())
     def run(history: list[Group]) -> None:
-        # Hypothesis would want to repeat a failure, which an assignor that is not deterministic need not do.
+        # Hypothesis would try to reproduce a failure, which need not recur if the assignor is not deterministic.
         try:
             follow(history)
         except AssertionError as error:
@@ -259,7 +259,7 @@ def _raises(assignor: Assignor, error: Exception) -> str:
 
 
 def _inherit(group: Group, before: Mapping[str, Member]) -> Group:
-    """The group; members of the last round own what they had."""
+    """Return the group in which members of the last round own their partitions."""
     return Group(
         group.cluster,
         {
@@ -272,7 +272,7 @@ def _inherit(group: Group, before: Mapping[str, Member]) -> Group:
 
 
 def _checked(assignor: Assignor, group: Group, protocol: RebalanceProtocol) -> Plan:
-    """The plan, if everything about it is as it should be."""
+    """Return the plan after checking all its properties."""
     given_cluster, given_members = copy.deepcopy((group.cluster, dict(group.members)))
     plan = assignor.assign(group.cluster, group.members)
     for problem in violations(group.cluster, group.members, plan, protocol):
@@ -289,7 +289,7 @@ def _checked(assignor: Assignor, group: Group, protocol: RebalanceProtocol) -> P
 
 
 def _content(plan: Plan) -> dict[str, Any]:
-    """What a plan says, whatever the types that say it."""
+    """Return the content of a plan, independent of its types."""
     return {
         member_id: {topic: sorted(partitions) for topic, partitions in topics.items() if len(partitions)}
         for member_id, topics in plan.items()

@@ -1,8 +1,8 @@
-"""What the plan of any assignor must satisfy.
+"""The rules that the plan of any assignor must satisfy.
 
-A plan that breaks one of these rules costs records: a partition assigned twice is read twice, one that is not assigned
-is not read at all, and in the cooperative protocol one handed over before its owner revoked it has two owners for a while
-(``ConsumerCoordinator.validateCooperativeAssignment`` in Kafka).  Every plan is checked before it is sent.
+A plan that breaks one of these rules harms the application: a partition assigned twice is read twice, an unassigned one is not
+read at all, and in the cooperative protocol a partition assigned before its owner revoked it has two owners for a time
+(``ConsumerCoordinator.validateCooperativeAssignment`` in Kafka). Every plan is checked before it is sent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 
 from assignors.base import Cluster, Member, Plan, RebalanceProtocol
 
-#: How many violations a message lists; a wrong plan is usually wrong a thousand times for one reason.
+#: How many violations a message lists; most wrong plans have a thousand for one reason.
 MESSAGES = 10
 
 
@@ -32,10 +32,10 @@ def verify(
 ) -> None:
     """Raise :class:`InvalidPlanError` unless the plan is complete, free of duplicates, for subscribers only, and safe.
 
-    *Complete*: every member has an entry, and each partition of each existing topic that a member subscribes to is
-    assigned.  *Safe*, in the cooperative protocol: a partition is assigned only to the member that still owns it;
-    instead it may be left out for this round, so that its owner revokes it.  The owner is the one that claims it
-    (``Member.owned``) with the highest generation; claims that conflict within one generation count as none.
+    *Complete*: every member has an entry, and each partition of each existing topic that a member subscribes to is assigned.
+    *Safe*, in the cooperative protocol: a partition is assigned only to the member that still owns it; instead it may be left
+    out for this round, so that its owner revokes it. The owner is the member that claims the partition (``Member.owned``) with
+    the highest generation; conflicting claims of one generation do not count.
     """
     found = list(islice(violations(cluster, members, plan, protocol), MESSAGES + 1))
     if found:
@@ -45,8 +45,8 @@ def verify(
 
 
 def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, protocol: RebalanceProtocol) -> Iterator[str]:
-    """Everything that is wrong with a plan, one sentence each; see :func:`verify`."""
-    given_plan: object = plan  # custom assignors need not have been seen by a type checker
+    """Yield each violation in a plan as a sentence; see :func:`verify`."""
+    given_plan: object = plan  # a type checker need not have seen a custom assignor
     if not isinstance(given_plan, Mapping):
         yield f"it is {plan!r}: expected member -> topic -> partitions"
         return
@@ -73,7 +73,7 @@ def violations(cluster: Cluster, members: Mapping[str, Member], plan: Plan, prot
                 given[topic] = [(member_id, partitions)]
     cooperative = protocol is RebalanceProtocol.COOPERATIVE
     claims = _claims(members) if cooperative else {}
-    # A topic that a subscriber is given is subscribed to; the others are looked for among the subscriptions.
+    # A topic with a subscriber among its owners is subscribed to; look up the others in the subscriptions.
     doubtful = strangers | {topic for topic, count in cluster.partitions.items() if count and topic not in given}
     subscribed = {topic for topic in doubtful if any(topic in member.topics for member in members.values())}
     for topic in sorted(given.keys() | subscribed):
@@ -89,7 +89,7 @@ _Claims = dict[str, list[tuple[int, str, Sequence[int]]]]
 
 
 def _claims(members: Mapping[str, Member]) -> _Claims:
-    """topic -> (generation, member id, partitions) for each claim."""
+    """Return topic -> (generation, member id, partitions) for each claim."""
     claims: _Claims = {}
     for member_id, member in members.items():
         for topic, partitions in member.owned.items():
@@ -105,7 +105,7 @@ def _violations_of_topic(
     claims: Sequence[tuple[int, str, Sequence[int]]],
 ) -> Iterator[str]:
     expected = range(count if subscribed else 0)
-    # A partition that is left out so that its owner revokes it is not lost: the next round assigns it.
+    # A partition left out so that its owner revokes it is not lost: the next round assigns it.
     held = [partitions for _, _, partitions in claims]
     try:
         union = set().union(*[partitions for _, partitions in shares])
@@ -114,7 +114,7 @@ def _violations_of_topic(
         if once and exist and (len(union) == len(expected) or not set(expected).difference(union, *held)):
             return
     except TypeError:
-        pass  # something is no number, or no sequence of numbers: what it is will be said below
+        pass  # not a number, or not a sequence of numbers: reported below
     owner_of: dict[int, str] = {}
     for member_id, partitions in shares:
         given: object = partitions
@@ -138,7 +138,7 @@ def _violations_of_topic(
 def _unsafe(
     topic: str, shares: Sequence[tuple[str, Sequence[int]]], claims: Sequence[tuple[int, str, Sequence[int]]]
 ) -> Iterator[str]:
-    """Hand-overs of partitions that their owners have not revoked."""
+    """Yield the partitions that would move before their owners have revoked them."""
     if not claims:
         return
     newest = max([generation for generation, _, _ in claims])
@@ -159,7 +159,7 @@ def _unsafe(
 
 
 def _owners(claims: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, str | None]:
-    """partition -> its owner by the highest generation, None where claims of one generation conflict."""
+    """Return partition -> its owner by the highest generation, None where claims of one generation conflict."""
     owners: dict[int, str | None] = {}
     by_generation: dict[int, list[tuple[str, Sequence[int]]]] = {}
     for generation, member_id, partitions in claims:

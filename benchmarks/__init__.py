@@ -1,1 +1,1 @@
-"""Measurements; `make bench` or the modules themselves run them."""
+"""Measurements; run them with `make bench` or as single modules."""

@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME ...]``: the benchmarks of docs/benchmarks.md, each with its defaults; without a name, all.
 
-Each is a module of its own with options of its own: ``python -m benchmarks.rebalances --help``.
+Each benchmark is a module with its own options: ``python -m benchmarks.rebalances --help``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     names = parser.parse_args().names or NAMES

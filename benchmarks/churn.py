@@ -1,10 +1,10 @@
-"""Groups under churn: what is lost, repeated, refused, and how long the group takes to catch up.
+"""Groups under churn: lost, repeated and refused records and commits, and the time to catch up.
 
 ``python -m benchmarks.churn [--seconds 40] [--rounds 3] [--migrate | --migrate-in-order]``
 
-Five to seven processes, 12 partitions, 4,000 records/s, a synchronous commit after each batch of 200; every 2-3 s one is
-killed, frozen for 2 or 9 s (the session is 6 s), stopped or started.  The same trouble for each client, in turns.
-``--migrate``: the members are replaced one by one by members of the other group protocol, and back, every second one by a kill;
+Five to seven processes, 12 partitions, 4,000 records/s, a synchronous commit after each batch of 200; every 2-3 s a process is
+killed, frozen for 2 or 9 s (the session is 6 s), stopped or started. Each client gets the same faults, in turns. ``--migrate``:
+the members are replaced one by one by members of the other group protocol, and back, every second one by a kill;
 ``--migrate-in-order``: without kills.
 """
 
@@ -25,7 +25,7 @@ from tests.support.churn import Group, Outcome, churn, migrate, trouble
 
 @attrs.frozen
 class Case:
-    """A client with a way to share: a row of the table."""
+    """A row of the table: a client with an assignor and a protocol."""
 
     name: str
     client: str
@@ -47,7 +47,7 @@ _groups = itertools.count(1)
 
 
 def row(name: str, found: Sequence[Outcome]) -> list[str]:
-    """All rounds of a client, one beside the other."""
+    """Return all rounds of a client, side by side."""
 
     def each(values: Sequence[object]) -> str:
         return " / ".join(map(str, values))
@@ -65,7 +65,7 @@ def row(name: str, found: Sequence[Outcome]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.churn", description=__doc__)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--rounds", type=int, default=3)

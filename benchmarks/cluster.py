@@ -1,4 +1,4 @@
-"""The real broker under every benchmark, or one of yours."""
+"""The real broker of every benchmark, or your own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.real_kafka import RealKafka
 
 
 def libs() -> Path:
-    """The directory with Apache Kafka's jars."""
+    """Return the directory with Apache Kafka's jars."""
     return kafka_jars.ensure_jars(kafka_jars.KAFKA)
 
 
 @contextlib.contextmanager
 def broker(brokers: int = 1, properties: Mapping[str, str] | None = None, heap: str = "1g") -> Iterator[RealKafka]:
-    """A broker with the whole of its compiler: this measures clients, and a slow broker hides their differences."""
+    """Run a broker with the full JIT compiler: a slow broker would hide differences between clients."""
     with RealKafka(libs(), brokers=brokers, properties=properties, jvm_arguments=(f"-Xmx{heap}",)) as cluster:
         yield cluster

@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.codec --members 500 --partitions 200 --rounds 15``
 
-Each member owns ``--partitions`` partitions, of ``--topics`` topics.  A row is all of what a rebalance needs of one
-message: the subscription of every member, one JoinGroup response for the leader, and so on.  The three take turns within
-each round; objects are made before, in each library's own types, and bytes are checked to be equal.  Milliseconds, medians
-over the rounds, of processor time, which other processes on the machine disturb the least.
+Each member owns ``--partitions`` partitions, of ``--topics`` topics. A row is everything a rebalance needs of one message: the
+subscription of every member, one JoinGroup response for the leader, and so on. The three libraries take turns within each
+round; objects are made before, in each library's own types, and bytes are checked to be equal. Milliseconds, medians over the
+rounds, of processor time, which other processes on the machine disturb the least.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ LIBRARIES = (OURS, KIO, KAFKA_PYTHON)
 
 @attrs.frozen
 class Work:
-    """What one library does for one row."""
+    """The work of one library for one row."""
 
     encode: Callable[[], None]
     decode: Callable[[], None]
@@ -108,18 +108,18 @@ class Group:
     topics: int
 
     def owned(self, member: int) -> Mapping[str, Sequence[int]]:
-        """topic -> partitions of one member: consecutive ones, spread over the topics."""
+        """Return topic -> partitions of one member: consecutive ones, spread over the topics."""
         each, more = divmod(self.partitions, self.topics)
         counts = [each + (topic < more) for topic in range(self.topics)]
         return {f"orders-{topic:03}": tuple(range(member * count, (member + 1) * count)) for topic, count in enumerate(counts)}
 
     def member_id(self, member: int) -> str:
-        """An id as Kafka makes them: the client's id and a uuid."""
+        """Return an id in Kafka's format: the client's id and a UUID."""
         return f"consumer-orders-{member}-{uuid.UUID(int=member + (1 << 120))}"
 
 
 def rows_of(group: Group) -> Sequence[Row]:
-    """The messages of one rebalance."""
+    """Return the messages of one rebalance."""
     members = range(group.members)
     topics = tuple(group.owned(0))
     subscriptions = [Subscription(topics, None, group.owned(i), 41, "rack-a") for i in members]
@@ -262,7 +262,7 @@ def _repeat(encode_it: Callable[[], bytes], decode_it: Callable[[bytes], object]
 
 
 def _subscriptions(subscriptions: Sequence[Subscription]) -> Row:
-    """Ours takes and gives mappings, sorts as Java does and writes the version; the others take their own classes."""
+    """Return the row of subscriptions: ours maps, sorts as Java does and writes the version; the others use their classes."""
     bodies = [encode_subscription(subscription) for subscription in subscriptions]
     write, read = entity_writer(KioSubscription), entity_reader(KioSubscription)
     kios = [
@@ -364,7 +364,7 @@ def _each(encoded: Callable[[], Iterator[bytes]], decode_one: Callable[[bytes], 
 
 
 def measure(rows: Sequence[Row], rounds: int) -> Mapping[tuple[str, str, str], float]:
-    """(row, direction, library) -> milliseconds, medians."""
+    """Return (row, direction, library) -> milliseconds, medians."""
     taken: dict[tuple[str, str, str], list[float]] = {}
     for turn in range(rounds):
         for row in rows:
@@ -379,7 +379,7 @@ def measure(rows: Sequence[Row], rounds: int) -> Mapping[tuple[str, str, str], f
 
 
 def report(rows: Sequence[Row], medians: Mapping[tuple[str, str, str], float]) -> str:
-    """The table, with sums and ratios at its end."""
+    """Return the table, with sums and ratios at its end."""
     head = ["milliseconds", *(f"{direction} {library}" for direction in ("encode", "decode") for library in LIBRARIES)]
     body = []
     sums = {(direction, library): 0.0 for direction in ("encode", "decode") for library in LIBRARIES}
@@ -408,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = rows_of(Group(options.members, options.partitions, options.topics))
     measure(rows, 1)  # everything compiled and warm
     gc.collect()
-    gc.freeze()  # collections that a decoder's garbage causes shall not walk through this benchmark's own objects
+    gc.freeze()  # the collector must not traverse this benchmark's own objects because of a decoder's garbage
     print(report(rows, measure(rows, options.rounds)))
 
 

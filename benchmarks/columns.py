@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.columns [--records 500000] [--rounds 3] [--sizes 100 1000] [--codecs none lz4 zstd]``
 
-Each measurement is a process of its own that joins a group, takes its first batch, and then reads the rest of the topic
-against the process's clock, all threads included.  The clients take turns within each round.  ``consume + pa.array`` builds
-the columns that ``consume_arrow`` builds here: key, value, offset and timestamp.
+Each measurement is a separate process that joins a group, reads its first batch, and then reads the rest of the topic against
+the process's clock, all threads included. The clients take turns within each round. ``consume + pa.array`` builds the columns
+that ``consume_arrow`` builds here: key, value, offset and timestamp.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _in_a_process(case: str, kafka: RealKafka, topic: str, records: int) -> tupl
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.columns", description=__doc__)
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)

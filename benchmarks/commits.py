@@ -1,10 +1,10 @@
-"""Benchmark (k): what an application pays that commits each message.
+"""Benchmark (k): the cost of committing each message.
 
 ``python -m benchmarks.commits [--rounds 3] [--records 20000]``
 
-*asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` that is told of each; *synchronous*: with
-``asynchronous=False``, for a twentieth of the records; *told*: how long after an asynchronous commit a ``poll`` that waits for
-messages of a quiet topic calls ``on_commit``.  Everything is in one process, the clients take turns within each round.
+*asynchronous*: ``commit(message)`` after each ``poll``, with an ``on_commit`` callback for each commit; *synchronous*: with
+``asynchronous=False``, for a twentieth of the records; *told*: the time from an asynchronous commit until a ``poll`` that waits
+for messages of a quiet topic calls ``on_commit``. Everything is in one process, the clients take turns within each round.
 Processor time is that of the whole process, of librdkafka's threads and of our loop.
 """
 
@@ -76,7 +76,7 @@ def measure(kafka: KafkaCluster, kind: Any, topic: str, records: int, *, asynchr
 
 
 def measure_told(kafka: KafkaCluster, kind: Any, topic: str, times: int) -> float:
-    """Milliseconds from ``commit`` to ``on_commit``, the median of ``times``."""
+    """Return milliseconds from ``commit`` to ``on_commit``, the median of ``times``."""
     told: list[float] = []
 
     def on_commit(error: object, rows: object) -> None:
@@ -107,7 +107,7 @@ def measure_told(kafka: KafkaCluster, kind: Any, topic: str, times: int) -> floa
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.commits", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=20_000)

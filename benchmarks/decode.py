@@ -3,9 +3,9 @@
 ``python -m benchmarks.decode --megabytes 4 --rounds 40``
 
 A row is one kind of record, producer's batch and codec. Its columns split the time: ``CRC-32C`` and ``decompress`` alone,
-``decode`` into all columns without either, ``value`` into key, value and offset alone, and ``all``, which is everything.
-The keys have 8 bytes. Each number is the minimum over the rounds, of processor time of the process, which other processes
-on the machine disturb the least. ``CONSUMER_COORD_KERNEL=python`` measures the twin.
+``decode`` into all columns without either, ``value`` into key, value and offset alone, and ``all``, which is everything. The
+keys have 8 bytes. Each number is the minimum over the rounds, of processor time of the process, which other processes on the
+machine disturb the least. ``CONSUMER_COORD_KERNEL=python`` measures the Python twin of the kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from consumer_coord.columns.decompress import decompress
 from consumer_coord.columns.kernel import kernel
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-#: Producer's batch -> records in it, of records of so many bytes.
+#: Producer's batch -> number of records in it, by the size of a record in bytes.
 BATCHES: dict[str, Callable[[int], int]] = {
     "16 KB": lambda size: max(1, 16384 // (size + 20)),
     "10,000 records": lambda size: 10_000,
@@ -55,7 +55,7 @@ def _compressed(codec: str, data: bytes) -> bytes:
 
 
 def response(size: int, in_batch: int, codec: str, megabytes: float, headers: int) -> tuple[bytes, int]:
-    """Return batches of about so many megabytes before compression, and the number of their records.
+    """Return batches of about ``megabytes`` before compression, and the number of their records.
 
     Values compress to about a third, as JSON does.
     """
@@ -127,7 +127,7 @@ def _decompression(data: bytes, rounds: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=2, help="of a response before compression")
     parser.add_argument("--rounds", type=int, default=40)

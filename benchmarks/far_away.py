@@ -1,10 +1,10 @@
-"""Benchmark (i): the first message from brokers far away, as a number of round trips.
+"""Benchmark (i): time to the first message from distant brokers, in round trips.
 
 ``python -m benchmarks.far_away [--rounds 3] [--delay-ms 200] [--only start ...]``
 
-An embedded Kafka answers every request ``--delay-ms`` late, one request of a connection at a time, as Kafka does.  The seconds
-from ``subscribe()`` to the first message, divided by the delay, are the requests that stand one after another on the way.  A
-busy machine changes little about that.  Cases as in ``benchmarks.first_message``; the clients take turns within each round.
+An embedded Kafka delays each response by ``--delay-ms`` and serves one request per connection at a time, as Kafka does. The
+seconds from ``subscribe()`` to the first message, divided by the delay, are the sequential requests on the way. A busy machine
+changes this little. Cases as in ``benchmarks.first_message``; the clients take turns within each round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DEADLINE_S = 180.0
 
 
 def measure(client: str, case: str, delay_ms: int) -> float:
-    """Round trips to the first message."""
+    """Return the round trips to the first message."""
     topics = [f"topic-{one}" for one in range(CASES[case])]
     config = {"group.initial.rebalance.delay.ms": 0}
     with EmbeddedKafka(topics=dict.fromkeys(topics, PARTITIONS), config=config) as kafka:
@@ -84,7 +84,7 @@ def _commit_all(consumer: Any, topics: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.far_away", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--delay-ms", type=int, default=200)

@@ -1,14 +1,14 @@
-"""Benchmark (h): how long an application waits for its first message, and how long a partition that moves is not read.
+"""Benchmark (h): time to an application's first message, and time in which a moving partition is not read.
 
 ``python -m benchmarks.first_message [--rounds 7] [--only start ...]``
 
 * *start*: from ``subscribe()`` to the first message, of one topic, and of a hundred, in plain text and over TLS;
 * *committed*: the same for a group that has commits, with the leader epochs of their records;
 * *appears*: the same for a topic that is created while the consumer runs, from its first record;
-* *leave*, *join*: two members, one of which closes or begins while records come every few milliseconds; from the last record
-  that the former owner of a partition read to the first one that the next owner did, the longest of all partitions that moved.
+* *leave*, *join*: two members, one of which closes or starts while records come every few milliseconds; from the last record
+  that the former owner of a partition read to the first one that the next owner read, the longest of all moved partitions.
 
-Each measurement is a process of its own; the clients take turns within each round.
+Each measurement is a separate process; the clients take turns within each round.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _groups = itertools.count(1)
 class Place:
     """The broker and the topics of a measurement."""
 
-    #: Of the plain listener.
+    #: The plain listener.
     bootstrap_servers: str
     topics: Sequence[str]
-    #: What a consumer needs to connect.
+    #: The settings with which a consumer connects.
     settings: Mapping[str, str]
 
 
@@ -76,7 +76,7 @@ def _consumer(client: str, place: Place, group: str, *, auto_commit: bool = True
 
 
 def _first(consumer: Any, until: Callable[[Any], bool] = lambda message: True) -> float:
-    """When the first message of a kind came."""
+    """Return when the first message of a kind arrived."""
     ends = time.monotonic() + _DEADLINE_S
     while time.monotonic() < ends:
         message = consumer.poll(0.1)
@@ -134,7 +134,7 @@ def _appears(client: str, place: Place) -> float:
 
 
 class _Reading:
-    """One member on a thread: when it read each partition first and last."""
+    """One member on a thread, with the times of its first and last read of each partition."""
 
     def __init__(self, client: str, place: Place, group: str) -> None:
         self.first: dict[int, float] = {}
@@ -154,7 +154,7 @@ class _Reading:
         self._consumer.close()
 
     def end(self) -> None:
-        """Close it."""
+        """Close the member."""
         self.ending = True
         self._thread.join()
 
@@ -208,7 +208,7 @@ MEASURES: Mapping[str, Callable[[str, Place], float]] = {
 
 @contextlib.contextmanager
 def _broker(directory: Path) -> Iterator[tuple[RealKafka, dict[str, str]]]:
-    """A broker with a TLS listener, and what its clients need."""
+    """Run a broker with a TLS listener; yield it and its clients' settings."""
     authority = Authority(directory / "authority")
     server = authority.issue("broker", host="127.0.0.1")
     store = directory / "broker.pem"
@@ -240,7 +240,7 @@ def _fill(kafka: RealKafka, count: int) -> list[str]:
 
 
 def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Medians with the spread, and the median of the rounds' ratios."""
+    """Return medians with the spread, and the median of the rounds' ratios."""
     rows = []
     for case, runs in results.items():
         row = [case]
@@ -252,7 +252,7 @@ def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.first_message", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)

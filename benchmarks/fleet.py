@@ -21,16 +21,16 @@ _JAVA_ASSIGNORS = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
-#: Of the topic that members assign to themselves, without a group.
+#: Partitions of the topic that members assign to themselves, without a group.
 _PARTITIONS_BY_HAND = 240
-#: The rebalance is over when nothing has moved for this long.
+#: The rebalance is over when nothing has moved for this many seconds.
 SETTLED_S = 1.0
 DEADLINE_S = 120.0
 
 
 @attrs.frozen
 class Variant:
-    """A client with a way to share: a row of a table."""
+    """A row of a table: a client with an assignor and a configuration."""
 
     name: str
     client: str
@@ -66,7 +66,7 @@ VARIANTS = (
     AIOKAFKA,
 )
 
-#: What every client gets, as for the figures of the first design.
+#: The settings of every client, the same as for the figures of the first design.
 CONFIG: Mapping[str, Any] = {
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
@@ -83,46 +83,46 @@ class Fleet(LineProcess):
         self._told: list[Told] = []
         self._idle: list[tuple[int, float]] = []
         self._ready = threading.Event()
-        #: What its members' polls raised.
+        #: Errors that the members' polls raised.
         self.errors: list[str] = []
         super().__init__(command, name=name)
 
     @property
     def told(self) -> Sequence[Told]:
-        """What the callbacks told so far."""
+        """The callbacks reported so far."""
         with self._lock:
             return tuple(self._told)
 
     @property
     def idle_ms(self) -> Sequence[tuple[int, float]]:
-        """(member, milliseconds without work), each time a member got records."""
+        """Pairs of (member, milliseconds without work), one each time a member received records."""
         with self._lock:
             return tuple(self._idle)
 
     def await_ready(self) -> None:
-        """Its consumers are made."""
+        """Wait until the consumers are made."""
         if not self._ready.wait(DEADLINE_S):
             raise self._problem("did not start")
 
     def subscribe(self) -> int:
-        """All its members join; returns when they began, in nanoseconds of the monotonic clock."""
+        """Subscribe all members; return when they began, in nanoseconds of the monotonic clock."""
         return int(self.command("begin")["started_ns"])
 
     def close_member(self, number: int) -> int:
-        """One member leaves; returns when it began to."""
+        """Close one member; return when the close began."""
         return int(self.command("close", member=number)["started_ns"])
 
     def usage(self) -> Mapping[str, float]:
-        """Processor time so far, memory, threads, generation."""
+        """Return processor time so far, memory, threads and generation."""
         return self.command("usage")
 
     def command(self, name: str, **arguments: Any) -> Mapping[str, Any]:
-        """Give a command and return its answer."""
+        """Send a command and return its response."""
         answer: Mapping[str, Any] = json.loads(self.request(json.dumps({"command": name, **arguments}), DEADLINE_S))
         return answer
 
     def on_line(self, line: str) -> None:
-        """Take in an event; answers go to the caller that waits."""
+        """Record an event; pass responses to the waiting caller."""
         event = json.loads(line)
         match event["event"]:
             case "answer":
@@ -138,7 +138,7 @@ class Fleet(LineProcess):
             case kind:
                 owner = (self.name, int(event["member"]))
                 told = event["partitions"]
-                # A list of the one topic's numbers from Java.
+                # Java sends a list of the one topic's numbers.
                 numbers = told if isinstance(told, list) else [number for row in told.values() for number in row]
                 with self._lock:
                     self._told.append(Told(event["at_ns"], kind == "assigned", owner, tuple(numbers)))
@@ -159,7 +159,7 @@ def start_fleet(
     """Start a fleet; call :meth:`Fleet.await_ready` before anything else."""
     settings = {**CONFIG, "bootstrap.servers": bootstrap_servers, "group.id": group, **variant.config, **(config or {})}
     if settings.get("group.protocol") == "consumer":
-        # The broker says these in the new protocol.
+        # In the consumer protocol the broker sets these.
         del settings["session.timeout.ms"], settings["heartbeat.interval.ms"]
     setup: dict[str, Any] = {"client": variant.client, "config": settings, "work_ms": work_ms}
     if variant.client == "java":
@@ -189,11 +189,11 @@ class Watch:
 
     @property
     def told(self) -> list[Told]:
-        """What all of them told, in the order of time."""
+        """The callbacks reported by all fleets, in the order of time."""
         return sorted(one for fleet in self.fleets for one in fleet.told)
 
     def settle(self, members: int, without: Sequence[Owner] = (), deadline_s: float = DEADLINE_S) -> int:
-        """Wait until every partition has one owner and nothing moves any more; returns when the last one moved."""
+        """Wait until every partition has one owner and none moves; return when the last one moved."""
         end_s = time.monotonic() + deadline_s
         while time.monotonic() < end_s:
             ownership = Ownership()
@@ -206,5 +206,5 @@ class Watch:
         raise TimeoutError(f"{self._partitions} partitions were not shared by {members} members in {deadline_s:g} s")
 
     def unowned_s(self, since_ns: int) -> float:
-        """Partition-seconds without an owner since then."""
+        """Return partition-seconds without an owner since then."""
         return unowned_s(self.told, since_ns)

@@ -1,7 +1,7 @@
-"""A process with members of ours without a data plane, for ``benchmarks/growth.py``, which speaks with it in lines of JSON.
+"""A process with our members without a data plane, which ``benchmarks/growth.py`` controls with lines of JSON.
 
-Its argument is an object with the members' ``config`` and their ``topics``.  A line ``{"add": n}`` starts as many more,
-any other line changes nothing; each is answered with what the process has now (:class:`State`).  At the end of its input all
+The argument is an object with the members' ``config`` and their ``topics``. A line ``{"add": n}`` starts n more members, any
+other line changes nothing; the response to each line is the process's :class:`State`. At the end of the input all members
 leave.
 """
 
@@ -32,18 +32,18 @@ class State:
     members: int
     joined: int
     held: int
-    """Partitions that its members hold."""
+    """Partitions that the members hold."""
     least: int
-    """What the member with the fewest holds."""
+    """Partitions that the member with the fewest holds."""
     moved_at: float
     generation: int
     cpu_s: float
     sent: int
-    """Bytes that went out or came in."""
+    """Bytes sent and received."""
 
 
 class Application:
-    """Carries out what the group wants, at once, for every member of the process."""
+    """The application of every member in the process; carries out assignments at once."""
 
     def __init__(self, settings: Mapping[str, Any], topics: Sequence[str]) -> None:
         self._config = parse(settings)
@@ -54,14 +54,14 @@ class Application:
         self._moved_at = 0.0
 
     def add(self) -> None:
-        """One more member."""
+        """Start one more member."""
         member = ConsumerCoordinator(self._config.coordinator, self.shared, [CooperativeStickyAssignor()])
         member.subscribe(self._topics)
         self.members.append(member)
         self._handovers[member] = Handover(member, HoldsNothing())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Attend to the members until cancelled."""
         while True:
             for member in self.members:
                 if member.application.attention:
@@ -75,7 +75,7 @@ class Application:
             run_through(self._handovers[member].carry_out())
 
     def state(self) -> State:
-        """What there is now."""
+        """Return the present state."""
         shares = [len(member.assignment.held) for member in self.members]
         return State(
             members=len(self.members),
@@ -89,7 +89,7 @@ class Application:
         )
 
     async def close(self) -> None:
-        """All leave."""
+        """Close all members."""
         await asyncio.gather(*(member.close(10_000) for member in self.members), return_exceptions=True)
         await self.shared.close()
 
@@ -98,7 +98,7 @@ _sent = [0]
 
 
 def count_bytes() -> None:
-    """Count everything that goes out or comes in."""
+    """Count all bytes sent and received."""
     send, receive = tcp.TcpTransport.send, tcp.TcpTransport.data_received
 
     def counting_send(self: tcp.TcpTransport, frame: bytes) -> None:

@@ -1,13 +1,13 @@
-"""Benchmark (e): how a rebalance grows with members and partitions: time, bytes and processor time, as a plot.
+"""Benchmark (e): growth of a rebalance with members and partitions: time, bytes and processor time, as a plot.
 
 ``python -m benchmarks.growth [--svg docs/growth.svg]``
 
-Members of ours without a data plane (``ConsumerCoordinator``), in ``--processes`` processes with one loop each,
-cooperative-sticky.  Measured is one rebalance of a settled group that one more member joins, both rounds of it:
-until every member has its last assignment.  Bytes are those of all members on the wire, both ways.
+Our members without a data plane (``ConsumerCoordinator``), in ``--processes`` processes with one loop each, cooperative-sticky.
+One rebalance of a stable group that one more member joins is measured, both rounds of it: until every member has its last
+assignment. Bytes are those of all members on the wire, both ways.
 
 A hundred thousand partitions need more memory mappings and open files than Linux allows a process: as root the program raises
-both limits.  Where it may not open so many files it starts more brokers, each with a part of the partitions.
+both limits. Where it may not open so many files it starts more brokers, each with a part of the partitions.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ BY_MEMBERS = tuple((members, 1_000) for members in (2, 5, 10, 20, 50, 100, 200, 
 BY_PARTITIONS = ((50, 10), (50, 100), (50, 1_000), (50, 10_000), (50, 100_000))
 _QUIET_S = 0.5
 _DEADLINE_S = 600.0
-#: A broker of a small machine takes about this many partitions of one topic at once; more topics make up the rest.
+#: A broker of a small machine accepts about this many partitions of one topic at once; larger numbers need more topics.
 _PARTITIONS_A_TOPIC = 1_000
-#: A broker maps two index files of each partition, and keeps one of its files open; and so many others.
+#: A broker maps two index files of each partition and keeps one file open; the third number is its other files.
 _MAPPINGS_A_PARTITION = 2
 _FILES_A_PARTITION = 1
 _OTHER_FILES = 3_000
@@ -76,18 +76,21 @@ class Growing:
         self._processes = [LineProcess(command, name=f"members {number}") for number in range(processes)]
 
     def add(self, members: int) -> None:
-        """So many more, evenly."""
+        """Start more members, evenly spread over the processes."""
         for index, process in enumerate(self._processes):
             process.request(json.dumps({"add": len(range(index, members, len(self._processes)))}), _DEADLINE_S)
 
     def states(self) -> list[State]:
-        """Of each process."""
+        """Return the state of each process."""
         for process in self._processes:
             process.send("{}")
         return [State(**json.loads(process.receive(_DEADLINE_S))) for process in self._processes]
 
     def settled(self, members: int, partitions: int) -> tuple[float, list[State]]:
-        """When the last partition moved, or the last member got its share where none had to; and what there was then."""
+        """Wait until the group is stable; return when, and the states then.
+
+        The time is that of the last partition's move or, if none had to move, of the last member's join.
+        """
         since = time.monotonic()
         ends = since + _DEADLINE_S
         stable_at: float | None = None
@@ -106,20 +109,20 @@ class Growing:
         raise TimeoutError(f"{members} members and {partitions} partitions did not settle: {states}")
 
     def close(self) -> None:
-        """All leave."""
+        """Close all members."""
         for process in self._processes:
             process.close()
 
 
 def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: int, processes: int) -> Point:
-    """A settled group, and one more member."""
+    """Measure one more member joining a stable group."""
     group = Growing(kafka, topics, min(processes, members))
     try:
         group.add(members)
         _, before = group.settled(members, partitions)
         began, broker_s = time.monotonic(), brokers_s(kafka)
         group.add(1)
-        # What looking costs is in the processor time, too, and heartbeats.
+        # The processor time includes this observation and heartbeats.
         ended, after = group.settled(members + 1, partitions)
         return Point(
             members,
@@ -135,14 +138,14 @@ def measure(kafka: RealKafka, topics: Sequence[str], members: int, partitions: i
 
 
 def brokers_s(kafka: RealKafka) -> float:
-    """Seconds of processor time of all brokers so far."""
+    """Return seconds of processor time of all brokers so far."""
     return sum(processor_s(str(pid)) for pid in kafka.pids)
 
 
 def raise_limits(partitions: int) -> int:
-    """Let each broker that is started from here map and open as much as it may; returns how many brokers it takes.
+    """Raise the limits of brokers started from here for mappings and open files; return how many brokers are needed.
 
-    Ends the program where a broker may open too few files for any partition, or the kernel refuses the memory mappings.
+    End the program where a broker may open too few files for any partition, or the kernel refuses the memory mappings.
     """
     files = _FILES_A_PARTITION * partitions + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -168,7 +171,7 @@ def raise_limits(partitions: int) -> int:
 
 
 def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
-    """Topics with so many partitions in all, whose logs are there: a broker that makes logs answers groups late."""
+    """Create topics with ``partitions`` in all, and wait for their logs: a broker that creates logs responds late to groups."""
     full, rest = divmod(partitions, _PARTITIONS_A_TOPIC)
     sizes = [_PARTITIONS_A_TOPIC] * full + ([rest] if rest else [])
     topics = []
@@ -180,7 +183,7 @@ def topics_for(kafka: RealKafka, partitions: int) -> list[str]:
             try:
                 return bool(log_offsets(kafka.admin, topic, size))
             except KafkaException:
-                # "Not leader", although the metadata names it: it is still at it.
+                # "Not leader", although the metadata names it: the broker is still creating the log.
                 return False
 
         wait_until(logs_are_there, _DEADLINE_S, f"the logs of {topic}")
@@ -194,7 +197,7 @@ _SERIES = (("seconds", "#1b6ca8", "time, s"), ("cpu_s", "#c0392b", "CPU, s"), ("
 
 
 def plot(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
-    """Panels side by side, both axes logarithmic; each is (title, the field on the x axis, points)."""
+    """Return panels side by side, both axes logarithmic; each is (title, the field on the x axis, points)."""
     width = _LEFT + len(panels) * (_WIDTH + _GAP)
     height = _TOP + _HEIGHT + 76
     out = [
@@ -239,7 +242,7 @@ def plot(panels: Sequence[tuple[str, str, Sequence[Point]]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
     parser.add_argument("--svg", type=Path, help="write the plot there, too")
     parser.add_argument("--processes", type=int, default=4, help="that the members live in")
@@ -257,8 +260,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     brokers = raise_limits(max(partitions for _, _, cases in within for _, partitions in cases))
     print(f"brokers: {brokers}", file=sys.stderr, flush=True)
     panels = []
-    # 100,000 partitions need room: small indexes, because a broker keeps two of each partition in memory, and a larger record
-    # for the group in __consumer_offsets, which may be of 1 MiB as brokers are set.
+    # 100,000 partitions need small indexes, because a broker keeps two per partition in memory, and a larger record for the
+    # group in __consumer_offsets, which is limited to 1 MiB by default.
     properties = {"log.index.size.max.bytes": "4096", "message.max.bytes": str(4 << 20)}
     with cluster.broker(brokers, properties=properties, heap="4g" if brokers == 1 else "2g") as kafka:
         for title, field, cases in within:

@@ -1,10 +1,10 @@
-"""Benchmark (c): what fifty idle members in one process cost: memory, threads, processor time, requests per second.
+"""Benchmark (c): cost of fifty idle members in one process: memory, threads, processor time, requests per second.
 
 ``python -m benchmarks.idle [--members 50] [--seconds 20] [--rounds 3]``
 
-240 partitions, heartbeats every 500 ms, polls of 100 ms, no records.  *our loop* is the processor time of our one background
-thread; *data plane alone* is as many ``confluent_kafka.Consumer`` with the same partitions assigned by hand and polled in
-the same way, so that what the group costs can be told from what fetching costs.
+240 partitions, heartbeats every 500 ms, polls of 100 ms, no records. *our loop* is the processor time of our one background
+thread; *data plane alone* is as many ``confluent_kafka.Consumer`` with the same partitions assigned by hand and polled in the
+same way, which separates the cost of the group from the cost of fetching.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _groups = itertools.count(1)
 
 
 def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, seconds: float) -> Mapping[str, float]:
-    """One fleet, settled and then left alone."""
+    """Measure one fleet while it is stable and idle."""
     libs = cluster.libs() if variant.client == "java" else Path()
     name = f"idle-{next(_groups)}"
     fleet = start_fleet(variant, libs, kafka.bootstrap_servers, name, topic, members, name=name)
@@ -65,7 +65,7 @@ def measure(variant: Variant, kafka: RealKafka, topic: str, members: int, second
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.idle", description=__doc__)
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=20.0)

@@ -1,12 +1,12 @@
-"""Benchmark (l): how large a group may be before its record is too large for the broker.
+"""Benchmark (l): the size at which a group's record becomes too large for the broker.
 
 ``python -m benchmarks.largest_group [--limit 16000]``
 
-A classic group is one record of ``__consumer_offsets``: of each member what it subscribed to and what it got.  It must fit
-into ``message.max.bytes`` (1,048,588 bytes unless set otherwise), or the group cannot go on.  For each client the bytes of a
-member and of a partition, from the records of groups that all members joined twice (so that cooperative ones tell what they
-own); how many members that leaves with a thousand partitions; and, with ``max.message.bytes`` of that topic at ``--limit``,
-the largest group that really came about, and what the applications of one more heard.
+A classic group is one record of ``__consumer_offsets``: the subscription and the assignment of each member. The record must fit
+into ``message.max.bytes`` (1,048,588 bytes by default), or the group cannot continue. Measured for each client: the bytes of a
+member and of a partition, from the records of groups that all members joined twice (so that cooperative ones send the
+partitions they own); the number of members that fit with a thousand partitions; and, with ``max.message.bytes`` of that topic
+at ``--limit``, the largest group that formed, and the errors that the applications of a larger one received.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VARIANTS = (OURS, CONFLUENT, JAVA, KAFKA_PYTHON, OURS_RANGE, CONFLUENT_RANGE, JA
 HEAD = ("client", "bytes a member", "bytes a partition", "members by 1,048,588 bytes", "members at the limit", "one more hears")
 _DEFAULT_LIMIT = 1_048_588
 _MEMBERS, _PARTITIONS = 8, 500
-#: A batch of one record has this many bytes beside key and value, at most.
+#: The most bytes of a batch of one record besides key and value.
 _AROUND = 100
 _TRIAL_S = 30.0
 _TOPIC = "__consumer_offsets"
@@ -55,14 +55,14 @@ _groups = itertools.count(1)
 
 @attrs.frozen
 class Trial:
-    """A group that was tried: ``record`` has so many bytes, None if it did not come about; ``errors`` are its members'."""
+    """A trial of a group: ``record`` is its size in bytes, None if the group did not form; ``errors`` are its members'."""
 
     record: int | None
     errors: Sequence[str]
 
 
 def attempt(variant: Variant, kafka: RealKafka, topic: str, partitions: int, members: int) -> Trial:
-    """A group to which the last of its members comes later."""
+    """Form a group whose last member joins later."""
     group = f"largest-{next(_groups)}"
     fleets: list[Fleet] = []
 
@@ -87,7 +87,7 @@ def attempt(variant: Variant, kafka: RealKafka, topic: str, partitions: int, mem
 
 
 def _record(kafka: RealKafka, group: str) -> int:
-    """The bytes of the group's last generation, as it was written."""
+    """Return the bytes of the group's last generation, as it was written."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True})
     found = 0
     try:
@@ -116,7 +116,7 @@ def _record(kafka: RealKafka, group: str) -> int:
 
 @contextlib.contextmanager
 def limited(kafka: RealKafka, limit: int) -> Iterator[None]:
-    """``__consumer_offsets`` takes batches of so many bytes."""
+    """Limit the batches of ``__consumer_offsets`` to ``limit`` bytes."""
 
     def alter(how: AlterConfigOpType) -> None:
         entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=how)
@@ -132,7 +132,7 @@ def limited(kafka: RealKafka, limit: int) -> Iterator[None]:
 
 
 def measure(variant: Variant, kafka: RealKafka, limit: int) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     topic, larger = kafka.new_topic(_PARTITIONS), kafka.new_topic(2 * _PARTITIONS)
     sizes = [
         attempt(variant, kafka, topic, _PARTITIONS, _MEMBERS).record,
@@ -163,7 +163,7 @@ def measure(variant: Variant, kafka: RealKafka, limit: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.largest_group", description=__doc__)
     parser.add_argument("--limit", type=int, default=16_000)
     parser.add_argument("--only", nargs="+", help="names of clients, as in the table")

@@ -1,4 +1,4 @@
-"""Who owned which partition when, from what the members' callbacks told: how long a rebalance took, and what it cost."""
+"""Owners of partitions over time, from the members' callbacks: the duration and cost of a rebalance."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 import attrs
 
-#: Who: the fleet's name and the member's number in it.
+#: The fleet's name and the member's number in it.
 Owner: TypeAlias = tuple[str, int]
 
 
 @attrs.frozen(order=True)
 class Told:
-    """One callback: ``partitions`` came to ``owner`` (``gained``) or went from it, at ``at_ns``."""
+    """One callback: ``owner`` gained (``gained``) or lost ``partitions``, at ``at_ns``."""
 
     at_ns: int
     gained: bool
@@ -22,15 +22,15 @@ class Told:
 
 
 class Ownership:
-    """The owners of the partitions of one topic as of now."""
+    """The present owners of the partitions of one topic."""
 
     def __init__(self) -> None:
         self._owners: dict[int, set[Owner]] = {}
-        #: The last moment at which a partition changed hands.
+        #: The last moment at which a partition changed owners.
         self.changed_ns = 0
 
     def take_in(self, told: Iterable[Told]) -> None:
-        """Go on with what was told since."""
+        """Apply further callbacks."""
         for one in told:
             for partition in one.partitions:
                 owners = self._owners.setdefault(partition, set())
@@ -41,7 +41,7 @@ class Ownership:
                 self.changed_ns = max(self.changed_ns, one.at_ns)
 
     def shared_by(self, members: int, partitions: int) -> bool:
-        """True when each partition has one owner, and each of ``members`` (as far as there are partitions) has some."""
+        """Return whether each partition has one owner, and each of ``members`` (as far as partitions suffice) has some."""
         owners = [owner for owners in self._owners.values() for owner in owners]
         return (
             len(owners) == partitions
@@ -51,7 +51,7 @@ class Ownership:
 
 
 def unowned_s(told: Sequence[Told], since_ns: int) -> float:
-    """Partition-seconds without an owner from ``since_ns`` on, in partitions that had one and got one again."""
+    """Return partition-seconds without an owner from ``since_ns`` on, in partitions that had one and got one again."""
     owners: dict[int, set[Owner]] = {}
     free_since: dict[int, int] = {}
     total_ns = 0

@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.rebalances --members 50 --rounds 3 [--across] [--only ours,cooperative ...]``
 
-240 partitions, session 6 s, heartbeats every 500 ms, polls of 100 ms.  *start*: N members, made before, subscribe; until
-all own.  *join*: one more member in a process of its own.  *leave*: that one closes.  *death*: another one joins and is
-killed.  Each lasts until the last partition has moved.  *unowned*: partition-seconds without an owner at *join*.  Members
-in one process, or (``--across``) one process per member.  The clients take turns within each round.
+240 partitions, session 6 s, heartbeats every 500 ms, polls of 100 ms. *start*: N members, made before, subscribe; until all own
+partitions. *join*: one more member in a separate process. *leave*: that member closes. *death*: another one joins and is
+killed. Each lasts until the last partition has moved. *unowned*: partition-seconds without an owner at *join*. Members in one
+process, or (``--across``) one process per member. The clients take turns within each round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.real_kafka import RealKafka
 
 PARTITIONS = 240
 MEASURES = ("start", "join", "leave", "death", "unowned", "generations")
-#: The same intervals for the consumer protocol, whose members take theirs from the broker.
+#: The same intervals for the consumer protocol, whose members receive theirs from the broker.
 NEW_PROTOCOL = {
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
@@ -52,10 +52,10 @@ class Run:
 def measure(
     variant: Variant, kafka: RealKafka, topic: str, members: int, *, across: bool, death: bool, phase: float = 0.0
 ) -> Run:
-    """One round: start, join, leave, and perhaps a death.
+    """Run one round: start, join, leave, and optionally a death.
 
-    ``phase``: after which part of a heartbeat interval the joiner comes.  Members beat in step, and settling takes whole
-    intervals, so without it every joiner would come right after a heartbeat.
+    ``phase``: the part of a heartbeat interval after which the new member joins. Members send heartbeats in step, and the group
+    becomes stable after whole intervals, so without it every join would come right after a heartbeat.
     """
     libs = cluster.libs() if variant.client == "java" else Path()
     group = f"group-{next(_groups)}"
@@ -82,7 +82,7 @@ def measure(
         join_s = (watch.settle(members + 1) - began) / 1e9
         unowned = watch.unowned_s(began)
         generations = first[0].usage()["generation"] - generation
-        # Else it would leave right after a heartbeat, a second after the last partition moved: the worst moment.
+        # Otherwise the member would leave right after a heartbeat, a second after the last partition moved: the worst moment.
         time.sleep(phase * CONFIG["heartbeat.interval.ms"] / 1000)
         began = joiner.close_member(0)
         leave_s = (watch.settle(members) - began) / 1e9
@@ -100,7 +100,7 @@ def measure(
 
 
 def compare(variants: Sequence[Variant], members: int, rounds: int, *, across: bool, death: bool) -> dict[str, list[Run]]:
-    """All clients, taking turns."""
+    """Return the rounds of all clients, which take turns."""
     results: dict[str, list[Run]] = {variant.name: [] for variant in variants}
     with cluster.broker(properties=NEW_PROTOCOL) as kafka:
         topic = kafka.new_topic(PARTITIONS)
@@ -121,9 +121,9 @@ def compare(variants: Sequence[Variant], members: int, rounds: int, *, across: b
 
 
 def table(results: dict[str, list[Run]], floor_s: float | None = None) -> str:
-    """Medians, and the join as a multiple of the first row's; without figures: it never settled.
+    """Return medians, and the join as a multiple of the first row's; without figures: the group never became stable.
 
-    ``floor_s``: what a join and a leave take at the least, where every process has to hear of it by a heartbeat.
+    ``floor_s``: the least time of a join and a leave where every process learns of it by a heartbeat.
     """
     rows = []
     medians = {
@@ -140,7 +140,7 @@ def table(results: dict[str, list[Run]], floor_s: float | None = None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.rebalances", description=__doc__)
     parser.add_argument("--members", type=int, nargs="+", default=[1, 10, 50])
     parser.add_argument("--rounds", type=int, default=3)
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for members in options.members:
         found = compare(variants, members, options.rounds, across=options.across, death=not options.no_death)
         where = "one process per member" if options.across else "one process"
-        # Of the rounds' moments within the interval the middle one.
+        # The mean over the rounds' moments within the interval is its middle.
         floor_s = CONFIG["heartbeat.interval.ms"] / 2000 if options.across else None
         print(f"\n{members} members, {where}, medians of {options.rounds}:\n\n{table(found, floor_s)}", flush=True)
 

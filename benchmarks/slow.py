@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.slow [--members 50] [--work-ms 2000] [--rounds 3] [--linger-ms 0 1000]``
 
-*join*: until the last partition has moved.  *generations*: how many rounds of the group that took.  *wait*: how long a
-member that keeps all its partitions was kept from its next batch, at most, during the join; a member that has batches to
-read waits for nothing but its own poll.
+*join*: until the last partition has moved. *generations*: how many rounds of the group the join took. *wait*: the longest time
+during the join that a member that keeps all its partitions waited for its next batch; a member that has batches to read waits
+only for its own poll.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _groups = itertools.count(1)
 
 
 def fill(kafka: RealKafka) -> str:
-    """A topic that is never read to its end."""
+    """Fill a topic that is never read to its end."""
     topic = kafka.new_topic(PARTITIONS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "batch.size": 1_000_000})
     for index in range(RECORDS):
@@ -48,7 +48,7 @@ def fill(kafka: RealKafka) -> str:
 def measure(
     variant: Variant, kafka: RealKafka, topic: str, members: int, work_ms: int, config: Mapping[str, int]
 ) -> Mapping[str, float]:
-    """One join."""
+    """Measure one join."""
     libs = cluster.libs() if variant.client == "java" else Path()
     group = f"slow-{next(_groups)}"
 
@@ -81,7 +81,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.slow", description=__doc__)
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--work-ms", type=int, default=2000)

@@ -1,11 +1,11 @@
-"""The soak: a group that never comes to rest, for as long as asked; what must stay flat does, and no record is missing.
+"""The soak: a group that never becomes stable; checks that memory and other resources stay flat and no record is missing.
 
 ``make soak SECONDS=600`` or ``python -m benchmarks.soak --seconds 600 [--brokers 3] [--protocol consumer]``
 
-One process holds members of the group, one thread each, which are closed and made again all the time; further processes
-join, leave and are killed; the brokers are stopped or killed one after the other and come back; a producer writes on.
-Memory, threads, sockets and tasks of the first process are sampled whenever as many members live in it as at the beginning;
-producer and accounts are on this side of a pipe.  At the end all members catch up, and every record is accounted for.
+One process holds members of the group, one thread each, which are closed and made again all the time; further processes join,
+leave and are killed; the brokers are stopped or killed one after the other and restarted; a producer keeps writing. Memory,
+threads, sockets and tasks of the first process are sampled whenever as many members live in it as at the beginning; producer
+and accounts are on this side of a pipe. At the end all members catch up, and every record is accounted for.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 12
 INSIDE, OUTSIDE = 4, 2
 RECORDS_PER_S = 1_000
-#: What growth can be told from.
+#: The fewest samples from which growth can be found.
 FEWEST_SAMPLES = 8
-#: What may come on top between the second quarter and the second half.
+#: The allowed growth between the second quarter and the second half.
 RSS_SLACK_MB, RSS_SLACK = 2.0, 0.05
 THREADS_SLACK, SOCKETS_SLACK, TASKS_SLACK = 12, 12, 8
 _CATCH_UP_S = 90.0
@@ -53,7 +53,7 @@ class Sample:
 
 @attrs.frozen
 class Report:
-    """What came of a soak."""
+    """The results of a soak."""
 
     samples: Sequence[Sample]
     outcome: Outcome
@@ -61,7 +61,7 @@ class Report:
 
 
 class MemberInside:
-    """What is known of one member of the measured process."""
+    """One member of the measured process, as known to this process."""
 
     def __init__(self, process: Inside, name: str) -> None:
         self.batches: list[Batch] = []
@@ -70,12 +70,12 @@ class MemberInside:
         self._process = process
 
     def kill(self) -> None:
-        """Close it, and wait."""
+        """Close the member, and wait."""
         self._process.command("close", member=self.name)
 
 
 class Inside(LineProcess):
-    """The measured process: what its members do is kept on this side."""
+    """The measured process; the records of its members are kept in this process."""
 
     def __init__(self, config: Mapping[str, object], topic: str) -> None:
         self._known: dict[str, MemberInside] = {}
@@ -84,26 +84,26 @@ class Inside(LineProcess):
         super().__init__([sys.executable, "-m", "tests.support.driver", json.dumps({**setup, "lasts": True})], name="inside")
 
     def start_member(self) -> MemberInside:
-        """One more member."""
+        """Start one more member."""
         name = f"inside {len(self._known) + 1}"
         member = self._known[name] = MemberInside(self, name)
         self.command("start", member=name)
         return member
 
     def sample(self, after_s: float) -> Sample:
-        """The process now."""
+        """Return a sample of the process."""
         found = self.command("sample")
         return Sample(after_s, found["rss_mb"], int(found["threads"]), int(found["sockets"]), int(found["tasks"]))
 
     def command(self, name: str, **arguments: object) -> Mapping[str, float]:
-        """Give a command, and wait until it is carried out; raises LineProcessError when it failed."""
+        """Send a command, and wait until it is done; raise LineProcessError when it failed."""
         answer: Mapping[str, Any] = json.loads(self.request(json.dumps({"command": name, **arguments}), 90.0))
         if "error" in answer:
             raise LineProcessError(f"{name} {arguments}: {answer['error']}")
         return answer
 
     def on_line(self, line: str) -> None:
-        """Take in what a member tells; answers go to the caller that waits."""
+        """Record a member's event; pass responses to the waiting caller."""
         event = json.loads(line)
         if event["event"] == "answer":
             super().on_line(line)
@@ -112,7 +112,7 @@ class Inside(LineProcess):
             case "failure":
                 self.failures.append(f"{event['member']}: {event['error']}")
             case "ready" | "error":
-                return  # a broker is away, say: the member goes on
+                return  # a broker is unavailable, for example: the member continues
             case _:
                 take_in(event, self._known[event["member"]])
 
@@ -124,7 +124,7 @@ class Soak:
         self._kafka, self._brokers = kafka, brokers
         self._chance = random.Random(seed)
         self._topic = topic
-        # Brokers that are away are the point of this, and no news.
+        # Unavailable brokers are the point of this benchmark and not worth logging.
         self.group = Group(kafka, topic, group, protocol=protocol, config={"log_level": 0})
         self._process = Inside(self.group.config(), topic)
         self._inside: list[MemberInside] = []
@@ -133,7 +133,7 @@ class Soak:
         self.counts: dict[str, int] = {}
 
     def run(self, seconds: float) -> Report:
-        """The trouble, the catching up, and the checks."""
+        """Run the faults, the catching up, and the checks."""
         began = time.monotonic()
         samples: list[Sample] = []
         problems: list[str] = []
@@ -172,7 +172,7 @@ class Soak:
     def close(self) -> None:
         """End everything."""
         self._process.kill()
-        # Its members went with it.
+        # The members ended with their process.
         self.group.members = [one for one in self.group.members if not isinstance(one, MemberInside)]
         self.group.close()
 
@@ -197,7 +197,7 @@ class Soak:
         if self._coming_back is not None and self._coming_back.is_alive():
             return
         if self._down is not None:
-            # A broker takes its time to come back, and the group has no rest meanwhile.
+            # A broker needs time to restart; the faults continue at the same time.
             self._coming_back = threading.Thread(target=self._kafka.restart, args=(self._down,), daemon=True)
             self._coming_back.start()
             self._down = None
@@ -209,9 +209,9 @@ class Soak:
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What is more in the second half than in the second quarter, beyond its slack.
+    """Return the resources that are higher in the second half than in the second quarter, beyond the allowed growth.
 
-    Medians of memory, part of which is what librdkafka has fetched ahead; else the least, because a peak is no leak.
+    Compare medians of memory, part of which is librdkafka's fetched data; else the least value, because a peak is no leak.
     """
     if len(samples) < FEWEST_SAMPLES:
         return [f"only {len(samples)} samples: run it for longer"]
@@ -234,7 +234,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
 
 def broken(found: Outcome) -> list[str]:
-    """What of the group's promises was not kept."""
+    """Return the guarantees of the group that were broken."""
     problems = [*found.double_owners, *found.refused_though_held, *found.backward_commits]
     if found.lost:
         problems.append(f"{found.lost} of {found.records} records were never processed")
@@ -244,7 +244,7 @@ def broken(found: Outcome) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command; exit code 1 when something was not as it must be."""
+    """Run the command; return exit code 1 when a check failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--brokers", type=int, default=3, choices=[1, 3])

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 
 def median(values: Sequence[float]) -> float:
-    """The median; NaN of nothing."""
+    """Return the median; NaN for no values."""
     return statistics.median(values) if values else float("nan")
 
 
 def number(value: float) -> str:
-    """Short and aligned by eye: two digits below ten, one below a hundred, none above; a dash for NaN."""
+    """Format a number: two digits below ten, one below a hundred, none above; a dash for NaN."""
     if value != value:
         return "-"
     if abs(value) < 10:
@@ -21,11 +21,11 @@ def number(value: float) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; its first column is text."""
+    """Return a table whose first column is text."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def ratios(rows: Mapping[str, float], to: str) -> Mapping[str, float]:
-    """Each value divided by that of ``to``."""
+    """Return each value divided by that of ``to``."""
     return {name: value / rows[to] if rows[to] else float("nan") for name, value in rows.items()}

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.throughput [--records 1000000] [--rounds 5] [--only ours:consume ...]``
 
-Each measurement is a process of its own that joins a group, takes its first batch, and then reads the rest of the topic
-against the clock; the values are touched, nothing else.  The clients take turns within each round.
+Each measurement is a separate process that joins a group, reads its first batch, and then reads the rest of the topic against
+the clock; it touches the values and does nothing else. The clients take turns within each round.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.support.real_kafka import RealKafka
 PARTITIONS = 8
 BATCH = 500
 SIZES = (100, 1000)
-#: librdkafka stops fetching for a second, by default, when its queue is full.  A run of 400,000 small records takes as long
-#: as one such pause or two, for whichever client it is, and its rate tells how many there were.
+#: librdkafka stops fetching for a second, by default, when its queue is full. A run of 400,000 small records takes as long as
+#: one or two such pauses, with any client, so their number would determine the rate.
 QUEUE_BACKOFF_MS = 1
 #: Clients that speak the protocol in Python.
 PURE_PYTHON = ("kafka-python", "aiokafka")
@@ -48,7 +48,7 @@ CASES = (
     "kafka-python",
     "aiokafka",
 )
-#: The case that each ratio is to, and the goal.
+#: The reference case of each ratio, and the goal.
 GOALS = {
     "ours:consume": ("confluent-kafka:consume", 0.98),
     "ours:poll": ("confluent-kafka:poll", 1.03),
@@ -59,7 +59,7 @@ GOALS = {
 }
 #: The cases of consumers for asyncio that share confluent-kafka's interface.
 ASYNC = ("AIOConsumer", "ours-async")
-#: These read a part of what the others read: they are ten times as slow.
+#: Cases that read fewer records than the others, because they are ten times as slow.
 SLOW = (*PURE_PYTHON, "AIOConsumer:poll")
 _groups = itertools.count(1)
 
@@ -200,7 +200,7 @@ _ASYNC_WAYS = {"poll": _async_singly, "consume": _async_batches, "iterate": _asy
 def _read_async(
     case: str, config: Mapping[str, Any], topic: str, first: Callable[[], None], records: int
 ) -> tuple[int, float, float]:
-    """How many were read, and the two clocks at the end."""
+    """Read; return how many records were read, and the two clocks at the end."""
     import asyncio
 
     client, way = case.split(":")
@@ -225,7 +225,7 @@ def _read_async(
 
 
 def read(case: str, bootstrap_servers: str, group: str, topic: str, records: int) -> Run:
-    """In a process of its own: read the topic, from the first batch on against the clock."""
+    """Read the topic in a separate process, from the first batch on against the clock."""
     config = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": group,
@@ -255,7 +255,7 @@ def read(case: str, bootstrap_servers: str, group: str, topic: str, records: int
 
 
 def fill(kafka: RealKafka, records: int, size: int) -> str:
-    """A topic with so many records."""
+    """Fill a topic with ``records`` records."""
     topic = kafka.new_topic(PARTITIONS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "batch.size": 1_000_000})
     value = bytes(range(256)) * (size // 256 + 1)
@@ -271,7 +271,7 @@ def fill(kafka: RealKafka, records: int, size: int) -> str:
 
 
 def compare(kafka: RealKafka, size: int, records: int, rounds: int, cases: Sequence[str]) -> dict[str, list[Run]]:
-    """All cases, taking turns."""
+    """Return the runs of all cases, which take turns."""
     topic = fill(kafka, records, size)
     results: dict[str, list[Run]] = {case: [] for case in cases}
     for turn in range(rounds):
@@ -290,7 +290,7 @@ def _with_spread(ratios: Sequence[float]) -> str:
 
 
 def table(results: Mapping[str, Sequence[Run]]) -> str:
-    """Medians, and the ratios that the goals are about: the median of the rounds' ratios (the least to the most)."""
+    """Return medians, and the ratios of the goals: the median of the rounds' ratios (the least to the most)."""
     rows = []
     for case, runs in results.items():
         ratio, cpu, goal = "", "", ""
@@ -306,7 +306,7 @@ def table(results: Mapping[str, Sequence[Run]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="benchmarks.throughput", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes; of 1,000 bytes a quarter of that")
     parser.add_argument("--rounds", type=int, default=5)

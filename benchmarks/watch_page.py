@@ -2,8 +2,8 @@
 
     python -m benchmarks.watch_page
 
-Each second a message with the offsets of all partitions comes by server-sent events, every ten seconds all partitions change
-their owner.  Without a graphics card the browser draws with the processor, so a user's browser has less to do.
+Each second a message with the offsets of all partitions arrives by server-sent events, every ten seconds all partitions change
+their owner. Without a graphics card the browser draws with the processor, so a user's browser has less to do.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 from tests.support.browser import HOW, Browser, chromium
 
 _TOPICS = 10
-#: Seconds that the page has seen when the first case begins, and how many it will see.
+#: Seconds of past on the page when the first case begins, and seconds of messages to come.
 _PAST_S, _FUTURE_S = 60, 120
-#: Calls ``step`` at each frame and tells the times between frames, in milliseconds.
+#: Calls ``step`` at each frame and returns the times between frames, in milliseconds.
 _MEASURE = """(async (ms, step) => { const times = []; let last = null, turn = 0; const end = performance.now() + ms;
   await new Promise(done => { const frame = now => { if (last !== null) times.push(now - last); last = now;
     if (performance.now() > end) return done(); step(turn++); requestAnimationFrame(frame) }; requestAnimationFrame(frame) });
@@ -45,7 +45,7 @@ _SCROLL = "turn => { document.getElementById('scroller').scrollTop = 160 * turn 
 _POINT = """turn => document.getElementById('plots').dispatchEvent(
   new PointerEvent('pointermove', {clientX: 300 + turn % 400, clientY: 300 + turn % 200, bubbles: true}))"""
 _DROP = "document.getElementById('plots').dispatchEvent(new PointerEvent('pointerup', {pointerId: 1, bubbles: true}))"
-#: What is done before, what at each frame, and for how long.
+#: The preparation of each case, its step at each frame, and its duration.
 _CASES = (
     ("data alone, members out of sight", "scrollTo(0, 0)", "() => {}", 12),
     ("data alone, members in sight", "document.getElementById('members').scrollIntoView()", "() => {}", 12),
@@ -60,7 +60,7 @@ _CHOOSE = """window.choose = (name, value) => { const box = document.getElementB
 
 
 def look(members: int, partitions: int, shift: int) -> GroupLook:
-    """A group in which other members own all partitions for each ``shift``."""
+    """Return a group in which other members own all partitions for each ``shift``."""
     owned: list[dict[str, tuple[int, ...]]] = [{} for _ in range(members)]
     for topic in (f"topic-{number}" for number in range(_TOPICS)):
         for number in range(partitions // _TOPICS):
@@ -74,7 +74,7 @@ def look(members: int, partitions: int, shift: int) -> GroupLook:
 
 
 def messages(members: int, partitions: int) -> Iterator[Message]:
-    """One a second; the first is ``_PAST_S`` old."""
+    """Yield one message for each second; the first is ``_PAST_S`` old."""
     tracker, chance = Tracker(), random.Random(1)
     topics = {f"topic-{number}": partitions // _TOPICS for number in range(_TOPICS)}
     committed = {TopicPartition(topic, number): number for topic, count in topics.items() for number in range(count)}
@@ -87,7 +87,7 @@ def messages(members: int, partitions: int) -> Iterator[Message]:
 
 
 class Feed:
-    """The page's server on a thread, which tells the past at once and the rest a message a second."""
+    """The page's server on a thread; serves the past at once and the rest as a message a second."""
 
     def __init__(self, told: list[Message]) -> None:
         self._told = told
@@ -113,7 +113,7 @@ class Feed:
         await serving
 
     def begin(self) -> None:
-        """From now on a message each second."""
+        """Start to publish a message each second."""
         self._begin.set()
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Feed:
 
 
 def row(name: str, times: list[float]) -> list[str]:
-    """A case's figures."""
+    """Return a case's figures."""
     ordered = sorted(times)
     late = sum(1 for each in ordered if each > 33.4)
     figures = [f"{ordered[int(part * (len(ordered) - 1))]:.1f}" for part in (0.5, 0.95, 1)]
@@ -132,7 +132,7 @@ def row(name: str, times: list[float]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=500)
     parser.add_argument("--partitions", type=int, default=10_000)

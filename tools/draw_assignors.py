@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/assignors.md from the assignors themselves: ``python -m tools.draw_assignors``.
+"""Draw the pictures of docs/assignors.md from the assignors themselves: ``python -m tools.draw_assignors``.
 
-Each shows one small group before and after a member came; partitions that changed hands have a dark frame.
+Each picture shows one small group before and after a member joined; partitions that changed owners have a dark frame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CELL, _GAP, _ROW, _LABEL, _TOP = 26, 4, 40, 36, 56
 
 @attrs.frozen
 class Panel:
-    """A group at one moment: a title, what each member holds, and what changed hands since the panel before."""
+    """A group at one moment: a title, the partitions of each member, and those that changed owners since the previous panel."""
 
     title: str
     held: Plan
@@ -46,12 +46,12 @@ class Panel:
 
 
 def owners(plan: Plan) -> dict[tuple[str, int], str]:
-    """partition -> member."""
+    """Return the owners: (topic, partition) -> member."""
     return {(topic, p): member for member, topics in plan.items() for topic, ps in topics.items() for p in ps}
 
 
 def step(title: str, before: Plan, after: Plan) -> Panel:
-    """The panel of a plan, with what it changed."""
+    """Return the panel of a plan, with its changes."""
     was, now = owners(before), owners(after)
     moved = frozenset(partition for partition in now if partition in was and was[partition] != now[partition])
     waiting = sorted(set(was) - set(now))
@@ -62,12 +62,12 @@ def step(title: str, before: Plan, after: Plan) -> Panel:
 
 
 def owning(members: Mapping[str, Member], plan: Plan) -> dict[str, Member]:
-    """The members when the plan has been carried out."""
+    """Return the members after they have applied the plan."""
     return {name: attrs.evolve(member, owned=plan.get(name, {}), generation=1) for name, member in members.items()}
 
 
 def panels(assignor: Assignor, cluster: Cluster, rounds: int, told: Mapping[str, bytes] | None = None) -> list[Panel]:
-    """A, B and C; then D comes.  ``told`` is their user data."""
+    """Return the panels of A, B and C, and then of D's join; ``told`` is the user data of A, B and C."""
     members = {name: Member(TOPICS, user_data=(told or {}).get(name)) for name in "ABCD"}
     newcomer = members.pop("D")
     first = assignor.assign(cluster, members)
@@ -162,7 +162,7 @@ def _legend(left: float, bottom: float) -> list[str]:
 
 
 def main() -> None:
-    """Draw them all."""
+    """Draw all pictures."""
     TARGET.mkdir(parents=True, exist_ok=True)
     loaded = attrs.evolve(CLUSTER, lag=LAG)
     pictures: Sequence[tuple[Assignor, Cluster, int, str]] = (

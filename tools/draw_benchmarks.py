@@ -1,6 +1,6 @@
 """Draw the charts of docs/benchmarks.md from its tables: ``python -m tools.draw_benchmarks``.
 
-A chart stands above its table, as an image ``img/benchmarks-NAME.svg``; each column of numbers is a series of bars.
+A chart is above its table, as an image ``img/benchmarks-NAME.svg``; each column of numbers is a series of bars.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import attrs
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-#: What a chart shows: its title, and the columns that it leaves out.
+#: The title of each chart, and the columns that it leaves out.
 CHARTS = {
     "throughput": ("messages a second, 1,000 bytes", ()),
     "cpu": ("microseconds of processor time per message", ()),
@@ -35,7 +35,7 @@ class Chart:
 
 
 def charts(text: str) -> Iterator[tuple[str, Chart]]:
-    """The charts of a page: name and content."""
+    """Yield the charts of a page: name and content."""
     for image in re.finditer(r"!\[[^\]]*\]\(img/benchmarks-([\w-]+)\.svg\)\n\n((?:\|.*\n)+)", text):
         title, left_out = CHARTS[image[1]]
         head, _, *body = ([cell.strip() for cell in line.strip("|\n ").split("|")] for line in image[2].splitlines())
@@ -45,7 +45,7 @@ def charts(text: str) -> Iterator[tuple[str, Chart]]:
 
 
 def draw(chart: Chart) -> str:
-    """The picture of a chart."""
+    """Return the picture of a chart."""
     values = [[number(cell) for cell in cells] for _, cells in chart.rows]
     scale = _BARS / max(max(row) for row in values)
     step = len(chart.series) * (_BAR + 1) + _GAP
@@ -75,18 +75,18 @@ def draw(chart: Chart) -> str:
 
 
 def number(cell: str) -> float:
-    """The value of a cell such as ``0.16 (0.16-0.68)`` or ``538,215``."""
+    """Return the value of a cell such as ``0.16 (0.16-0.68)`` or ``538,215``."""
     return float(cell.split()[0].replace(",", ""))
 
 
 def colour(name: str, place: int) -> str:
-    """Ours in colour, peers in grey; the only series of a chart without clients is ours."""
+    """Choose colours for our clients and greys for peers; the only series of a chart without clients is ours."""
     ours = name.startswith("consumer-coord") or ("records of" in name and place == 0)
     return OURS if ours else PEER
 
 
 def main() -> None:
-    """Draw them all."""
+    """Draw all charts."""
     for name, chart in charts(PAGE.read_text()):
         (PAGE.parent / "img" / f"benchmarks-{name}.svg").write_text(draw(chart))
 

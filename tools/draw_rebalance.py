@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/how-a-rebalance-goes.md: ``python -m tools.draw_rebalance``."""
+"""Draw the pictures of docs/how-a-rebalance-goes.md: ``python -m tools.draw_rebalance``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOURS = {"ask": "#1f4e79", "answer": "#7a5200", "own": "#2e6b34"}
 
 @attrs.frozen
 class Message:
-    """An arrow from one line to another, or what one of them does by itself (``to`` is ``None``)."""
+    """An arrow from one line to another, or an action on one line (``to`` is ``None``)."""
 
     of: str
     to: str | None
@@ -77,7 +77,7 @@ EAGER: Sequence[Step] = (
 
 
 def draw(steps: Sequence[Step]) -> str:
-    """The picture as SVG."""
+    """Return the picture as SVG."""
     height = _TOP + (len(steps) + 1) * _STEP
     return "\n".join(
         [

@@ -1,7 +1,7 @@
 """Draw the diagrams of states in the documentation from the tables of transitions: ``python -m tools.draw_states``.
 
-A diagram stands behind a line ``<!-- states: NAME -->``; what was drawn there before is replaced.  With ``--check`` nothing is
-written, and the exit code is 1 when a page is behind its table.
+A diagram follows a line ``<!-- states: NAME -->`` and replaces the previous one there. With ``--check`` nothing is written, and
+the exit code is 1 when a page does not match its table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Enum)
 
 
 def group_diagram(transitions: Mapping[tuple[S, S], str], first: S, last: S) -> str:
-    """A group's states in Mermaid's language, from ``(state, next state) -> reason``; a step to the same state is left out."""
+    """Draw a group's states in Mermaid's language, from ``(state, next state) -> reason``, without steps to the same state."""
     lines = ["stateDiagram-v2", f"    [*] --> {first.value}"]
     for (source, target), reason in transitions.items():
         if source is not target:
@@ -39,7 +39,7 @@ def group_diagram(transitions: Mapping[tuple[S, S], str], first: S, last: S) -> 
 
 
 def member_diagram(kind: type[Enum], first: Enum, last: Enum | None = None) -> str:
-    """One kind of a member's states, from ``event -> state -> next state``; events between two states share an arrow."""
+    """Draw one kind of a member's states, from ``event -> state -> next state``; events between two states share an arrow."""
     arrows: dict[tuple[Enum, Enum], list[str]] = {}
     for event, rows in MEMBER.items():
         for source, target in rows.items():
@@ -55,7 +55,7 @@ def member_diagram(kind: type[Enum], first: Enum, last: Enum | None = None) -> s
 
 
 def partition_diagram() -> str:
-    """The phases of an assigned partition, from ``event -> phase -> next phase``; None stands for a partition not assigned."""
+    """Draw the phases of an assigned partition, from ``event -> phase -> next phase``; None is a partition not assigned."""
     arrows: dict[tuple[Phase | None, Phase | None], list[str]] = {}
     for event, row in PARTITION.items():
         for source, target in row.items():
@@ -73,7 +73,7 @@ def _name(state: Enum) -> str:
     return "".join(word.capitalize() for word in str(state.value).split())
 
 
-#: name -> (page, how to draw it).
+#: name -> (page, function that draws it).
 DIAGRAMS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "member": (DOCS / "design.md", lambda: member_diagram(MemberState, MemberState.UNJOINED)),
     "intent": (DOCS / "design.md", lambda: member_diagram(Intent, Intent.UNSUBSCRIBED, Intent.CLOSED)),
@@ -90,7 +90,7 @@ DIAGRAMS: Mapping[str, tuple[Path, Callable[[], str]]] = {
 
 
 def drawn(name: str, text: str) -> str:
-    """``text`` of a page with the diagram ``name`` drawn anew; a page without its place is an error."""
+    """Return the ``text`` of a page with the diagram ``name`` replaced; raise an error for a page without its place."""
     marker = f"<!-- states: {name} -->"
     picture = f"{marker}\n```mermaid\n{DIAGRAMS[name][1]()}\n```"
     result, places = re.subn(rf"{re.escape(marker)}\n```mermaid\n.*?\n```", lambda _: picture, text, flags=re.DOTALL)

@@ -1,8 +1,8 @@
-/* Fuzz the columns kernel: fuzz_kernel SEED INPUTS.  tools/fuzz_kernel.py compiles and runs it with sanitizers.
+/* Fuzz the columns kernel: fuzz_kernel SEED INPUTS. tools/fuzz_kernel.py compiles and runs it with sanitizers.
  *
- * An input is a response of a few batches, damaged here and there, with checksums that are right or wrong.  It is read in steps
- * into random columns, with allocations that fail now and then; every byte of what is exported is read, and what must hold is
- * checked.  The generator of random numbers has a fixed seed, so a failure can be repeated.
+ * An input is a response of a few batches, damaged in places, with right or wrong checksums. The kernel reads the input in
+ * steps into random columns, with occasional failures of allocation; the fuzzer reads every exported byte and checks the
+ * invariants. The random numbers have a fixed seed, so a failure can be reproduced.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -109,7 +109,7 @@ static int64_t odd_number(void)
     return odd[below(sizeof odd / sizeof *odd)];
 }
 
-static bool damaged; /* whether this input gets odd numbers at all */
+static bool damaged; /* whether this input contains odd numbers */
 
 static int64_t number_or_odd(int64_t value)
 {
@@ -206,7 +206,7 @@ static int64_t put_batch(int64_t base)
     return base + (last > 0 && last < 100000 ? last : 0) + 1 + below(2);
 }
 
-/* ---- what must hold -------------------------------------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------------------------------ */
 
 static volatile uint64_t sink;
 
@@ -357,7 +357,7 @@ static void read_response(struct builder *out, int32_t partition)
             for (size_t i = in.index; i < in.count; i++)
                 waiting += !in.batches[i].skipped && !in.batches[i].decompressed && in.batches[i].count;
             must(waiting, "nothing waits");
-            /* The generator does not compress: the bytes as they are stand for what comes out, cut or not. */
+            /* The generator does not compress: the unchanged bytes, cut or not, represent the decompressed ones. */
             size_t size = 0, count = 0;
             uint8_t *plain = malloc(made_size + 1);
             for (size_t i = in.index; i < in.count && count < 1 + below(4); i++) {
@@ -386,7 +386,7 @@ static void read_response(struct builder *out, int32_t partition)
         for (size_t row = 0; CHOSEN(out->chosen, OFFSET) && row < out->rows - rows; row++) {
             const struct chunk *chunk = &out->chunks[out->count - 1];
             if (row == chunk->rows)
-                break; /* the others are in the chunk before */
+                break; /* the others are in the previous chunk */
             const int64_t offset = chunk->offset[chunk->rows - 1 - row];
             must(offset >= previous && offset < in.next_offset - (int64_t)row, "an offset is not in order");
         }

@@ -1,6 +1,6 @@
 """Fuzz the columns kernel under AddressSanitizer and UBSan: ``python -m tools.fuzz_kernel --inputs 10000000 --seed 1``.
 
-A run with the same seed reads the same inputs.  The first violation ends it, with the sanitizer's report.
+Runs with the same seed read the same inputs. The first violation ends the run with the sanitizer's report.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make the project's virtual environment from the lock file: ``make_env.py DIRECTORY``, run by any Python >= 3.11.
 
-It is done once for each state of the lock file and of ``pyproject.toml``; a run that is interrupted is repaired by the
-next, and runs at the same time wait for each other.  Only the standard library is used here.
+The environment is made once for each state of the lock file and of ``pyproject.toml``; the next run repairs an interrupted one,
+and simultaneous runs wait for each other. Only the standard library is used here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KERNEL = ROOT / "consumer_coord" / "columns" / "_kernel.c"
 
 
 def main() -> int:
-    """Make the environment if need be; one line on standard error says what went wrong."""
+    """Make the environment if need be; print errors in one line on standard error."""
     directory = Path(sys.argv[1]).absolute()
     stamp = directory / "made-from.sha256"
     wanted = state(directory)
@@ -41,22 +41,22 @@ def main() -> int:
 
 
 def state(directory: Path) -> str:
-    """What the environment depends on; its place is part of it, because an environment cannot be moved."""
+    """Return a hash of everything the environment depends on, its path included, because an environment cannot be moved."""
     digest = hashlib.sha256(str(directory).encode())
     for file in (LOCK, ROOT / "pyproject.toml", ROOT / "setup.py", KERNEL):
         digest.update(b"\0" + file.read_bytes())
-    # So that the kernel is compiled as soon as there is a compiler.
+    # A new compiler changes the state, so that the kernel is compiled.
     digest.update(str(shutil.which("cc")).encode())
     return digest.hexdigest()
 
 
 def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
-    """Install everything; returns the problem in one line, None when there was none.
+    """Install everything; return the problem in one line, None when there was none.
 
-    pip inherits the lock: should this process be killed, the next run waits for the pip it left behind.
+    pip inherits the lock: if this process is killed, the next run waits for the pip it left behind.
     """
     python = directory / "bin" / "python"
-    # What was complete once is brought up to date in place: another run may be using it.
+    # A complete environment is updated in place: another run may be using it.
     if not (had_been_made and works(python)):
         shutil.rmtree(directory, ignore_errors=True)
         try:
@@ -79,13 +79,13 @@ def make(directory: Path, *, lock: int, had_been_made: bool) -> str | None:
             return f"pip failed (is there a network?): {errors[0]} (all of it: {log})"
     if not list(KERNEL.parent.glob("_kernel*.so")):
         print("the kernel of consumer_coord.columns was not compiled (no C compiler, or no Python.h): Python decodes, slower")
-    # As pip does, one file after another; what is no Python of this version stays as it is.
+    # As pip does, one file after another; files that are not valid in this version of Python stay unchanged.
     subprocess.run([str(python), "-m", "compileall", "-qq", "-j", "0", str(directory / "lib")], check=False)
     return None
 
 
 def works(python: Path) -> bool:
-    """Whether an environment's Python starts: the one it was made from may be gone."""
+    """Return whether an environment's Python starts: the Python it was made from may be gone."""
     try:
         return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
     except OSError:

@@ -1,7 +1,7 @@
 """Run tests with the oldest version of a package that ``pyproject.toml`` allows: ``python -m tools.oldest PACKAGE``.
 
-``PACKAGE`` is ``confluent-kafka`` or ``pyspark``; further arguments are pytest's. The environment is the one this runs in.
-Only that package is another, in a directory that precedes it.
+``PACKAGE`` is ``confluent-kafka`` or ``pyspark``; further arguments are pytest's. The environment is the present one, except
+for that package, which is in a directory that precedes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What is run for each package without arguments.
+#: The tests for each package without arguments.
 TESTS: Mapping[str, Sequence[str]] = {
     "confluent-kafka": [
         "-n",

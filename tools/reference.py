@@ -1,6 +1,6 @@
-"""What the pages of docs/reference/ say about settings, metrics, log lines, errors and commands, drawn from the code.
+"""The tables of docs/reference/ for settings, metrics, log lines, errors and commands, generated from the code.
 
-A page has a line such as ``<!-- from the code: settings -->``; docs/conf.py puts :func:`settings` in its place.
+A page has a line such as ``<!-- from the code: settings -->``; docs/conf.py replaces it by the result of :func:`settings`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Setting:
 
 
 def setting_list() -> Iterator[Setting]:
-    """Return every setting that the control plane knows."""
+    """Yield every setting of the control plane."""
     for name, row in SETTINGS.items():
         bounds = f"{row.kind.low} to {row.kind.high}" if isinstance(row.kind, Integer) else ""
         yield Setting(name, _default(row.field), bounds, row.plane.value, row.effect, row.advice)
 
 
 def settings() -> str:
-    """Return every setting that the control plane knows, with its default, its range and its plane."""
+    """Return the table of the control plane's settings, with default, range and plane."""
     parts = []
     for one in setting_list():
         facts = [f"default {one.default}" if one.default else "no default", one.bounds, f"plane: {one.plane}"]
@@ -64,12 +64,12 @@ def _default(field: str) -> str:
 
 
 def aliases() -> str:
-    """Java's and librdkafka's names for one setting."""
+    """Return the table of settings with different names in Java and librdkafka."""
     return _table(["also called", "here"], [[f"`{name}`", f"`{ours}`"] for name, ours in sorted(ALIASES.items())])
 
 
 def data_plane_settings() -> str:
-    """What goes to librdkafka and is of no interest to the coordinator."""
+    """Return the settings that the coordinator ignores and passes to librdkafka."""
     security = ("ssl.", "sasl.", "security.", "enable.ssl.", "enable.sasl.", "https.")
     ours = {*SETTINGS, *ALIASES, "group.protocol.type", "oauth_cb"}
     names = sorted(name for name in LIBRDKAFKA - ours if not name.startswith(security))
@@ -77,7 +77,7 @@ def data_plane_settings() -> str:
 
 
 def metrics() -> str:
-    """Every figure with its names in Prometheus and OpenTelemetry."""
+    """Return every figure with its names in Prometheus and OpenTelemetry."""
     rows = [
         [
             f"`{name}`",
@@ -90,7 +90,7 @@ def metrics() -> str:
 
 
 def metric_names() -> str:
-    """How a figure is called elsewhere."""
+    """Return the table of a figure's names in other systems."""
     one = "join-time-max"
     rows = [
         ["Prometheus", f"`{prometheus.PREFIX}{one.replace('-', '_')}`", "`group`, `client_id`"],
@@ -112,7 +112,7 @@ class Line:
 
 
 def logged(packages: Iterable[str] = ("group", "consumer", "net", "monitoring", "spark")) -> Iterator[Line]:
-    """Every log line at INFO and above, by the text that it is made from."""
+    """Yield every log line at INFO and above, by its template."""
     for package in packages:
         for file in sorted((ROOT / "consumer_coord" / package).rglob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -128,14 +128,14 @@ def logged(packages: Iterable[str] = ("group", "consumer", "net", "monitoring", 
 
 
 def log_lines() -> str:
-    """Every log line at INFO and above."""
+    """Return every log line at INFO and above."""
     order = {level: number for number, level in enumerate(("error", "warning", "info"))}
     found = sorted(set(logged()), key=lambda line: (order[line.level], line.module, line.text))
     return _table(["level", "line", "logger"], [[one.level.upper(), f"`{one.text}`", f"`{one.module}`"] for one in found])
 
 
 def exceptions() -> str:
-    """The classes of :mod:`consumer_coord.errors`, as a tree."""
+    """Return the classes of :mod:`consumer_coord.errors`, as a tree."""
     lines: list[str] = []
 
     def tell(kind: type[BaseException], depth: int) -> None:
@@ -149,7 +149,7 @@ def exceptions() -> str:
     return "\n".join(lines)
 
 
-#: What to do about an error code, where no table of the code says it.
+#: Remedies for error codes that no table of the code has.
 REMEDIES: Mapping[int, str] = {
     error_codes.ILLEGAL_GENERATION: "None: the member joins again. A commit fails if its partitions moved meanwhile.",
     error_codes.UNKNOWN_MEMBER_ID: "None, once. Often: raise `session.timeout.ms`, or look for long pauses of the process.",
@@ -168,7 +168,7 @@ REMEDIES: Mapping[int, str] = {
 
 
 def error_code_table() -> str:
-    """Kafka's error codes that a member meets, what it does by itself, and what is left to do."""
+    """Return Kafka's error codes that a member receives, the member's reaction, and what remains to be done."""
     rows = []
     advised = answers._ADVICE
     for code in sorted({*advised, *REMEDIES}):
@@ -183,7 +183,7 @@ def error_code_table() -> str:
         told = set(steps.values())
         does = told.pop() if len(told) == 1 else "; ".join(f"{name}: {step}" for name, step in steps.items())
         advice, kind = advised.get(code, ("", None))
-        # Names of settings stay as they are.
+        # Names of settings keep their case.
         begins = advice if "." in advice.split(" ")[0] else advice[:1].upper() + advice[1:]
         remedy = REMEDIES.get(code) or f"{begins}."
         raises = f"`{kind.__name__}`" if kind is not None else ""
@@ -192,7 +192,7 @@ def error_code_table() -> str:
 
 
 def commands() -> str:
-    """Every command with its flags."""
+    """Return every command with its flags."""
     parts = []
     for name, (parser, help_) in sorted(parsers().items()):
         parts.append(f"### {name}\n\n{help_[:1].upper()}{help_[1:]}.\n")
@@ -209,7 +209,7 @@ def commands() -> str:
 
 
 def parsers() -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
-    """Command -> its parser and what it does in a line."""
+    """Return command -> its parser and a line of help."""
     found: dict[str, tuple[argparse.ArgumentParser, str]] = {}
     for asked in ("", *cli.ELSEWHERE):
         for action in cli.build_parser([asked])._actions:
@@ -228,7 +228,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([line(heads), line(["---"] * len(heads)), *map(line, rows)])
 
 
-#: What a page may ask for.
+#: The parts that a page may name.
 PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "aliases": aliases,

@@ -1,7 +1,7 @@
-"""Build what is published, if it is ready to be: ``make release``.
+"""Build the release files after checking that they are ready: ``make release``.
 
-The version is the same everywhere, the changelog has a section and a day for it, the addresses that a package index shows are
-there, and no change is uncommitted.
+Checks: the version is the same everywhere, the changelog has a section and a date for it, the addresses that a package index
+shows are set, and no change is uncommitted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What a package index shows beside the description.
+#: The links that a package index shows next to the description.
 URLS = ("Homepage", "Documentation", "Repository", "Issues", "Changelog")
-#: Names that lead nowhere (RFC 2606, RFC 6761).
+#: Names that are reserved and lead nowhere (RFC 2606, RFC 6761).
 RESERVED = ("example", "invalid", "localhost", "test", "example.com", "example.net", "example.org")
 
 
 def missing(project: dict[str, Any], module_version: str, changelog: str) -> Iterator[str]:
-    """What stands in the way of a release, a line each; ``project`` is that table of pyproject.toml."""
+    """Yield the problems that prevent a release, a line each; ``project`` is that table of pyproject.toml."""
     version = project["version"]
     if module_version != version:
         yield f"consumer_coord/version.py says {module_version}, pyproject.toml {version}"

@@ -1,6 +1,6 @@
 """Take the pictures of a live group for README.md: ``python -m tools.shoot_watch``.
 
-Runs an embedded Kafka, a producer, a group whose members come and go for a minute, and ``consumer-coord watch``.  It needs a
+Run an embedded Kafka, a producer, a group whose members join and leave for a minute, and ``consumer-coord watch``. Requires
 Chromium.
 """
 
@@ -29,7 +29,7 @@ END_S = 54
 
 
 def produce(servers: str, ending: threading.Event) -> None:
-    """Write some 2,000 records a second."""
+    """Produce about 2,000 records a second."""
     producer = Producer({"bootstrap.servers": servers})
     number = 0
     while not ending.wait(0.05):
@@ -41,7 +41,7 @@ def produce(servers: str, ending: threading.Event) -> None:
 
 
 def consume(servers: str, number: int, joins: float, leaves: float | None, ending: threading.Event) -> None:
-    """Be a member from ``joins`` to ``leaves``."""
+    """Consume as a member from ``joins`` to ``leaves``."""
     if ending.wait(joins):
         return
     config = {
@@ -78,7 +78,7 @@ def threads(*work: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def served(servers: str) -> Iterator[str]:
-    """The address of ``consumer-coord watch`` on the group."""
+    """Run ``consumer-coord watch`` on the group; yield its address."""
     command = [sys.executable, "-m", "consumer_coord", "watch", "orders-service", "--bootstrap-server", servers]
     watch = subprocess.Popen([*command, "--listen", "127.0.0.1:0", "--interval", "0.5"], stdout=subprocess.PIPE, text=True)
     try:

@@ -1,12 +1,9 @@
 """The engine of the sticky assignors and of the load assignor.
 
-``claims``            who owns what, out of what the members claim
-``levels``            how many partitions each class of members should have
-``least_moves``       which of their partitions members keep, so that the fewest move
-``lots``              partitions that are alike to the search, by topic or by rack
-``dealing``           which members get the partitions without an owner
-``sticky_plan``       all of it together: the sticky plan
-``balance``           even sums of figures instead of even numbers, for the load assignor
-``sticky_user_data``  the bytes in which members send what they were given, as Java's assignors do
-``last_assignment``   assignors whose members send it
+``claims``            which member owns which partition, according to the members' claims ``levels``            how many
+partitions each class of members should have ``least_moves``       which partitions the members keep, so that the fewest move
+``lots``              partitions that the search treats alike, by topic or by rack ``dealing``           which members get the
+partitions without an owner ``sticky_plan``       the sticky plan, which combines these steps ``balance``           even sums of
+figures instead of even numbers, for the load assignor ``sticky_user_data``  the bytes in which members send their last
+assignment, as Java's assignors do ``last_assignment``   assignors whose members send their last assignment
 """

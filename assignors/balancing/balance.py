@@ -1,8 +1,8 @@
-"""Evening out the loads of members whose partitions weigh different amounts.
+"""Even out the loads of members whose partitions weigh different amounts.
 
-This is bin packing, where the best plan is out of reach; what is done here is the usual good one: heavy partitions first,
-each to the lightest member that may have it, and then moves and swaps between a heavy member and a light one, as long as
-one makes them more even.
+The problem is bin packing, whose best plan is too expensive to find. The usual good approximation: assign heavy partitions
+first, each to the lightest eligible member; then move and swap partitions between a heavy member and a light one while this
+makes their loads more even.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from assignors.bits import numbers_in
 
 #: How many light members, and how many partitions on either side of the wanted weight, are tried for one move.
 _TRIES = 16
-#: A move has to even out at least this part of the mean load, or rounding would keep the search busy.
+#: The least improvement of a move, as a part of the mean load; smaller ones would let rounding prolong the search.
 _WORTHWHILE = 0.005
 
 
 class Item(NamedTuple):
-    """A partition; ``owner``: the member that owned it before, None without one."""
+    """A partition; ``owner`` is the member that owned it before, or None."""
 
     load: float
     topic: str
@@ -31,12 +31,12 @@ class Item(NamedTuple):
 
     @property
     def key(self) -> tuple[float, str, int]:
-        """By what partitions are ordered."""
+        """The sort key of partitions."""
         return self.load, self.topic, self.partition
 
 
 class Snapshot(NamedTuple):
-    """The members' partitions at one point, and the gap between the fullest and the emptiest member then."""
+    """The members' partitions at one moment, and the gap between the fullest and the emptiest member."""
 
     held: list[list[Item]]
     totals: list[float]
@@ -44,45 +44,45 @@ class Snapshot(NamedTuple):
 
 
 class Balance:
-    """Partitions in the hands of members.  ``held``: for each member its partitions, by load."""
+    """An assignment of partitions to members; ``held`` has each member's partitions, ordered by load."""
 
     def __init__(self, members: int, may_have: Mapping[str, int]) -> None:
-        """``may_have``: topic -> the set of members (see ``bits``) that may have its partitions."""
+        """Start without partitions; ``may_have`` is topic -> the set of eligible members (see ``bits``)."""
         self.held: list[list[Item]] = [[] for _ in range(members)]
         self._may_have = may_have
         self._totals = [0.0] * members
         concerned = 0
         for members_of_topic in may_have.values():
             concerned |= members_of_topic
-        #: Members that may have anything at all.
+        #: Members that are eligible for at least one topic.
         self._concerned = list(numbers_in(concerned))
 
     @property
     def mean(self) -> float:
-        """The mean load of the members that may have anything."""
+        """The mean load of the members that are eligible for at least one topic."""
         return sum(self._totals) / max(1, len(self._concerned))
 
     @property
     def gap(self) -> float:
-        """The load between the fullest member and the emptiest one."""
+        """The difference in load between the fullest member and the emptiest one."""
         totals = [self._totals[member] for member in self._concerned]
         return max(totals, default=0.0) - min(totals, default=0.0)
 
     def snapshot(self) -> Snapshot:
-        """What is now, to come back to it."""
+        """Return the present assignment, for :meth:`restore`."""
         return Snapshot([list(items) for items in self.held], list(self._totals), self.gap)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Come back to it."""
+        """Restore the assignment of a snapshot."""
         self.held, self._totals, _ = snapshot
 
     def give(self, item: Item, member: int) -> None:
-        """Put a partition into a member's hands."""
+        """Assign a partition to a member."""
         insort(self.held[member], item, key=lambda held: held.key)
         self._totals[member] += item.load
 
     def place(self, items: Sequence[Item]) -> None:
-        """Give each partition, the heaviest first, to the lightest member that may have it."""
+        """Assign each partition, the heaviest first, to the lightest eligible member."""
         heaps: dict[int, list[tuple[float, int]]] = {}
         for item in sorted(items, key=lambda item: (-item.load, item.topic, item.partition)):
             takers = self._may_have[item.topic]
@@ -91,16 +91,16 @@ class Balance:
                 heap = heaps[takers] = [(self._totals[member], member) for member in numbers_in(takers)]
                 heapq.heapify(heap)
             while heap[0][0] != self._totals[heap[0][1]]:
-                member = heap[0][1]  # was given something of another topic meanwhile
+                member = heap[0][1]  # its load has grown since, by a partition of another topic
                 heapq.heapreplace(heap, (self._totals[member], member))
             member = heap[0][1]
             self.give(item, member)
             heapq.heapreplace(heap, (self._totals[member], member))
 
     def improve(self, moves: int | None) -> None:
-        """Even out by moves and swaps.
+        """Even out the loads by moves and swaps.
 
-        ``moves``: how many owned partitions may be away from their owners; None: only partitions without one move.
+        ``moves``: how many owned partitions may be away from their owners; None: move only partitions without an owner.
         """
         order = sorted((self._totals[member], member) for member in self._concerned)
         mean = self.mean
@@ -122,7 +122,7 @@ class Balance:
     def _step(
         self, order: Sequence[tuple[float, int]], mean: float, left: int | None
     ) -> tuple[int, int, Item, Item | None] | None:
-        """(heavy member, light member, what goes down, what comes back), or None when nothing is worthwhile."""
+        """Return (heavy member, light member, partition down, partition back); None if no move is worthwhile."""
         for total, heavy in reversed(order):
             if total <= mean * (1 + _WORTHWHILE):
                 return None
@@ -136,7 +136,7 @@ class Balance:
         return None
 
     def _exchange(self, heavy: int, light: int, gap: float, least: float, left: int | None) -> tuple[Item, Item | None] | None:
-        """The move or else the swap that brings two members closest to each other."""
+        """Return the move, or else the swap, that brings the loads of two members closest to each other."""
 
         def may_go(source: int, target: int, moves: int) -> Callable[[Item], bool]:
             def check(item: Item) -> bool:
@@ -162,7 +162,7 @@ class Balance:
         return None if best is None else (best[1], best[2])
 
     def _move(self, item: Item, source: int, target: int) -> int:
-        """Hand a partition on; returns by how many the owned ones that are away from their owners have grown."""
+        """Move a partition; return by how many the owned partitions away from their owners have increased."""
         held = self.held[source]
         del held[bisect_left(held, item.key, key=lambda held: held.key)]
         self._totals[source] -= item.load
@@ -173,7 +173,7 @@ class Balance:
 
 
 def _around(items: Sequence[Item], load: float, wanted: Callable[[Item], bool]) -> Iterator[Item]:
-    """The wanted items with loads next to a given one, a few on either side."""
+    """Yield the wanted partitions whose loads are nearest to a given load, a few on either side."""
     place = bisect_left(items, load, key=lambda item: item.load)
     found = 0
     for index in range(place - 1, -1, -1):

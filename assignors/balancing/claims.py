@@ -1,8 +1,8 @@
-"""Which member owns which partition, worked out from what the members claim.
+"""Resolve which member owns which partition, from the members' claims.
 
-A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest one on a partition wins, two of one
-generation cost both.  A claim that cannot be true (a deleted topic, a partition that does not exist, a generation that the
-group has not had yet) is dropped.
+A claim counts by the generation in which it was made (KIP-341, KIP-792): the newest claim of a partition wins; if two claims
+have the same generation, neither wins. A claim that cannot be true is dropped: a deleted topic, a partition that does not
+exist, a generation that the group has not reached.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import attrs
 from assignors.base import Cluster
 from assignors.subscriptions import Subscriptions
 
-#: One member's claims: topic -> partitions, and the generation in which it was given them.
+#: One member's claims: topic -> partitions, and the generation of that assignment.
 MemberClaims = tuple[Mapping[str, Sequence[int]], int]
 
 
 @attrs.frozen
 class Claims:
-    """The claims of a group after conflicting claims were resolved.
+    """The claims of a group without conflicts.
 
-    ``kept``: for each member (by its position) what it owns, of topics that it subscribes to.  ``free``: topic -> the
-    partitions without an owner, ascending; topics without any are absent.  ``bound``: topic -> those of the free ones
-    that some member may still be reading, because two claim them or the owner no longer subscribes: in the cooperative
-    protocol they must not be assigned yet.
+    ``kept``: for each member (by its position) the partitions it owns, of topics that it subscribes to. ``free``: topic -> the
+    partitions without an owner, ascending; topics without any are absent. ``bound``: topic -> the free partitions that some
+    member may still read, because two members claim them or the owner no longer subscribes. The cooperative protocol must not
+    assign bound partitions yet.
     """
 
     kept: list[Mapping[str, Sequence[int]]]
@@ -97,7 +97,7 @@ def _resolve_topic(
     free: dict[str, Sequence[int]],
     bound: dict[str, set[int]],
 ) -> None:
-    """Work out the owners of one topic's partitions one by one."""
+    """Resolve the owners of one topic's partitions one by one."""
     newest: dict[int, int] = {}
     owner: dict[int, _Claim | None] = {}
     for claim in claims:

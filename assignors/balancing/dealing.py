@@ -1,9 +1,9 @@
-"""Dealing partitions without an owner to the members that want some.
+"""Deal partitions without an owner to the members that need more.
 
-How many each member gets is known already; this is about which ones.  Each topic is spread over as many members as
-possible, so that a busy topic does not end up with one of them.  Two limits to that: a plan travels in one SyncGroup
-request, where every (member, topic) pair costs the topic's name, so beyond ``MOST_ENTRIES`` pairs the partitions
-are dealt in longer runs; and runs are contiguous, so that they are ``range`` objects and cost no memory each.
+The number of partitions for each member is known already; this module decides which ones. Each topic is spread over as many
+members as possible, so that a busy topic does not load a single member. Two things limit this. A plan is sent in one SyncGroup
+request, where every (member, topic) pair costs the topic's name: beyond ``MOST_ENTRIES`` pairs, partitions are dealt in longer
+runs. Runs are contiguous, so that they are ``range`` objects and need no memory per partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Gains = MutableMapping[str, Sequence[int]]
 def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, int]], gains: Sequence[Gains]) -> None:
     """Deal ``partitions`` (topic -> numbers) to members.
 
-    ``wanted``: (member, how many) pairs that sum up to the number of partitions.  What member m is given is added to
+    ``wanted``: (member, how many) pairs that sum up to the number of partitions. The partitions of member m are added to
     ``gains[m]``, topic -> numbers.
     """
     wanted = [(member, number) for member, number in wanted if number]
@@ -58,7 +58,7 @@ def deal(partitions: Mapping[str, Sequence[int]], wanted: Sequence[tuple[int, in
 
 
 def run_length(total: int) -> int:
-    """How many partitions of a topic go to one member at a time when ``total`` are dealt."""
+    """Return how many partitions of a topic one member gets at a time when ``total`` are dealt."""
     return max(1, -(-total // MOST_ENTRIES))
 
 
@@ -70,9 +70,9 @@ def _deal_blocks(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> int:
-    """Give every member a block of equal size from each topic that is large enough; returns how many each one got.
+    """Give every member a block of equal size from each topic that is large enough; return how many each member got.
 
-    ``start_of`` is moved behind the blocks that were dealt.
+    ``start_of`` advances to the end of the blocks that were dealt.
     """
     dealt = 0
     owners = [gains[member] for member in takers]
@@ -82,7 +82,7 @@ def _deal_blocks(
         if size < run:
             continue
         end = size * len(takers)
-        # Topics have few different sizes, and ranges can be shared.
+        # Topics have few different sizes, and members can share ranges.
         key = (len(numbers), size) if isinstance(numbers, range) and numbers == range(len(numbers)) else None
         blocks = shared.get(key) if key else None
         if blocks is None:
@@ -106,7 +106,7 @@ def _deal_singly(
     start_of: dict[str, int],
     gains: Sequence[Gains],
 ) -> list[tuple[int, int]]:
-    """Deal what is left of each topic one by one, as long as it goes ``rounds`` times round; returns what is wanted then."""
+    """Deal the rest of each topic one by one while it suffices for ``rounds`` rounds; return what the members still want."""
     ring = [gains[member] for member, _ in wanted] * 2
     dealt = 0
     singles: dict[tuple[int, int], list[Sequence[int]]] = {}
@@ -114,7 +114,7 @@ def _deal_singly(
         start, end = start_of[topic], len(numbers)
         if end - start > len(wanted) or dealt + end - start > rounds * len(wanted):
             continue
-        # Topics have few different sizes, and ranges can be shared.
+        # Topics have few different sizes, and members can share ranges.
         key = (start, end) if isinstance(numbers, range) and numbers == range(end) else None
         ones = singles.get(key) if key else None
         if ones is None:
@@ -134,7 +134,7 @@ def _deal_singly(
 
 
 def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, int]]:
-    """(member, how many) in the order of dealing: each member that still wants some gets ``run`` of them, in a circle."""
+    """Yield (member, how many) in the order of dealing: ``run`` to each member that wants more, round and round."""
     while wanted:
         left = []
         for member, number in wanted:
@@ -147,7 +147,7 @@ def _turns(wanted: Sequence[tuple[int, int]], run: int) -> Iterator[tuple[int, i
 
 
 def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
-    """Add partitions of a topic to what a member is given."""
+    """Add partitions of a topic to a member's gains."""
     before = own.get(topic)
     if before is None:
         own[topic] = numbers
@@ -156,15 +156,17 @@ def add(own: Gains, topic: str, numbers: Sequence[int]) -> None:
 
 
 def one_range(first: Sequence[int], second: Sequence[int]) -> range | None:
-    """One range of both, if both are ranges and the second begins where the first ends."""
+    """Return one range of both, if both are ranges and the second begins where the first ends."""
     if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
         return range(first.start, second.stop)
     return None
 
 
 def level(sizes: Sequence[int], keep: int) -> tuple[int, int]:
-    """The level ``h`` and the rest ``r`` at which cutting every size to ``h``, and ``r`` of the larger ones to
-    ``h + 1``, keeps exactly ``keep`` of all; ``keep`` is less than their sum."""
+    """Return the level ``h`` and the rest ``r`` that keep exactly ``keep`` of all ``sizes``.
+
+    ``r`` of the larger sizes are cut to ``h + 1``, the others to ``h``. ``keep`` is less than the sum of the sizes.
+    """
     left = keep
     below = 0
     ascending = sorted(sizes)

@@ -1,4 +1,4 @@
-"""Assignors whose members send their last assignment as user data, because in the eager protocol they own nothing."""
+"""Assignors whose members send their last assignment as user data, because members of the eager protocol own nothing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from assignors.base import Assignor
 
 
 class SendsLastAssignment(Assignor):
-    """The half of an assignor that runs in every member: it remembers what the member was given (KIP-54, KIP-341)."""
+    """The part of an assignor that runs in every member: it remembers the member's last assignment (KIP-54, KIP-341)."""
 
     def __init__(self) -> None:
         self._assignment: dict[str, Sequence[int]] | None = None
         self._generation = sticky_user_data.NO_GENERATION
 
     def user_data(self, topics: Sequence[str]) -> bytes | None:
-        """This member's last assignment and its generation, as Java's ``StickyAssignor`` sends them; None before the first."""
+        """Return this member's last assignment and its generation, as Java's ``StickyAssignor`` does; None before the first."""
         if self._assignment is None:
             return None
         return sticky_user_data.encode(self._assignment, self._generation)
 
     def on_assignment(self, assignment: Mapping[str, Sequence[int]], generation: int) -> None:
-        """Remember what this member was given."""
+        """Remember this member's assignment."""
         self._assignment = dict(assignment)
         self._generation = generation

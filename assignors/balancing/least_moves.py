@@ -1,16 +1,15 @@
-"""From what the members own to balanced loads, with as few moves as possible.
+"""Find balanced loads with the fewest moves from the partitions that the members own.
 
-This is a flow of least cost.  Lots give partitions to members; a partition that a member owned already costs
-nothing, any other costs 1, and one without a replica in the member's rack costs more than all moves together, so that
-racks come before stickiness, as in Kafka (KIP-881).  The flow starts with every member keeping all that it owns, which is
-free of cost but leaves some lots with partitions to place, some members with too many and some with too few.
-Those surpluses are sent along shortest paths to where something is missing (the primal-dual method), so the result is not
-merely good: there is no balanced plan with fewer moves.
+This is a minimum-cost flow from lots to members. A partition that the member owned costs nothing, any other costs 1. A
+partition without a replica in the member's rack costs more than all moves together, so that racks come before stickiness, as in
+Kafka (KIP-881). At first every member keeps all that it owns. This costs nothing, but leaves lots with partitions to place,
+members with too many and members with too few. The primal-dual method then sends each surplus along a shortest path to a member
+with too few. The result is optimal: no balanced plan has fewer moves.
 
-Every member ends with ``least[m]`` partitions or with one more.  The one more is drawn on a common account, a node
-beside the lots and the members, because a member that gives its extra partition up may let another one have it.
+Every member ends with ``least[m]`` partitions or with one more. The extra partitions are drawn from a common account, a node
+next to the lots and the members, because a member without its extra partition may leave that extra to another member.
 
-Distances, potentials and searches work on sets of members and lots as bits of integers; see ``bits``.
+Distances, potentials and searches work on sets of members and lots, as bits of integers; see ``bits``.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ _Node = tuple[int, int]
 
 @attrs.frozen
 class Nearness:
-    """Which members are near to which lots: one of the lot's replicas is in the member's rack, or it has none.
+    """The members near to each lot, and the lots near to each member.
 
-    ``members``: for each lot the set of members.  ``lots``: for each member the set of lots.
+    A member is near to a lot if a replica of the lot is in the member's rack, or if the member has no rack. ``members``: for
+    each lot the set of members. ``lots``: for each member the set of lots.
     """
 
     members: Sequence[int]
@@ -39,7 +39,7 @@ class Nearness:
 
 
 class LeastMoves:
-    """The search; ``changes[lot]`` afterwards says how many more (or less) partitions each member has than it owned."""
+    """The search; afterwards ``changes[lot]`` is how many more (or fewer) partitions each member has than it owned."""
 
     def __init__(
         self,
@@ -52,10 +52,13 @@ class LeastMoves:
         *,
         all_may_stay: bool = False,
     ) -> None:
-        """``supply``: how many partitions each lot has; ``free``: how many of them have no owner; ``allowed``: for each
-        lot the set of members that may have some in a balanced plan; ``least``: for each member the smaller of the two
-        loads it may have; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: none of those is
-        with a member that is not allowed to have it or not near to it."""
+        """Start from the partitions that the members own.
+
+        ``supply``: how many partitions each lot has; ``free``: how many of them have no owner; ``allowed``: for each lot the
+        set of members that may have some in a balanced plan; ``least``: for each member the smaller of the two loads it may
+        have; ``owned``: for each member lot -> partitions that it owns; ``all_may_stay``: every owner is allowed to have its
+        partitions and near to them.
+        """
         self.changes: list[dict[int, int]] = [{} for _ in supply]
         self._allowed = allowed
         self._least = least
@@ -66,7 +69,7 @@ class LeastMoves:
         self._free = list(free)
         self._regain = [0] * len(supply)  # members that had more of the lot
         self._extra = [0] * len(least)  # lots of which the member has more than it owned
-        self._held: list[int | None] = [None] * len(least)  # lots of which the member has some, None: not known yet
+        self._held: list[int | None] = [None] * len(least)  # lots of which the member has some; None: not computed yet
         if not all_may_stay:
             self._take_away()
         self._account = sum(supply) - sum(
@@ -85,14 +88,14 @@ class LeastMoves:
         self._seen_account = False
 
     def run(self) -> None:
-        """Send everything where it belongs."""
+        """Send every surplus to members with too few."""
         while self._update_potentials():
             self._spread()
             while self._augment():
                 pass
 
     def _take_away(self) -> None:
-        """Of what is owned, take what cannot stay for balance or should not stay for racks."""
+        """Take the owned partitions that balance or racks do not allow to stay."""
         for member, owned in enumerate(self._owned):
             near = self._nearness.lots[member] if self._nearness else -1
             bit = 1 << member
@@ -106,10 +109,10 @@ class LeastMoves:
                 self._free[lot] += len(partitions)
                 self._loads[member] -= len(partitions)
 
-    # Costs.  A lot offers partitions to members, a member returns partitions to lots.
+    # Costs. A lot offers partitions to members, a member returns partitions to lots.
 
     def _offers(self, lot: int) -> Iterator[tuple[int, int]]:
-        """(cost, members) for one more partition of this lot."""
+        """Yield (cost, members) for one more partition of this lot."""
         allowed, regain = self._allowed[lot], self._regain[lot]
         if self._nearness is None:
             yield 0, regain
@@ -122,7 +125,7 @@ class LeastMoves:
         yield self._far + 1, allowed & ~regain & ~near
 
     def _returns(self, member: int) -> Iterator[tuple[int, int]]:
-        """(cost, lots) for giving one partition back; costs are what giving it had cost, taken off again."""
+        """Yield (cost, lots) for the return of one partition; the cost is the negative of the cost of giving it."""
         extra = self._extra[member]
         held = self._held_by(member)
         if self._nearness is None:
@@ -148,7 +151,7 @@ class LeastMoves:
     # Shortest distances (Dijkstra's algorithm over reduced costs, many nodes at a time).
 
     def _update_potentials(self) -> bool:
-        """Make the nearest surpluses and needs adjacent by arcs of reduced cost 0; False when nothing is left over."""
+        """Make the nearest surpluses and needs adjacent by arcs of reduced cost 0; return False when no surplus is left."""
         lots = bit_set([lot for lot, free in enumerate(self._free) if free], len(self._free))
         members = 0
         for m in numbers_in(self._topped):
@@ -188,10 +191,10 @@ class LeastMoves:
                 self._potential_of_member[member] = potential
         return True
 
-    # Sending, along arcs of reduced cost 0 only.
+    # Flow is sent along arcs of reduced cost 0 only.
 
     def _takers(self, lot: int) -> int:
-        """Members to which partitions of this lot may go now."""
+        """Return the members to which partitions of this lot may move now."""
         potential = self._potential_of_lot[lot]
         takers = 0
         for cost, members in self._offers(lot):
@@ -199,7 +202,7 @@ class LeastMoves:
         return takers
 
     def _givable(self, member: int) -> int:
-        """Lots to which this member may return partitions now."""
+        """Return the lots to which this member may return partitions now."""
         potential = self._potential_of_member[member]
         givable = 0
         for cost, lots in self._returns(member):
@@ -207,7 +210,7 @@ class LeastMoves:
         return givable
 
     def _spread(self) -> None:
-        """Give free partitions straight to members that lack some, those of one lot to many members."""
+        """Give free partitions directly to members with too few, those of one lot to many members."""
         for lot, free in enumerate(self._free):
             while free:
                 takers = self._takers(lot) & self._lacking
@@ -228,7 +231,7 @@ class LeastMoves:
                 self._free[lot] = free
 
     def _augment(self) -> bool:
-        """One round of paths from every surplus; False when there was none."""
+        """Send one round of paths from every surplus; return False when nothing was sent."""
         self._seen_lots = self._seen_members = 0
         self._seen_account = False
         any_sent = False
@@ -251,7 +254,7 @@ class LeastMoves:
         return any_sent
 
     def _send(self, source: _Node, surplus: int) -> int:
-        """Send as much as one path takes and return how much that was; nodes that lead nowhere stay marked as seen."""
+        """Send as much as one path carries and return that amount; dead ends stay marked as seen."""
         path = self._path(source)
         if path is None:
             return 0
@@ -302,7 +305,7 @@ class LeastMoves:
         return None
 
     def _step(self, kind: int, at: int) -> _Node | None:
-        """The next node behind this one that was not seen yet, one that lacks something if there is one."""
+        """Return the next unseen node behind this one, preferably one with too few; None if there is none."""
         if kind == _LOT:
             takers = self._takers(at) & ~self._seen_members
             takers = takers & self._lacking or takers
@@ -367,7 +370,7 @@ class _Search:
         self._frontier[distance] = (known[0] | lots, known[1] | members, known[2] or account)
 
     def pop(self) -> tuple[int, int, int, bool]:
-        """The nearest nodes without a final distance; it becomes final."""
+        """Return the nearest nodes without a final distance, and make that distance final."""
         while True:
             distance = heapq.heappop(self._heap)
             lots, members, account = self._frontier.pop(distance)
@@ -379,7 +382,7 @@ class _Search:
                 return distance, lots, members, account
 
     def reach_members(self, base: int, members: int) -> None:
-        """Members at distance ``base`` less their potential."""
+        """Reach members at distance ``base`` less their potential."""
         members &= self._members
         if members:
             for potential, having in self._member_potentials.items():
@@ -387,7 +390,7 @@ class _Search:
                     self.add(base - potential, 0, members & having, False)
 
     def reach_lots(self, base: int, lots: int) -> None:
-        """Lots at distance ``base`` less their potential."""
+        """Reach lots at distance ``base`` less their potential."""
         lots &= self.lots
         if lots:
             for potential, having in self._lot_potentials.items():
@@ -395,14 +398,14 @@ class _Search:
                     self.add(base - potential, lots & having, 0, False)
 
     def reach_account(self, distance: int, members: int) -> None:
-        """The common account from members at ``distance``."""
+        """Reach the common account from members at ``distance``."""
         if self._account:
             for potential, having in self._member_potentials.items():
                 if members & having:
                     self.add(distance + potential - self._potential_of_account, 0, 0, True)
 
     def potentials(self, last: int) -> tuple[dict[int, int], dict[int, int], int]:
-        """New potentials: the old ones and the distances, those beyond ``last`` counting as ``last``."""
+        """Return the new potentials: the old ones plus the distances, which count as ``last`` at most."""
         lots: dict[int, int] = {}
         members: dict[int, int] = {}
         account = self._potential_of_account + last

@@ -1,14 +1,14 @@
 """How many partitions each member should have: the most even loads that the subscriptions allow.
 
-Seen are *lots* (sets of partitions that are alike: one or several topics with the same subscribers) and classes of
-members with equal subscriptions, as a flow: so many partitions of this lot to that class.  A flow is *balanced* when no
-partition can go from a member to one that has two less or fewer, not even along a chain of members that each
-pass one on.  All balanced flows of a group have the same loads, apart from members that may swap n for n + 1.
+The model is a flow from *lots* (sets of interchangeable partitions: one or several topics with the same subscribers) to classes
+of members with equal subscriptions. A flow is *balanced* when no partition can move from a member to one that has at least two
+fewer, not even along a chain of members that each pass one on. All balanced flows of a group have the same loads, apart from
+members that may swap n for n + 1.
 
-The way there is that of the dense decomposition: take a set of classes and its mean load L, push partitions from those
-above L to those below (a maximum flow), and where the push gets stuck the set falls into a fuller and an emptier part
-that have nothing to say to each other any more.  Classes are bits of an integer, so that a step of the search is an
-intersection of two sets and not a walk along a list.
+The method is the dense decomposition. Take a set of classes and its mean load L, and push partitions from classes above L to
+those below (a maximum flow). Where the push cannot continue, the set splits into a fuller and an emptier part that no longer
+affect each other. Classes are bits of an integer, so that a step of the search is an intersection of two sets and not a walk
+along a list.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from assignors.bits import bit_set, from_flags, lowest_in, numbers_in
 class Flow:
     """Partitions of lots given to classes.
 
-    ``supply``: how many partitions each lot has; ``subscribers``: for each lot the set of classes that may have
-    some; ``sizes``: how many members each class has.  ``given``: for each lot, class -> number of partitions;
-    ``loads``: for each class the number of partitions its members have together.
+    ``supply``: how many partitions each lot has; ``subscribers``: for each lot the set of classes that may have some;
+    ``sizes``: how many members each class has. ``given``: for each lot, class -> number of partitions; ``loads``: for each
+    class the number of partitions its members have together.
     """
 
     supply: Sequence[int]
@@ -40,11 +40,11 @@ class Flow:
 
     @classmethod
     def empty(cls, supply: Sequence[int], subscribers: Sequence[int], sizes: Sequence[int]) -> Flow:
-        """Nothing given yet."""
+        """Return a flow in which no partitions are given."""
         return cls(supply, subscribers, sizes, [{} for _ in supply], [0] * len(sizes))
 
     def fill(self, run: int = 1) -> None:
-        """Give what is left of each lot to its subscribers, always to the ones with the fewest partitions.
+        """Give the rest of each lot to its subscribers, always to those with the fewest partitions.
 
         ``run``: about how many partitions of one lot to give to one member at a time; evenness comes first.
         """
@@ -58,12 +58,12 @@ class Flow:
                 self._fill_lot(lot, number, heights)
 
     def _fill_singles(self, left_of: Sequence[int], run: int) -> None:
-        """The same where every class has one member: sets of those that stand at one height rise together."""
+        """Fill as :meth:`fill` does where every class has one member: classes of equal height rise together."""
         at_height: dict[int, list[int]] = {}
         for c, load in enumerate(self.loads):
             at_height.setdefault(load, []).append(c)
         standing = {height: bit_set(classes, len(self.loads)) for height, classes in at_height.items()}
-        # Longer runs make loads uneven by as much, which the last lots have to make good.
+        # Longer runs make loads uneven by their length; the last lots have to even them out.
         runs = sum(left_of) * 4 // 5 if run > 1 else 0
         for lot, left in enumerate(left_of):
             if not left:
@@ -90,9 +90,9 @@ class Flow:
                 self._raise(lot, rising, height, height + rest % step, standing, 1)
 
     def _raise(self, lot: int, rising: int, start: int, end: int, standing: dict[int, int], first: int | None = None) -> int:
-        """Give each class in a set as many partitions as lead from one height to another; returns the set.
+        """Raise each class in a set from one height to another by as many partitions; return the set.
 
-        ``first``: so many of them, those with the smallest numbers, instead of all.
+        ``first``: raise only this many of them, those with the smallest numbers.
         """
         if start == end:
             return rising
@@ -112,7 +112,7 @@ class Flow:
     def _fill_lot(self, lot: int, left: int, heights: list[float]) -> None:
         loads, sizes, given = self.loads, self.sizes, self.given[lot]
         takers = sorted(numbers_in(self.subscribers[lot]), key=heights.__getitem__)
-        # As water rises: raise the emptiest classes to one height, and those that it reaches with them.
+        # As water rises: raise the emptiest classes to one height, together with the classes that this reaches.
         members = sizes[takers[0]]
         volume = left + loads[takers[0]]
         reached = 1
@@ -161,10 +161,10 @@ class Flow:
                     break
 
     def least_loads(self) -> list[int]:
-        """Of a balanced flow, for each class the least number of partitions that one of its members can have.
+        """Return for each class of a balanced flow the least number of partitions that one of its members can have.
 
-        In every balanced flow each member has this number or one more.  It is the smallest load that partitions of the
-        class could reach, handed on from member to member.
+        In every balanced flow each member has this number or one more. The number is the smallest load that partitions of the
+        class could reach, passed from member to member.
         """
         floors = [load // size for load, size in zip(self.loads, self.sizes, strict=True)]
         least = list(floors)
@@ -190,7 +190,7 @@ class Flow:
         return least
 
     def _all_classes(self) -> int:
-        """The classes that may have anything at all."""
+        """Return the classes that subscribe to at least one lot."""
         all_classes = 0
         for subscribers in self.subscribers:
             all_classes |= subscribers
@@ -205,7 +205,7 @@ class Flow:
         return bit_set([c for c in inside if loads[c] < sizes[c] * height], len(loads))
 
     def _index(self) -> None:
-        """Work out which classes have some of which lot, once, for the searches."""
+        """Compute once for the searches which classes have some of which lot."""
         if self._owners:
             return
         rows = [bytearray(len(self.loads)) for _ in self.supply]
@@ -220,7 +220,7 @@ class Flow:
         self._held = [from_flags(column) for column in columns]
 
     def _reach(self, part: int, start: int) -> int:
-        """The classes in ``part`` to which partitions of those in ``start`` can go, handed on from one to the next."""
+        """Return the classes in ``part`` that partitions of those in ``start`` can reach, passed from one to the next."""
         reached = start
         fresh = start
         seen_lots = 0
@@ -256,7 +256,7 @@ class Flow:
                         classes[0] &= ~(1 << sink)
 
     def _layers(self, part: int, sources: int, sinks: int) -> tuple[list[int], list[int]] | None:
-        """Classes and lots by their distance from a sink, up to the distance of the nearest source.
+        """Return classes and lots by their distance from a sink, up to the distance of the nearest source.
 
         ``classes[k]`` are k steps away; ``lots[k]`` lead from ``classes[k]`` to ``classes[k - 1]``.
         """
@@ -279,7 +279,7 @@ class Flow:
         return classes, lots
 
     def _path(self, source: int, classes: list[int], lots: list[int]) -> list[tuple[int, int]] | None:
-        """A way from a source down the layers to a sink, as (lot, to class) steps; dead ends leave the layers."""
+        """Return a path from a source down the layers to a sink, as (lot, to class) steps; remove dead ends from the layers."""
         path: list[tuple[int, int]] = []
         at = source
         while len(path) < len(classes) - 1:
@@ -304,7 +304,7 @@ class Flow:
         return path
 
     def _hand_on(self, source: int, path: Sequence[tuple[int, int]], height: int) -> None:
-        """Send as many partitions along a path as it takes."""
+        """Send as many partitions along a path as it can carry."""
         sink = path[-1][1]
         number = min(self.loads[source] - self.sizes[source] * height, self.sizes[sink] * height - self.loads[sink])
         giver = source

@@ -1,7 +1,7 @@
-"""Partitions that are alike, as the unit in which the sticky assignors count.
+"""Lots: sets of interchangeable partitions, the unit in which the sticky assignors count.
 
-Without racks a lot is a topic.  With racks (KIP-881) it is those partitions of one topic whose replicas are in the same
-racks, as far as members are in them.
+Without racks a lot is a topic. With racks (KIP-881) a lot is the partitions of one topic whose replicas are in the same racks,
+counting only racks that members are in.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from assignors.subscriptions import Subscriptions
 class Lots:
     """The lots of a group, numbered.
 
-    ``topics``: for each lot its topic; ``supply``: how many partitions it has; ``owned``: for each member,
-    lot -> the partitions that it owns; ``free``: for each lot the partitions without an owner, ascending.
-    ``nearness`` is None where racks do not matter.
+    ``topics``: for each lot its topic; ``supply``: how many partitions it has; ``owned``: for each member, lot -> the
+    partitions that it owns; ``free``: for each lot the partitions without an owner, ascending. ``nearness`` is None where racks
+    do not matter.
     """
 
     topics: Sequence[str]
@@ -34,7 +34,7 @@ class Lots:
 
     @classmethod
     def by_topic(cls, cluster: Cluster, subscriptions: Subscriptions, claims: Claims) -> Lots:
-        """One lot per topic."""
+        """Return one lot per topic."""
         topics = subscriptions.topics
         number_of = {topic: number for number, topic in enumerate(topics)}
         owned = [{number_of[topic]: partitions for topic, partitions in kept.items()} if kept else {} for kept in claims.kept]
@@ -43,7 +43,7 @@ class Lots:
 
     @classmethod
     def by_rack(cls, cluster: Cluster, subscriptions: Subscriptions, claims: Claims, rack_of: Sequence[str]) -> Lots:
-        """One lot per topic and set of racks; ``rack_of``: for each member its rack, empty if it has none."""
+        """Return one lot per topic and set of racks; ``rack_of``: for each member its rack, empty if it has none."""
         in_use = frozenset(filter(None, rack_of))
         number_of: dict[tuple[str, frozenset[str]], int] = {}
         lots_of: dict[str, list[int]] = {}
@@ -73,9 +73,9 @@ class Lots:
 
 
 def racks_of_members(cluster: Cluster, subscriptions: Subscriptions, members: Mapping[str, Member]) -> Sequence[str] | None:
-    """For each member its rack, or None where racks do not matter (Kafka's ``useRackAwareAssignment``).
+    """Return the rack of each member, or None where racks do not matter (Kafka's ``useRackAwareAssignment``).
 
-    They matter when a member is in a rack that has replicas, and some partition has none in some rack.
+    Racks matter when a member is in a rack that has replicas, and some partition has none in some rack.
     """
     rack_of = [members[member_id].rack or "" for member_id in subscriptions.members]
     if not any(rack_of) or not cluster.racks:

@@ -1,8 +1,8 @@
 """The plan of the sticky assignors: even loads first, then racks, then as few moves as possible.
 
-Three steps, each in a module of its own: which member owns what (``claims``), how many each member should have (``levels``; a
-division when all subscribe alike), and which of their partitions the members keep (``least_moves``; arithmetic when all
-subscribe alike and racks do not matter).  What is then without an owner is dealt out (``dealing``).
+Each step is in its own module: which member owns what (``claims``), how many partitions each member should have (``levels``; a
+division when all subscribe alike), and which partitions the members keep (``least_moves``; arithmetic when all subscribe alike
+and racks do not matter). ``dealing`` then deals the partitions without an owner.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from assignors.subscriptions import Subscriptions
 class Draft:
     """A plan in two halves.
 
-    ``kept``: for each member, topic -> the partitions that it owns already and keeps; ``gains``: topic -> those
-    that are new to it.  ``to_revoke``: topic -> partitions that a member of the group has to revoke, or that several claim.
+    ``kept``: for each member, topic -> the partitions that it owns already and keeps; ``gains``: topic -> the partitions that
+    are new to it. ``to_revoke``: topic -> partitions that a member of the group has to revoke, or that several claim.
     """
 
     members: Sequence[str]
@@ -35,14 +35,14 @@ class Draft:
     to_revoke: dict[str, set[int]]
 
     def plan(self) -> Plan:
-        """Every member gets all that is meant for it."""
+        """Return the complete plan: every member gets all its partitions at once."""
         return {
             member_id: _join(kept, gains) if gains else kept
             for member_id, kept, gains in zip(self.members, self.kept, self.gains, strict=True)
         }
 
     def plan_without_hand_over(self) -> Plan:
-        """The plan of a cooperative round: partitions that another member still owns are left out (KIP-429)."""
+        """Return the plan of a cooperative round, without partitions that another member still owns (KIP-429)."""
         if self.to_revoke:
             for gains in self.gains:
                 for topic in [topic for topic in gains if topic in self.to_revoke]:
@@ -55,9 +55,9 @@ class Draft:
 
 
 def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping[str, MemberClaims]) -> Draft:
-    """Work out the plan; ``claims_by_id``: for each member id what it claims to own.
+    """Compute the plan; ``claims_by_id``: for each member id the partitions it claims to own.
 
-    Raises :class:`assignors.subscriptions.InvalidInputError`.
+    Raise :class:`assignors.subscriptions.InvalidInputError`.
     """
     subscriptions = Subscriptions.of(cluster, members)
     claims = resolve(cluster, subscriptions, [claims_by_id[member_id] for member_id in subscriptions.members])
@@ -79,7 +79,7 @@ def draft(cluster: Cluster, members: Mapping[str, Member], claims_by_id: Mapping
 
 
 def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
-    """All subscribe alike: each member keeps up to a quota, which is one higher for those that lose less by it."""
+    """Plan when all subscribe alike: each member keeps up to a quota, one higher for members that lose less by it."""
     loads = {member: sum(map(len, result.kept[member].values())) for member in takers}
     free = claims.free
     total = sum(loads.values()) + sum(map(len, free.values()))
@@ -103,7 +103,7 @@ def _plan_alike(result: Draft, claims: Claims, takers: Sequence[int]) -> None:
 
 
 def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, list[int]]) -> None:
-    """Have a member keep only ``keep`` partitions, by taking from the topics of which it has most."""
+    """Reduce a member to ``keep`` partitions, by taking from the topics of which it has most."""
     kept = result.kept[member]
     height, rest = level([len(partitions) for partitions in kept.values()], keep)
     topics = sorted(kept)
@@ -126,7 +126,7 @@ def _cut(result: Draft, member: int, keep: int, place: int, revoked: dict[str, l
 
 
 def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """No partition has an owner: balanced loads, each topic spread over as many members as that allows."""
+    """Plan without owners: balanced loads, each topic spread over as many members as that allows."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     flow.fill(run_length(sum(lots.supply)))
@@ -161,7 +161,7 @@ def _plan_afresh(result: Draft, subscriptions: Subscriptions, lots: Lots) -> Non
 
 
 def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> None:
-    """Mixed subscriptions, or racks: the balanced loads, and then the fewest moves that lead there."""
+    """Plan mixed subscriptions, or racks: the balanced loads, then the fewest moves that lead there."""
     groups = _Groups.of(subscriptions, lots)
     flow = groups.flow(subscriptions, lots)
     given_of_lot = [flow.given[group] for group in groups.group_of]
@@ -177,7 +177,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
     for number, least in enumerate(least_of_class):
         with_least.setdefault(least, []).append(number)
     sets = [bit_set(with_least[least], len(least_of_class)) for least in sorted(with_least)]
-    # Only the emptiest subscribers of a lot may have some of it: to give to a fuller one would not be balanced.
+    # Only the emptiest subscribers of a lot may have some of it; a fuller subscriber would make the plan unbalanced.
     emptiest = [next(classes & which for which in sets if classes & which) for classes in groups.classes]
     allowed = list(map(subscriptions.member_set, emptiest))
     search = LeastMoves(
@@ -194,7 +194,7 @@ def _plan_by_flow(result: Draft, subscriptions: Subscriptions, lots: Lots) -> No
 
 
 def _apply(result: Draft, lots: Lots, changes: Sequence[Mapping[int, int]]) -> None:
-    """Turn numbers into partitions: the highest ones are revoked, the lowest ones without an owner are taken."""
+    """Turn numbers into partitions: revoke the highest ones, assign the lowest ones without an owner."""
     revoked: dict[tuple[int, str], set[int]] = {}
     for lot, of_lot in enumerate(changes):
         topic, free = lots.topics[lot], lots.free[lot]
@@ -237,10 +237,10 @@ def _join(kept: Mapping[str, Sequence[int]], gains: Mapping[str, Sequence[int]])
 
 @attrs.frozen
 class _Groups:
-    """Lots with the same subscribers count as one while loads are worked out.
+    """Lots with the same subscribers, counted as one while loads are computed.
 
-    ``group_of``: for each lot its group; ``lots``: for each group its lots; ``classes``: for each group the set of
-    classes that subscribe.
+    ``group_of``: for each lot its group; ``lots``: for each group its lots; ``classes``: for each group the set of classes that
+    subscribe.
     """
 
     group_of: Sequence[int]
@@ -258,7 +258,7 @@ class _Groups:
         return cls(group_of, inside, list(number_of))
 
     def flow(self, subscriptions: Subscriptions, lots: Lots) -> Flow:
-        """A flow from these groups to the classes, empty as yet."""
+        """Return an empty flow from these groups to the classes."""
         return Flow.empty(
             [sum([lots.supply[lot] for lot in inside]) for inside in self.lots],
             self.classes,

@@ -1,9 +1,9 @@
-"""The bytes in which sticky assignors remember what their member was given.
+"""The user data in which members of the sticky assignors send their last assignment.
 
-``StickyAssignor`` is eager: members own nothing when they join, so each one sends its last assignment as user data.
-Version 0 is an array of (topic, partitions); version 1 (KIP-341) has the generation behind it.
-``CooperativeStickyAssignor`` sends the generation alone, since the subscription itself names what is owned.  Both follow
-the schemas in the Java classes of those names, byte for byte.
+``StickyAssignor`` is eager: members own nothing when they join, so each member sends its last assignment as user data. Version
+0 is an array of (topic, partitions); version 1 (KIP-341) appends the generation. ``CooperativeStickyAssignor`` sends the
+generation alone, since the subscription itself has the owned partitions. Both follow the schemas in the Java classes of those
+names, byte for byte.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _INT32 = struct.Struct(">i")
 
 NO_GENERATION = -1
 
-#: Layouts of fewer partitions than this are kept.
+#: Layouts of fewer partitions than this are cached.
 _SHORT = 128
 
 
 class InvalidUserDataError(ValueError):
-    """Bytes that are not a sticky assignor's user data."""
+    """User data that is not a sticky assignor's."""
 
 
 def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
-    """Version 1: topic -> partitions, and the generation in which they were given."""
+    """Encode version 1: topic -> partitions, and the generation of that assignment."""
     topics = _in_java_map_order({topic: partitions for topic, partitions in assignment.items() if partitions})
     parts = [_INT32.pack(len(topics))]
     for topic in topics:
@@ -38,9 +38,9 @@ def encode(assignment: Mapping[str, Sequence[int]], generation: int) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
-    """Read version 1 or 0; returns topic -> partitions and the generation, -1 in version 0.
+    """Read version 1 or 0; return topic -> partitions and the generation, -1 in version 0.
 
-    Raises :class:`InvalidUserDataError`.  As in Java, bytes behind what was read are not looked at.
+    Raise :class:`InvalidUserDataError`. As in Java, trailing bytes are ignored.
     """
     try:
         return _decode(data)
@@ -75,7 +75,7 @@ def _decode(data: bytes) -> tuple[dict[str, Sequence[int]], int]:
 
 @lru_cache(maxsize=4096)
 def _topic(name: bytes) -> str:
-    # A leader reads the same names from thousands of members: one string for each of them is enough.
+    # A leader reads the same names from thousands of members: one string per name saves memory.
     return name.decode(errors="replace")
 
 
@@ -85,21 +85,21 @@ def _numbers(count: int) -> struct.Struct:
 
 
 def encode_generation(generation: int) -> bytes:
-    """What a cooperative sticky member sends."""
+    """Encode the user data of a cooperative sticky member."""
     return _INT32.pack(generation)
 
 
 def decode_generation(data: bytes | None) -> int:
-    """The generation in a cooperative sticky member's user data, -1 if there is none."""
+    """Return the generation in a cooperative sticky member's user data, -1 if there is none."""
     return NO_GENERATION if data is None or len(data) < 4 else _INT32.unpack_from(data)[0]
 
 
 def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:
-    """Topics in the order in which Java's ``HashMap`` lists them, since Java groups them by one before it writes.
+    """Return topics in the order in which Java's ``HashMap`` lists them: Java groups by topic in one before it writes.
 
-    That is by the low bits of their hashes, as many as the table's size takes.  ``computeIfAbsent`` puts a new key at the
-    head of its bucket, and looks whether the table is too small before it adds and not after.  (Java turns buckets
-    of more than eight into trees; eight topics in one are not met in practice, and readers do not mind the order.)
+    The order is that of the low bits of the hashes, as many as the table's size needs. ``computeIfAbsent`` puts a new key at
+    the head of its bucket, and checks the size of the table before it adds the key, not after. (Java turns buckets of more than
+    eight into trees; eight topics in one bucket do not occur in practice, and readers accept any order.)
     """
     topics = list(assignment)
     topics.reverse()
@@ -111,7 +111,7 @@ def _in_java_map_order(assignment: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def _java_hash(text: str) -> int:
-    """``String.hashCode`` as ``HashMap`` spreads it."""
+    """Return ``String.hashCode`` as ``HashMap`` spreads it."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for (unit,) in struct.iter_unpack(">H", units):

@@ -1,1 +1,1 @@
-"""How fast the assignors are, beside those of other clients."""
+"""The speed of the assignors, compared with those of other clients."""

@@ -1,12 +1,12 @@
-"""How long plans take, beside other clients: ``python -m benchmarks.assignors``.
+"""Time of plans, compared with other clients: ``python -m benchmarks.assignors``.
 
-For each case and assignor the peers take turns, five times, and the medians of those are printed with their ratios to ours
-(below 1: ours is faster).  Times are for the plan and its bytes for SyncGroup; what a leader decodes before is in memory
-for all of them.  They are processor time of the thread that does it, which other processes on the machine disturb the least
-and which leaves out what Go's and Java's garbage collectors do on other threads; ``--clock wall`` takes the clock on the wall.
+For each case and assignor the peers take turns, five times. The output has medians and their ratios to ours (below 1: ours is
+faster). Times are for the plan and its bytes for SyncGroup; all peers have the leader's decoded input in memory. Times are
+processor time of the thread that assigns: other processes on the machine disturb it least, and it excludes the garbage
+collectors of Go and Java on other threads. ``--clock wall`` measures wall-clock time.
 
-``--peers franz-go,java,kafka-python,aiokafka`` chooses among them; ``--cases 0,3`` among the cases; ``--rounds 5``;
-``--patience 20``: how many seconds kafka-python and aiokafka may take, which run once.
+``--peers franz-go,java,kafka-python,aiokafka`` selects peers; ``--cases 0,3`` selects cases; ``--rounds 5``; ``--patience 20``:
+the limit in seconds for kafka-python and aiokafka, which run once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from benchmarks.assignors.peers import Franz, Java, Ours, Peer, PeerGaveUpError,
 from benchmarks.table import markdown, median, number
 from tests.support.kafka_jars import UnavailableError, ensure_jars
 
-#: Below this a case is too small for its ratio to mean anything.
+#: Below this time a case is too small for a meaningful ratio.
 _SMALL_MS = 10.0
 
 
 @attrs.frozen
 class Row:
-    """One case: for each peer its medians, None where it gave up."""
+    """One case: the medians of each peer, None where the peer exceeded its limit."""
 
     case: str
     assignor: str
@@ -39,13 +39,13 @@ class Row:
     once: dict[str, float | None]
 
     def ratio(self, peer: str) -> float | None:
-        """Our time divided by the peer's."""
+        """Return our time divided by the peer's."""
         ours, theirs = self.times[Ours.name], self.times.get(peer)
         return None if ours is None or theirs is None else ours.total_ms / theirs.total_ms
 
 
 def take_turns(peers: Sequence[Peer], rounds: int, clock: str) -> dict[str, Time | None]:
-    """Each peer's median over rounds in which all of them run once."""
+    """Return each peer's median over rounds in which all peers run once."""
     seen: dict[str, list[Time]] = {peer.name: [] for peer in peers}
     out: set[str] = set()
     for _ in range(rounds):
@@ -68,7 +68,7 @@ def take_turns(peers: Sequence[Peer], rounds: int, clock: str) -> dict[str, Time
 
 
 def measure(peers: Sequence[Peer], case_number: int, assignor: str, options: argparse.Namespace) -> list[Row]:
-    """The two rows of one case."""
+    """Return the two rows of one case."""
     case = CASES[case_number]
     once = {
         name: python_peer(name, assignor, case_number, options.patience)
@@ -106,7 +106,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def report(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
-    """Tables and the goals."""
+    """Return tables and the goals."""
     lines = []
     for assignor in ("range", "sticky", "cooperative-sticky"):
         chosen = [row for row in rows if row.assignor == assignor]
@@ -139,7 +139,7 @@ def _counts(row: Row) -> bool:
 
 
 def main() -> None:
-    """Run it and print the report."""
+    """Run the benchmark and print the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--peers", default="franz-go,java,kafka-python,aiokafka", type=lambda text: text.split(","))
     parser.add_argument("--cases", default=list(range(len(CASES))), type=lambda text: list(map(int, text.split(","))))

@@ -1,4 +1,4 @@
-"""The groups that the benchmark asks every assignor about."""
+"""The groups that the benchmark gives to every assignor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import attrs
 
 from assignors import Cluster, Member
 
-#: The one that leaves, of every group, and the one that comes and subscribes to what the other did.
+#: The member that leaves every group, and the member that joins with the same subscription.
 LEAVES = "consumer-0003"
 JOINS = "consumer-new"
 
 
 @attrs.frozen
 class Case:
-    """A group that is assigned for the first time, and then again after one member left and one came.
+    """A group that is assigned for the first time, and then again after one member left and one joined.
 
     ``subscribe``: "all", "half" (each member a random half of the topics) or "odd" (all alike but one).
     """
@@ -28,15 +28,15 @@ class Case:
     subscribe: str = "all"
 
     def cluster(self) -> Cluster:
-        """Topics of equal size."""
+        """Return topics of equal size."""
         return Cluster(dict.fromkeys(self._topics(), self.partitions // self.topics))
 
     def group(self) -> dict[str, Member]:
-        """The members, without a history."""
+        """Return the members, without a history."""
         return {f"consumer-{number:04d}": Member(self._subscription(number)) for number in range(self.members)}
 
     def newcomer(self) -> Member:
-        """The member that comes for the one that leaves."""
+        """Return the member that joins for the one that leaves."""
         return Member(self._subscription(3))
 
     def _topics(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""How time grows with members and partitions: ``python -m benchmarks.assignors.complexity``.
+"""Growth of time with members and partitions: ``python -m benchmarks.assignors.complexity``.
 
-Measures plans after one member left and one came, in processor time, prints them, and draws them into
+Measure plans after one member left and one joined, in processor time, print them, and draw them into
 ``docs/img/assignors-complexity.svg`` on logarithmic axes, where a line of slope 1 is linear growth.
 """
 
@@ -34,13 +34,13 @@ class Line:
 
     @property
     def slope(self) -> float:
-        """By what power of the size the time grows, over the larger half of the sizes."""
+        """The power of the size with which the time grows, over the larger half of the sizes."""
         (x1, y1), (x2, y2) = self.points[len(self.points) // 2], self.points[-1]
         return math.log(y2 / y1) / math.log(x2 / x1)
 
 
 def measure(assignor: Assignor, case: Case) -> float:
-    """The least of several times, after a change."""
+    """Return the least of several times, after a change."""
     cluster, members = case.cluster(), case.group()
     plan = assignor.assign(cluster, members)
     later = {
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def draw(by_partitions: Sequence[Line], by_members: Sequence[Line]) -> str:
-    """Two plots side by side."""
+    """Return two plots side by side."""
     body = [
         *_plot(by_partitions, 60, "partitions (1,000 members, 200 topics)"),
         *_plot(by_members, 480, "members (100,000 partitions, 200 topics)"),

@@ -1,4 +1,4 @@
-"""The assignors that take turns: ours, franz-go's, Java's; each is given a case and then asked again and again."""
+"""The assignors that take turns: ours, franz-go's, Java's; each loads a case and then assigns it again and again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.line_process import LineProcess, LineProcessError
 
 _FRANZ_SOURCE = Path(__file__).parent / "franz"
 _R = TypeVar("_R")
-#: How long one call of a peer may take before it counts as never.
+#: The most seconds for one call of a peer; a longer call counts as never finished.
 DEADLINE_S = 120.0
 
 
@@ -46,20 +46,20 @@ class Time:
 
     @property
     def total_ms(self) -> float:
-        """A plan that is not sent is no plan."""
+        """The time of the plan and of its bytes: a plan counts only with its encoding."""
         return self.assign_ms + self.encode_ms
 
 
 @attrs.frozen
 class Times:
-    """What one run took by the clock on the wall, and in processor time of the thread that did it."""
+    """Wall-clock time of one run, and processor time of the thread that did it."""
 
     wall: Time
     cpu: Time
 
 
 class PeerGaveUpError(Exception):
-    """It failed or took longer than the deadline; the message says which."""
+    """A peer that failed or took longer than the deadline; the message says which."""
 
 
 class Peer(ABC):
@@ -69,23 +69,23 @@ class Peer(ABC):
 
     @abstractmethod
     def load(self, assignor: str, case: Case) -> None:
-        """Take a case; ``assignor``: "range", "sticky" or "cooperative-sticky"."""
+        """Load a case; ``assignor``: "range", "sticky" or "cooperative-sticky"."""
 
     @abstractmethod
     def change(self) -> None:
-        """One leaves and one comes, and the others own what this peer's own plan gave them."""
+        """Let one member leave and one join; the others own the partitions of this peer's own plan."""
 
     @abstractmethod
     def run(self) -> Times:
         """Assign once."""
 
     def close(self) -> None:
-        """End its process, if it has one."""
+        """End the peer's process, if any."""
         return
 
 
 def _after_change(assignor: str, case: Case, members: Mapping[str, Member], plan: Plan, generation: int) -> dict[str, Member]:
-    """The group as a leader decodes it: tuples, and strings of each member's own; in the eager protocol, user data."""
+    """Return the group as a leader decodes it: tuples, separate strings per member; in the eager protocol, user data."""
     group = {
         member_id: attrs.evolve(
             member,
@@ -107,7 +107,7 @@ def _after_change(assignor: str, case: Case, members: Mapping[str, Member], plan
 
 
 class Ours(Peer):
-    """This project's, in this process."""
+    """Our assignors, in this process."""
 
     name = "consumer-coord"
 
@@ -182,7 +182,7 @@ class Franz(Peer):
 
 
 class Java(Peer):
-    """Apache Kafka's assignors, in one JVM that has warmed up on each case before it counts."""
+    """Apache Kafka's assignors, in one JVM that has warmed up on each case before the measurement."""
 
     name = "Java (warm)"
     _WARM_UP = 3
@@ -224,7 +224,7 @@ class Java(Peer):
         try:
             return call(*arguments)
         except LineProcessError as error:
-            # The JVM is still at it; the next case gets a new one.
+            # The JVM is still busy; the next case starts a new one.
             assert self._java is not None
             self._java.kill()
             self._java = None
@@ -232,7 +232,7 @@ class Java(Peer):
 
 
 def python_peer(peer: str, assignor: str, case_number: int, deadline_s: float) -> Sequence[float | None]:
-    """Milliseconds of kafka-python's or aiokafka's two assignments, None for what the deadline cut off."""
+    """Return milliseconds of kafka-python's or aiokafka's two assignments, None for those that exceeded the deadline."""
     command = [sys.executable, "-m", "benchmarks.assignors.python_peers", peer, assignor, str(case_number)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s, check=False)

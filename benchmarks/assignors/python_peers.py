@@ -1,7 +1,7 @@
 """kafka-python's and aiokafka's assignors on one case: ``python -m benchmarks.assignors.python_peers PEER ASSIGNOR CASE``.
 
-Prints two lines, the milliseconds of the first assignment and of the one after a member left and one came.  They run in
-a process of their own because some take minutes, and the caller has to be able to stop waiting.
+Print two lines, the milliseconds of the first assignment and of the one after a member left and one joined. Each case runs in
+a separate process, because some take minutes and the caller has to be able to stop waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.assignors.cases import CASES, JOINS, LEAVES, Case
 
 
 class _Cluster:
-    """The part of their cluster metadata that assignors look at."""
+    """The part of their cluster metadata that assignors read."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         self._partitions = {topic: set(range(count)) for topic, count in partitions.items()}

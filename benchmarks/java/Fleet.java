@@ -20,7 +20,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Many members of one group in one JVM, a thread each; the protocol is that of tests/support/driver.py. */
+/** Members of one group in one JVM, a thread each, with the protocol of tests/support/driver.py. */
 public final class Fleet {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Duration POLL = Duration.ofMillis(100);

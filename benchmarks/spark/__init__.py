@@ -1,1 +1,1 @@
-"""``kafka_group`` side by side with Spark's own JVM connector: ``python -m benchmarks.spark``."""
+"""``kafka_group`` compared with Spark's own JVM connector: ``python -m benchmarks.spark``."""

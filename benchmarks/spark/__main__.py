@@ -1,7 +1,7 @@
-"""Side by side with Spark's own JVM connector, on one real broker, interleaved, medians; prints Markdown.
+"""Comparison with Spark's own JVM connector, on one real broker, interleaved, medians; prints Markdown.
 
-python -m benchmarks.spark                       everything, some twenty minutes on two cores
-python -m benchmarks.spark --only drain --records 500000 --rounds 3
+python -m benchmarks.spark                       everything, about twenty minutes on two cores python -m benchmarks.spark --only
+drain --records 500000 --rounds 3
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARTS = ("drain", "cold", "trickle", "join", "members", "handover", "executors")
 
 @attrs.frozen
 class Topic:
-    """What is drained: one in ``share`` of ``--records``, ``size`` bytes each; both sources get ``options``."""
+    """A topic to drain, with one in ``share`` of ``--records``, ``size`` bytes each; both sources get ``options``."""
 
     share: int
     size: int
@@ -39,7 +39,7 @@ class Topic:
 
     @property
     def options(self) -> Mapping[str, str]:
-        """Of the reading queries."""
+        """The options of the reading queries."""
         found = {"kafka.isolation.level": "read_committed"} if self.transactions else {}
         return found | ({"includeHeaders": "true"} if self.headers else {})
 
@@ -59,7 +59,7 @@ _TRANSACTION = 10_000
 
 
 def fill(kafka: RealKafka, records: int, kind: Topic, partitions: int = 4) -> str:
-    """A topic with ``records`` records of that kind."""
+    """Fill a topic with ``records`` records of that kind."""
     topic = kafka.new_topic(partitions)
     size = kind.size
     settings: dict[str, Any] = {
@@ -75,7 +75,7 @@ def fill(kafka: RealKafka, records: int, kind: Topic, partitions: int = 4) -> st
         producer.init_transactions(60)
         producer.begin_transaction()
     headers = [("trace", os.urandom(16)), ("type", b"order")] if kind.headers else None
-    # Half of each is random, so that they compress as well as real records do: by two, not by a hundred.
+    # Half of each record is random, so that it compresses as real records do: by two, not by a hundred.
     half = size // 2
     noise = os.urandom(half * 10_000)
     for index in range(records):
@@ -170,20 +170,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def print_handover(kind: str, found: Mapping[str, list[float]]) -> None:
-    """Median and range of each way."""
+    """Print median and range of each way."""
     print(markdown([f"{kind}: until the new owner has written, s", "median", "least", "most", "rounds"], handover.rows(found)))
     print()
 
 
 def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Throughput and memory."""
+    """Print throughput and memory."""
     rows = []
     for name, sources in found.items():
         for what, key in (("addBatch", "add_batch_s"), ("wall", "wall_s")):
             seconds = {source: median([one[key] for one in runs]) for source, runs in sources.items()}
             rate = {source: sources[source][0]["rows"] / seconds[source] / 1000 for source in seconds}
             ratio = rate[OURS] / rate[CONNECTOR]
-            # Of the two runs of each round.
+            # The ratios of the two runs of each round.
             ratios = [theirs[key] / ours[key] for theirs, ours in zip(sources[CONNECTOR], sources[OURS], strict=True)]
             rows.append(
                 [
@@ -207,7 +207,7 @@ def print_drains(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_cold(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """The first query of a session."""
+    """Print the first query of a session."""
     rows = [
         [source, *(number(median([one[key] for one in found])) for key in ("wall_s", "add_batch_s"))]
         for source, found in runs.items()
@@ -216,7 +216,7 @@ def print_cold(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
 
 
 def print_trickles(rows: Sequence[tuple[int, str, Mapping[str, Any]]]) -> None:
-    """Latency of small batches."""
+    """Print the latency of small batches."""
     lines = []
     for partitions, sockets, found in rows:
         middle = {source: median(found[source]["batch_ms"]) for source in found}
@@ -235,12 +235,12 @@ def print_trickles(rows: Sequence[tuple[int, str, Mapping[str, Any]]]) -> None:
 
 
 def last_hundredth(values: Sequence[float]) -> float:
-    """The 99th percentile; NaN of too few."""
+    """Return the 99th percentile; NaN for too few values."""
     return statistics.quantiles(values, n=100)[98] if len(values) > 1 else float("nan")
 
 
 def print_join(found: Sequence[Mapping[str, Any]]) -> None:
-    """A query joins another."""
+    """Print how a query joins another."""
     print(
         f"A second query owned its share {number(median([one['join_s'] for one in found]))} s after start(); meanwhile the"
         f" first one's longest batch took {number(median([max(one['during_ms']) for one in found]))} ms"

@@ -1,10 +1,9 @@
-"""One measurement in a process of its own; prints one line of JSON.  Started by ``benchmarks.spark``.
+"""One measurement in a separate process, started by ``benchmarks.spark``; prints one line of JSON.
 
-child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after one warm-up of each
-child.py cold SOURCE TOPIC         the first query of a fresh session
-child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both sources in turns
-child.py join TOPIC                a second query joins a running one
-child.py handover TOPIC ROUNDS     a query joins, stops, is killed: until the new owner writes
+child.py drain TOPIC ROUNDS OPTIONS MASTER   both sources in turns, in one session, after one warm-up of each child.py cold
+SOURCE TOPIC         the first query of a new session child.py trickle TOPIC SECONDS UNIX   a thousand records a second; both
+sources in turns child.py join TOPIC                a second query joins a running one child.py handover TOPIC ROUNDS     a
+query joins, stops, is killed: until the new owner writes
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RATE = 1_000
 
 
 class Trickle(threading.Thread):
-    """``RATE`` records of 100 bytes a second, until closed."""
+    """A producer of ``RATE`` records of 100 bytes a second, until closed."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -35,7 +34,7 @@ class Trickle(threading.Thread):
         self._closing = threading.Event()
 
     def run(self) -> None:
-        """A few each millisecond."""
+        """Produce a few records each millisecond."""
         began, sent = time.monotonic(), 0
         while not self._closing.wait(0.002):
             due = int((time.monotonic() - began) * RATE)
@@ -46,32 +45,32 @@ class Trickle(threading.Thread):
         self._producer.flush(30)
 
     def close(self) -> None:
-        """End."""
+        """End the thread."""
         self._closing.set()
         self.join()
 
 
 def drains(bootstrap_servers: str, topic: str, rounds: int, options: Mapping[str, str], master: str) -> Mapping[str, Any]:
-    """Both sources, interleaved."""
+    """Drain the topic with both sources, interleaved."""
     spark = make_session(master=master)
     found: dict[str, list[Drained]] = {CONNECTOR: [], OURS: []}
     for source in found:
         drain(spark, source, bootstrap_servers, topic, options)
     for number in range(rounds):
-        # Turns change their order, so that neither always follows the other's garbage.
+        # Turns change their order, so that neither source always follows the other's garbage.
         for source in sorted(found, reverse=bool(number % 2)):
             found[source].append(drain(spark, source, bootstrap_servers, topic, options))
     return {source: [attrs.asdict(one) for one in drained] for source, drained in found.items()}
 
 
 def cold(source: str, bootstrap_servers: str, topic: str) -> Mapping[str, Any]:
-    """The first query of a session, and how long until its first batch was finished."""
+    """Run the first query of a session; return its figures."""
     spark = make_session()
     return attrs.asdict(drain(spark, source, bootstrap_servers, topic, {}))
 
 
 def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float, unix_sockets: bool) -> Mapping[str, Any]:
-    """Durations of batches in milliseconds, of both sources in turns, and the time to the first batch."""
+    """Return durations of batches in milliseconds, of both sources in turns, and the time to the first batch."""
     spark = make_session(unix_sockets=unix_sockets)
     flow = Trickle(bootstrap_servers, topic, partitions)
     flow.start()
@@ -101,7 +100,7 @@ def trickle(bootstrap_servers: str, topic: str, partitions: int, seconds: float,
 
 
 def join(bootstrap_servers: str, topic: str, partitions: int) -> Mapping[str, Any]:
-    """Seconds until a second query owns its share, and the longest time the first one was without a finished batch."""
+    """Return seconds until a second query owns its share, and the first query's batch times before and during the join."""
     from consumer_coord.spark import progress
 
     spark = make_session()
@@ -141,7 +140,7 @@ def _until(condition: Any) -> None:
 
 
 def main() -> None:
-    """``child.py BOOTSTRAP WHAT ...``"""
+    """Run ``child.py BOOTSTRAP WHAT ...``."""
     bootstrap_servers, what, *rest = sys.argv[1:]
     result: Mapping[str, Any]
     if what == "drain":

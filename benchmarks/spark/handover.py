@@ -1,7 +1,7 @@
-"""How long partitions are without a reader when a query joins, stops, or is killed: until the new owner has written from each.
+"""Time without a reader when a query joins, stops, or is killed: until the new owner has written from each partition.
 
-``measure`` asks two queries of a Spark session, ``measure_members`` two memberships whose batches are a pause of a second:
-what is left then are the group, the embedded broker, and the planning.
+``measure`` uses two queries of a Spark session, ``measure_members`` two memberships whose batches are a pause of a second: the
+latter measures only the group, the embedded broker, and the planning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Found = dict[str, list[float]]
 
 
 class Writer:
-    """A sink that notes when the first record of each partition was written; :meth:`forget` starts anew."""
+    """A sink that records when the first record of each partition was written; :meth:`forget` resets it."""
 
     def __init__(self) -> None:
         self._first: dict[int, float] = {}
@@ -43,27 +43,27 @@ class Writer:
         self.wrote({row[0] for row in data.select("partition").distinct().collect()})
 
     def wrote(self, partitions: set[int]) -> None:
-        """Now."""
+        """Record that these partitions were written now."""
         for number in partitions:
             self._first.setdefault(number, time.perf_counter())
 
     def forget(self) -> None:
-        """What was written so far."""
+        """Forget all written partitions."""
         self._first = {}
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Of which something was written."""
+        """The partitions from which something was written."""
         return frozenset(self._first)
 
     def wait(self, began_s: float, partitions: frozenset[int]) -> float:
-        """Seconds from ``began_s`` until all of these had a record written."""
+        """Wait for a record from each partition; return the seconds from ``began_s``."""
         _until(lambda: partitions <= self.partitions)
         return max(self._first[number] for number in partitions) - began_s
 
 
 def measure(bootstrap_servers: str, topic: str, rounds: int) -> Found:
-    """``join``, ``stop`` and ``kill``: seconds of each round; two queries of one session."""
+    """Measure ``join``, ``stop`` and ``kill`` in seconds of each round, with two queries of one session."""
     spark = make_session()
     options = {
         "startingOffsets": "latest",
@@ -106,7 +106,7 @@ def measure(bootstrap_servers: str, topic: str, rounds: int) -> Found:
 
 
 def _some_seconds() -> float:
-    """So that the end comes at any moment of a batch and between any two heartbeats."""
+    """Return a random time, so that the end comes at any moment of a batch and between any two heartbeats."""
     return 3 + random.random()
 
 
@@ -147,7 +147,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 class _Member(threading.Thread):
-    """Plans, pauses for the length of a batch, and plans again."""
+    """A member that plans, pauses for the length of a batch, and plans again."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         super().__init__(daemon=True)
@@ -174,7 +174,7 @@ class _Member(threading.Thread):
                 self.writer.wrote({partition.partition for partition, span in planned.spans() if span.start < span.end})
 
     def end(self, *, leave: bool) -> None:
-        """Stop; without leaving, the broker has to notice."""
+        """Stop; without ``leave``, the broker has to notice."""
         self.ending.set()
         if leave:
             # From this thread, in mid-batch, as Spark's SIGTERM does.
@@ -184,7 +184,7 @@ class _Member(threading.Thread):
 
 
 def measure_members(rounds: int) -> Found:
-    """``join``, ``stop`` and ``kill`` without Spark."""
+    """Measure ``join``, ``stop`` and ``kill`` without Spark."""
     found: Found = {"join": [], "stop": [], "kill": []}
     flowing = threading.Event()
     with EmbeddedKafka(topics={"orders": PARTITIONS}) as kafka:
@@ -223,7 +223,7 @@ def _flow(bootstrap_servers: str, ending: threading.Event) -> None:
 
 
 def rows(found: Mapping[str, list[float]]) -> list[list[str]]:
-    """For a table: way, median, least, most, rounds."""
+    """Return rows for a table: way, median, least, most, rounds."""
     middle = {how: sorted(times)[len(times) // 2] for how, times in found.items()}
     return [
         [how, f"{middle[how]:.2f}", f"{min(times):.2f}", f"{max(times):.2f}", str(len(times))] for how, times in found.items()

@@ -1,4 +1,4 @@
-"""Sessions and queries for the side-by-side: the same session serves both sources, so they are measured under one roof."""
+"""Sessions and queries for the comparison: one session serves both sources, so that both have the same conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = "kafka_group"
 
 
 def make_session(*, master: str = "local[2]", unix_sockets: bool = True) -> Any:
-    """A session with the connector's jars on its class path and our source registered."""
+    """Make a session with the connector's jars on its class path and our source registered."""
     # As docs/spark.md recommends; --plain-start measures without.
     fast = os.environ.get("BENCH_PLAIN_START") != "1"
     launcher = tempfile.mkdtemp(prefix="bench-python-")
@@ -48,7 +48,7 @@ def make_session(*, master: str = "local[2]", unix_sockets: bool = True) -> Any:
 
 
 def frame(spark: Any, source: str, bootstrap_servers: str, topic: str, **options: str) -> Any:
-    """A streaming frame of either source, with the same options."""
+    """Return a streaming frame of either source, with the same options."""
     reader = spark.readStream.format(source).option("kafka.bootstrap.servers", bootstrap_servers).option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest")
     if source == OURS:
@@ -59,14 +59,14 @@ def frame(spark: Any, source: str, bootstrap_servers: str, topic: str, **options
 
 
 def start(data: Any, *, now: bool) -> Any:
-    """Into ``noop``, with a checkpoint of its own."""
+    """Start a query into ``noop``, with its own checkpoint."""
     writer = data.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp(prefix="bench-"))
     return (writer.trigger(availableNow=True) if now else writer).start()
 
 
 @attrs.frozen
 class Drained:
-    """One query with Trigger.AvailableNow.  Seconds; ``rows`` a check that both read the same."""
+    """One query with Trigger.AvailableNow, in seconds; ``rows`` checks that both sources read the same."""
 
     rows: int
     add_batch_s: float
@@ -80,7 +80,7 @@ def drain(spark: Any, source: str, bootstrap_servers: str, topic: str, options: 
     began = time.perf_counter()
     query = start(data, now=True)
     peaks: dict[str, float] = {}
-    # The planner is gone when the query is over, so its memory is looked at on the way, for both sources alike.
+    # The planner ends with the query, so its memory is read during the query, for both sources alike.
     while not query.awaitTermination(0.5):
         peaks.update({kind: max(peak, peaks.get(kind, 0.0)) for kind, peak in memory().items()})
     wall_s = time.perf_counter() - began
@@ -94,7 +94,7 @@ def drain(spark: Any, source: str, bootstrap_servers: str, topic: str, options: 
 
 
 def memory() -> Mapping[str, float]:
-    """Peak resident memory in MB of this driver's Python processes: the planner's, and the largest worker's."""
+    """Return the peak resident memory in MB of this driver's Python processes: the planner's, and the largest worker's."""
     found: dict[str, float] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Asking the coordinator of a group from outside of it."""
+"""Requests to the coordinator of a group from outside the group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Broker:
-    """The broker that coordinates a group now; raises :class:`RetriableError` when there is none just now."""
+    """Find the broker that coordinates a group; raise :class:`RetriableError` when there is none at present."""
     code, coordinator = coordinator_in(await cluster.request_any(group_requests.find_coordinator(group_id), deadline))
     if code == codes.NONE:
         return coordinator
@@ -36,9 +36,9 @@ async def find_coordinator(cluster: ClusterClient, group_id: str, deadline: Dead
 async def ask_coordinator(
     cluster: ClusterClient, group_id: str, message: Any, deadline: Deadline, read: Callable[[Any, Broker], T]
 ) -> T:
-    """Send ``message`` to the group's coordinator until ``read`` makes something of the answer.
+    """Send ``message`` to the group's coordinator until ``read`` returns a value for the response.
 
-    ``read(answer, coordinator)`` raises what :func:`check` raises; what is retriable is tried again until ``deadline``.
+    ``read(response, coordinator)`` raises the errors of :func:`check`; retriable errors are retried until ``deadline``.
     """
     async for attempt in retrying(cluster.backoff, deadline, what=f"asking the coordinator of {group_id}"):
         with attempt:
@@ -49,7 +49,7 @@ async def ask_coordinator(
 
 
 def check(code: int, group_id: str, request: str) -> None:
-    """Raise for an error code: :class:`RetriableError` for what may pass, else what says what to do."""
+    """Raise :class:`RetriableError` for an error code that may disappear, else the error of :func:`refused`."""
     if code == codes.NONE:
         return
     if codes.is_retriable(code) and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -58,12 +58,12 @@ def check(code: int, group_id: str, request: str) -> None:
 
 
 def refused(code: int, group_id: str, request: str) -> CoordinatorError:
-    """The error for a code that trying again does not help."""
+    """Return the error for a code that a retry cannot resolve."""
     told = {
         codes.GROUP_ID_NOT_FOUND: f"consumer group {group_id!r} does not exist",
         codes.NON_EMPTY_GROUP: f"consumer group {group_id!r} has active members; stop them first",
         codes.GROUP_SUBSCRIBED_TO_TOPIC: f"consumer group {group_id!r} is subscribed to the topic; stop its members first",
-        # What an unfenced commit gets from a group that lives (generation -1 with no member id).
+        # A group with active members refuses an unfenced commit (generation -1, no member id) with this code.
         codes.UNKNOWN_MEMBER_ID: f"consumer group {group_id!r} has active members; stop them first",
     }.get(code)
     if told is not None:

@@ -1,4 +1,4 @@
-"""The operators' commands: arguments in, lines or JSON out, and an exit code that a script can use."""
+"""The operators' commands: from arguments to lines or JSON, with an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from consumer_coord.wire import error_codes as codes
 
 
 class ExitCode(enum.IntEnum):
-    """What a command ends with."""
+    """The exit code of a command."""
 
     DONE = 0
-    #: A broker refused for a reason that has no code of its own here.
+    #: A broker refused for a reason without a separate exit code.
     FAILED = 1
-    #: Flags or settings that make no sense.
+    #: Invalid flags or settings.
     USAGE = 2
     #: A group, a topic or a partition does not exist.
     NOT_FOUND = 3
-    #: The group has active members, and the command needs it to have none.
+    #: The group has active members, and the command requires it to have none.
     IN_USE = 4
-    #: The credentials were refused, or the principal may not do that.
+    #: The credentials were refused, or the principal is not authorized.
     NOT_ALLOWED = 5
-    #: No broker answered in time.
+    #: No broker responded in time.
     TIMED_OUT = 6
-    #: ``lag --max-lag``: some partition is further behind.
+    #: ``lag --max-lag``: the lag of some partition is larger.
     BEHIND = 7
 
 
@@ -63,7 +63,7 @@ _IN_USE = frozenset({codes.NON_EMPTY_GROUP, codes.UNKNOWN_MEMBER_ID, codes.GROUP
 
 
 def exit_code(error: CoordinatorError) -> ExitCode:
-    """The exit code for an error."""
+    """Return the exit code for an error."""
     if isinstance(error, ConfigurationError):
         return ExitCode.USAGE
     if isinstance(error, (AuthenticationError, AuthorizationError)):
@@ -76,18 +76,18 @@ def exit_code(error: CoordinatorError) -> ExitCode:
 
 
 def warn(message: str) -> None:
-    """A line for people, beside the output; an empty one stays before it."""
+    """Print a line to stderr, after an empty line if the message begins with a line feed."""
     line = message.removeprefix("\n")
     print("\n" * (line != message) + printable(line), file=sys.stderr)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """The whole output of a command, as one document."""
+    """Print the whole output of a command as one document."""
     print(printable_json(value, indent=2))
 
 
 async def chosen_groups(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> list[str]:
-    """The groups that a command is about; raises :class:`ConfigurationError` when none is named."""
+    """Return the groups that the arguments select; raise :class:`ConfigurationError` when they name none."""
     named = [*arguments.groups, *(arguments.group or ())]
     if arguments.all_groups:
         if named:
@@ -106,7 +106,7 @@ def _failures_as_json(failures: Mapping[str, CoordinatorError]) -> list[dict[str
 
 
 def _tell(failures: Mapping[str, CoordinatorError]) -> ExitCode:
-    """Print each, and the code of the first."""
+    """Print each error, and return the exit code of the first."""
     for error in failures.values():
         warn(f"\nError: {error}")
     return next(map(exit_code, failures.values()), ExitCode.DONE)
@@ -122,16 +122,16 @@ def _split(
 def consumer_groups(
     found: Mapping[str, GroupReport | CoordinatorError], command: str
 ) -> Mapping[str, GroupReport | CoordinatorError]:
-    """The same with an error for each group of another type, on which ``command`` does not work."""
+    """Replace each report of another group type, which ``command`` does not support, by an error."""
     return {
         group: (wrong_type(one.group, command) or one) if isinstance(one, GroupReport) else one for group, one in found.items()
     }
 
 
 def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) -> ExitCode:
-    """Print what is not in the lags, and the code of the first: an incomplete answer is no good one.
+    """Print the partitions that the lags leave out, and return the exit code of the first.
 
-    Nor is an empty one, for a group that is ``named``: brokers leave out topics that the principal may not see.
+    An empty report of a group in ``named`` counts as not found: brokers leave out topics that the principal may not see.
     """
     outcome = ExitCode.DONE
     for report in reports:
@@ -151,7 +151,7 @@ def _tell_left_out(reports: Iterable[GroupReport], named: Collection[str] = ()) 
 
 
 async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``list``: the names of all groups, of every type."""
+    """Run ``list``: the names of all groups, of every type."""
     listings = await list_groups(cluster, deadline, states=arguments.state or (), types=arguments.type or ())
     if arguments.json:
         rows = [{"group": one.group_id, "type": one.type, "state": one.state} for one in listings]
@@ -162,7 +162,7 @@ async def list_command(cluster: ClusterClient, arguments: argparse.Namespace, de
 
 
 async def describe_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``describe``: members, assignor, owned partitions, offsets, lag."""
+    """Run ``describe``: members, assignor, owned partitions, offsets, lag."""
     offsets = arguments.json or not (arguments.members or arguments.state)
     groups = await chosen_groups(cluster, arguments, deadline)
     reports, failures = _split(await report_groups(cluster, groups, deadline, offsets=offsets))
@@ -193,7 +193,7 @@ def _print_report(report: GroupReport, arguments: argparse.Namespace) -> None:
 
 
 async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``lag``: how far behind each group is, by topic."""
+    """Run ``lag``: the lag of each group, by topic."""
     groups = await chosen_groups(cluster, arguments, deadline)
     reports, failures = _split(consumer_groups(await report_groups(cluster, groups, deadline), "lag"))
     if arguments.json:
@@ -225,7 +225,7 @@ async def lag_command(cluster: ClusterClient, arguments: argparse.Namespace, dea
 
 
 def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
-    """The one rule that was given, with its text or number."""
+    """Return the one rule among the arguments, with its text or number."""
     values = {
         Rule.EARLIEST: arguments.to_earliest or None,
         Rule.LATEST: arguments.to_latest or None,
@@ -243,7 +243,7 @@ def chosen_rule(arguments: argparse.Namespace) -> tuple[Rule, Any]:
 
 
 def check_reset(arguments: argparse.Namespace) -> None:
-    """Refuse flags that contradict each other, before any broker is asked."""
+    """Refuse contradictory flags before any request is sent."""
     rule, value = chosen_rule(arguments)
     if arguments.execute and arguments.dry_run:
         raise ConfigurationError("--execute and --dry-run contradict each other")
@@ -260,7 +260,7 @@ def check_reset(arguments: argparse.Namespace) -> None:
 
 
 async def reset_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``reset``: a dry run unless ``--execute`` is given; refused while the group lives."""
+    """Run ``reset``: a dry run unless ``--execute`` is given; refused while the group has active members."""
     check_reset(arguments)
     groups = await chosen_groups(cluster, arguments, deadline)
     resets = _resets(cluster, arguments, groups)
@@ -306,9 +306,9 @@ def _why_not_reset(
     found: GroupDescription | CoordinatorError,
     resets: Mapping[str, Reset],
 ) -> CoordinatorError | None:
-    """Why a group cannot be reset; None when it can."""
+    """Return the reason why a group cannot be reset; None when it can."""
     if isinstance(found, CoordinatorError):
-        # A group that does not exist may be given offsets to begin with, but it has no topics that could be all of them.
+        # A group that does not exist may get initial offsets, but it has no topics for --all-topics.
         missing = found.code == codes.GROUP_ID_NOT_FOUND
         if not missing or (arguments.all_topics and arguments.from_file is None):
             return found
@@ -389,7 +389,7 @@ def _print_reset(
 
 
 async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``delete``: empty groups with their offsets."""
+    """Run ``delete``: delete empty groups with their offsets."""
     groups = await chosen_groups(cluster, arguments, deadline)
     outcome = await delete_groups(cluster, groups, deadline)
     failures = {group: error for group, error in outcome.items() if error is not None}
@@ -403,7 +403,7 @@ async def delete_command(cluster: ClusterClient, arguments: argparse.Namespace, 
 
 
 async def delete_offsets_command(cluster: ClusterClient, arguments: argparse.Namespace, deadline: Deadline) -> ExitCode:
-    """``delete-offsets``: what a group committed for some topics."""
+    """Run ``delete-offsets``: delete a group's committed offsets of some topics."""
     groups = await chosen_groups(cluster, arguments, deadline)
     if len(groups) != 1 or not arguments.topic:
         raise ConfigurationError("delete-offsets takes one group, and one or more --topic")

@@ -1,4 +1,4 @@
-"""``consumer-coord completion SHELL``: a script that completes commands, flags and file names, drawn from the parser."""
+"""``consumer-coord completion SHELL``: a script that completes commands, flags and file names, made from the parser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Flag:
 
 
 def flags_of(parser: argparse.ArgumentParser) -> Iterator[Flag]:
-    """The flags of one command."""
+    """Yield the flags of one command."""
     for action in parser._actions:
         if action.option_strings and action.help != argparse.SUPPRESS:
             choices = tuple(str(one) for one in action.choices or ())
@@ -31,12 +31,12 @@ def flags_of(parser: argparse.ArgumentParser) -> Iterator[Flag]:
 
 
 def _words_of(parser: argparse.ArgumentParser) -> tuple[str, ...]:
-    """What may stand without a flag, where the parser lists it."""
+    """Return the choices of the positional arguments."""
     return tuple(str(one) for action in parser._actions if not action.option_strings for one in action.choices or ())
 
 
 def script(shell: str, commands: Mapping[str, argparse.ArgumentParser], helps: Mapping[str, str]) -> str:
-    """The completion script for one of :data:`SHELLS`; ``commands`` is name -> parser, ``helps`` name -> one line."""
+    """Return the completion script for one of :data:`SHELLS`; ``commands`` is name -> parser, ``helps`` name -> one line."""
     if shell == "fish":
         return "\n".join(_fish(commands, helps)) + "\n"
     lines = [*_bash(commands)]

@@ -1,7 +1,7 @@
-"""Groups as their coordinators know them: listed, described, deleted.
+"""List, describe and delete groups through their coordinators.
 
-Share groups (KIP-932) and groups of Kafka Streams (KIP-1071) are listed, described and deleted, too; whatever concerns
-committed offsets is for consumer groups.
+Share groups (KIP-932) and groups of Kafka Streams (KIP-1071) are listed, described and deleted, too; functions for committed
+offsets support consumer groups only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from consumer_coord.wire.messages.streams_group import (
     StreamsGroupDescribeRequest,
 )
 
-#: States without members, so that offsets may be changed.
+#: States without members, in which offsets may be changed.
 INACTIVE = frozenset({"Empty", "Dead"})
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ STREAMS = "Streams"
 
 @attrs.frozen
 class Listing:
-    """One line of a list of groups; brokers before 2.6 tell no state, and before 3.7 no type."""
+    """One line of a list of groups; brokers before 2.6 report no state, and before 3.7 no type."""
 
     group_id: str
     protocol_type: str
@@ -73,9 +73,9 @@ class Listing:
 
 @attrs.frozen
 class Subscribed:
-    """What a member subscribes to and says it owns; ``generation`` -1 and no owned partitions where it does not tell.
+    """A member's subscription and the partitions it owns; ``generation`` -1 and none owned where the member reports neither.
 
-    For a member of the new protocol ``pattern`` may be set, and ``owned`` is empty.
+    For a member of the consumer protocol ``pattern`` may be set, and ``owned`` is empty.
     """
 
     topics: tuple[str, ...]
@@ -91,7 +91,7 @@ class MemberDescription:
 
     In a streams group the keys of ``assignment`` and ``target`` are subtopologies in place of topics.
 
-    ``subscription`` is None when the coordinator does not tell it (in a rebalance) or when it cannot be read.
+    ``subscription`` is None when the coordinator does not report it (in a rebalance) or when it cannot be read.
     """
 
     member_id: str
@@ -105,7 +105,7 @@ class MemberDescription:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """What it is assigned."""
+        """The partitions of the assignment."""
         return flatten(self.assignment)
 
 
@@ -130,12 +130,12 @@ class GroupDescription:
 
     @property
     def kind(self) -> str:
-        """``consumer group``, ``share group`` or ``streams group``."""
+        """The type of the group: ``consumer group``, ``share group`` or ``streams group``."""
         return "consumer group" if self.is_consumer_group else f"{self.type.lower()} group"
 
 
 def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
-    """The error for a command that works on consumer groups alone; None for a consumer group."""
+    """Return the error for a command that supports consumer groups only; None for a consumer group."""
     if group.is_consumer_group:
         return None
     tool = f"kafka-{group.type.lower()}-groups"
@@ -148,9 +148,9 @@ def wrong_type(group: GroupDescription, command: str) -> BrokerError | None:
 async def list_groups(
     cluster: ClusterClient, deadline: Deadline, *, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> tuple[Listing, ...]:
-    """The groups of all brokers, by name: consumer groups, share groups and streams groups.
+    """Return the groups of all brokers, by name: consumer groups, share groups and streams groups.
 
-    ``states`` and ``types`` (either case) restrict the list; old brokers that cannot, send more, which is left out here.
+    ``states`` and ``types`` (either case) restrict the list; what old brokers send beyond them is left out.
     """
     await cluster.refresh(deadline)
     answers = await asyncio.gather(
@@ -191,7 +191,7 @@ async def _list_on(
 async def describe_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
 ) -> Mapping[str, GroupDescription | CoordinatorError]:
-    """For each group what it is, or why that cannot be told; a group that does not exist is a :class:`BrokerError` 69."""
+    """Return the description of each group, or the error; a group that does not exist is a :class:`BrokerError` 69."""
 
     async def describe(group_id: str) -> GroupDescription | CoordinatorError:
         try:
@@ -207,7 +207,7 @@ async def describe_groups(
 async def _with_suggestions(
     cluster: ClusterClient, found: Mapping[str, T], deadline: Deadline
 ) -> Mapping[str, T | BrokerError]:
-    """Errors about groups that do not exist name the group that is probably meant."""
+    """Add the name of the most similar group to errors about groups that do not exist."""
     missing = {
         group_id: error
         for group_id, error in found.items()
@@ -218,7 +218,7 @@ async def _with_suggestions(
     try:
         known = [listing.group_id for listing in await list_groups(cluster, deadline)]
     except CoordinatorError:
-        # A suggestion is a kindness: without one the errors say what they said.
+        # The suggestion is optional: without it the errors stay as they are.
         return found
     told = {
         group_id: BrokerError(f"{error}{did_you_mean(group_id, known)}", code=error.code) for group_id, error in missing.items()
@@ -229,7 +229,7 @@ async def _with_suggestions(
 async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadline) -> GroupDescription:
     """Describe one group; raise :class:`BrokerError` 69 when there is none of any type.
 
-    As Java's admin client does, the group is looked for among those of the new protocol first.
+    As in Java's admin client, the group is looked up among groups of the consumer protocol first.
     """
     attempts: tuple[tuple[Any, Callable[[Any, Broker], GroupDescription]], ...] = (
         (ConsumerGroupDescribeRequest(group_ids=[group_id]), _read_consumer_group),
@@ -241,7 +241,7 @@ async def describe_group(cluster: ClusterClient, group_id: str, deadline: Deadli
         try:
             return await ask_coordinator(cluster, group_id, request, deadline, read)
         except UnsupportedVersionError:
-            # Not served; or listed and refused all the same, as 3.8 and 3.9 do.
+            # The broker does not serve the request; 3.8 and 3.9 list it and refuse it nevertheless.
             pass
         except BrokerError as error:
             if error.code != codes.GROUP_ID_NOT_FOUND:
@@ -338,7 +338,7 @@ def _read_streams_group(answer: Any, coordinator: Broker) -> GroupDescription:
 
 
 def _by_subtopology(assignment: StreamsGroupDescribeAssignment) -> dict[str, tuple[int, ...]]:
-    """The active tasks."""
+    """Return the active tasks by subtopology."""
     return {row.subtopology_id: tuple(sorted(row.partitions)) for row in assignment.active_tasks}
 
 
@@ -351,7 +351,7 @@ def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> 
     group: DescribedGroup = first_row(answer.groups, "DescribeGroups")
     check(group.error_code, group.group_id, "DescribeGroups")
     if group.group_state == "Dead" and not group.members:
-        # Up to v5 that is how a broker says that it does not know the group.
+        # Up to v5 brokers report an unknown group in this way.
         raise refused(codes.GROUP_ID_NOT_FOUND, group.group_id, "DescribeGroups")
     return GroupDescription(
         group.group_id,
@@ -367,7 +367,7 @@ def _read_classic_group(answer: DescribeGroupsResponse, coordinator: Broker) -> 
 def _classic_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     assignment: dict[str, tuple[int, ...]] = {}
     subscription = None
-    # Another protocol type (Kafka Connect's, say) has bytes of its own.
+    # Another protocol type (such as Kafka Connect's) has its own bytes.
     if protocol_type == PROTOCOL_TYPE:
         subscription = _subscribed(member.member_metadata)
         assignment = _assigned(member.member_assignment)
@@ -400,7 +400,7 @@ def _assigned(data: bytes) -> dict[str, tuple[int, ...]]:
 async def delete_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline
 ) -> Mapping[str, CoordinatorError | None]:
-    """Delete empty groups with their offsets (KIP-229); for each None, or why not."""
+    """Delete empty groups with their offsets (KIP-229); return for each group None or its error."""
 
     async def delete(group_id: str) -> CoordinatorError | None:
         request = DeleteGroupsRequest(groups_names=[group_id])
@@ -422,12 +422,12 @@ async def delete_groups(
 
 
 async def _of_its_type(cluster: ClusterClient, group_id: str, error: CoordinatorError, deadline: Deadline) -> CoordinatorError:
-    """The refusal of a group with members, with the type of the group in place of "consumer group"."""
+    """Return the refusal of a group with members, with the type of the group in place of "consumer group"."""
     if error.code != codes.NON_EMPTY_GROUP:
         return error
     try:
         group = await describe_group(cluster, group_id, deadline)
     except CoordinatorError:
-        # The principal may be allowed to delete the group and not to describe it: the refusal stays as it is.
+        # The principal may be allowed to delete the group but not to describe it: the refusal stays as it is.
         return error
     return BrokerError(str(error).replace("consumer group", group.kind, 1), code=error.code)

@@ -1,4 +1,4 @@
-"""Offsets of a group, from outside of it: fetched, committed without a generation, deleted, and held against the log."""
+"""Offsets of a group from outside the group: fetch, commit without a generation, delete, and compare with the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from consumer_coord.wire.messages.offsets import (
 
 @attrs.frozen
 class Committed:
-    """What a group committed for a partition; ``leader_epoch`` -1 when it did not tell."""
+    """A committed offset of a partition; ``leader_epoch`` is -1 when the commit had none."""
 
     offset: int
     leader_epoch: int
@@ -41,7 +41,7 @@ class Committed:
 
 
 async def committed_offsets(cluster: ClusterClient, group_id: str, deadline: Deadline) -> Mapping[TopicPartition, Committed]:
-    """Everything that the group has committed, by partition; empty for a group that does not exist."""
+    """Return all committed offsets of the group, by partition; empty for a group that does not exist."""
 
     def read(answer: Any, _: Broker) -> dict[TopicPartition, Committed]:
         code, offsets = offsets_in(answer)
@@ -59,9 +59,9 @@ async def committed_offsets(cluster: ClusterClient, group_id: str, deadline: Dea
 async def commit_offsets(
     cluster: ClusterClient, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
-    """Set the group's offsets; for each None, or why not: the broker may take some and refuse others.
+    """Set the group's offsets; return for each None or its error: the broker may accept some and refuse others.
 
-    The commit carries no generation, so the broker refuses it while the group lives.
+    The commit carries no generation, so the broker refuses it while the group has active members.
     """
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for partition, offset in sorted(offsets.items()):
@@ -76,7 +76,7 @@ async def commit_offsets(
         topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
     )
 
-    # By name: an operator means the topic that has it now.
+    # By name: an operator means the topic that has the name now.
     by_name = Versioned(OffsetCommitRequest, lambda _: request, newest=OFFSET_COMMIT_BY_NAME)
 
     def read(answer: OffsetCommitResponse, _: Broker) -> dict[TopicPartition, CoordinatorError | None]:
@@ -102,7 +102,7 @@ async def commit_offsets(
 async def delete_offsets(
     cluster: ClusterClient, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Mapping[TopicPartition, CoordinatorError | None]:
-    """Delete committed offsets of topics that no member of the group consumes (KIP-496); for each None, or why not."""
+    """Delete committed offsets of topics that no member consumes (KIP-496); return for each partition None or its error."""
     topics = [
         OffsetDeleteRequestTopic(
             name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
@@ -124,7 +124,7 @@ async def delete_offsets(
 
 
 async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, deadline: Deadline) -> Metadata:
-    """Fresh metadata of topics (None: of all); those that do not exist are missing from it."""
+    """Fetch new metadata of topics (None: of all); topics that do not exist are missing from it."""
     watch = cluster.watch(None if topics is None else frozenset(topics), lambda _: None)
     try:
         return await cluster.refresh(deadline)
@@ -133,9 +133,9 @@ async def topics_metadata(cluster: ClusterClient, topics: Iterable[str] | None, 
 
 
 async def all_partitions(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
-    """Every partition of these topics.
+    """Return every partition of these topics.
 
-    Raises :class:`UnknownTopicError` when one does not exist, :class:`AuthorizationError` when this principal may not see one.
+    Raise :class:`UnknownTopicError` when one does not exist, :class:`AuthorizationError` when this principal may not see one.
     """
     wanted = sorted(set(topics))
     metadata = await topics_metadata(cluster, wanted, deadline)
@@ -160,14 +160,14 @@ def _not_allowed(topics: Iterable[str]) -> AuthorizationError:
 
 @attrs.frozen
 class Ends:
-    """Where the logs of partitions end, and why that is not known of the others."""
+    """The end offsets of partitions, and the errors of the others."""
 
     offsets: Mapping[TopicPartition, int]
     unknown: Mapping[TopicPartition, CoordinatorError]
 
 
 async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartition], deadline: Deadline) -> Ends:
-    """The end of each partition's log; those that are gone, hidden or without a leader just now do not hold the others up."""
+    """Return the end offset of each partition; a deleted, hidden or leaderless partition does not delay the others."""
     wanted = frozenset(partitions)
     if not wanted:
         return Ends({}, {})
@@ -181,7 +181,7 @@ async def end_offsets(cluster: ClusterClient, partitions: Iterable[TopicPartitio
 
 
 def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> CoordinatorError | None:
-    """Why the end of a partition cannot be asked for; None when it can."""
+    """Return the reason why the end offset of a partition cannot be requested; None when it can."""
     topic = metadata.topics.get(partition.topic)
     if metadata.errors.get(partition.topic) == codes.TOPIC_AUTHORIZATION_FAILED:
         return _not_allowed([partition.topic])
@@ -193,7 +193,7 @@ def _why_unreadable(metadata: Metadata, partition: TopicPartition) -> Coordinato
 
 
 def require_known(partitions: Iterable[TopicPartition], known: Iterable[TopicPartition]) -> None:
-    """Raise :class:`UnknownTopicError` for partitions that are not among the known."""
+    """Raise :class:`UnknownTopicError` for partitions that are not in ``known``."""
     missing = frozenset(partitions) - frozenset(known)
     if missing:
         raise UnknownTopicError(f"no such partition: {listed(missing)}", code=codes.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,4 +1,4 @@
-"""``--command-config``: a Java properties file, with Kafka's names as librdkafka spells them or as Java does."""
+"""``--command-config``: a Java properties file, with setting names in librdkafka's or Java's spelling."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b
 _JAAS_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
-#: Java's names of what a PEM store holds as text.
+#: Java's settings that contain PEM as text.
 _PEM_TEXTS = {
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-#: Java's settings that mean nothing here, and lose nothing when they are left out.
+#: Java's settings that have no meaning here and can be left out.
 _WITHOUT_USE = ("key.deserializer", "value.deserializer", "client.dns.lookup", "ssl.protocol", "ssl.enabled.protocols")
 
 _FROM_JAVA = frozenset({"sasl.jaas.config", "ssl.keystore.type", "ssl.truststore.type", *_PEM_TEXTS, *_WITHOUT_USE})
 
 
 def load_properties(path: str) -> dict[str, Any]:
-    """Read a file; Java's ways to say something are translated to librdkafka's.
+    """Read a file, and translate Java's settings to librdkafka's.
 
-    Raises :class:`ConfigurationError`, which never shows a value.
+    Raise :class:`ConfigurationError`, which never shows a value.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def load_properties(path: str) -> dict[str, Any]:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """``-X key=value``; raises :class:`ConfigurationError`, which shows no value, for a name that no client knows."""
+    """Parse ``-X key=value``; raise :class:`ConfigurationError`, which shows no value, for a name that no client knows."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -53,7 +53,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """The lines of ``java.util.Properties``: ``key=value``, comments, continued lines, escapes."""
+    """Parse the lines of ``java.util.Properties``: ``key=value``, comments, continued lines, escapes."""
     lines = iter(text.splitlines())
     for line in lines:
         logical = line.lstrip()
@@ -75,7 +75,7 @@ def _unescape(text: str) -> str:
 
 
 def from_java(given: Mapping[str, str]) -> dict[str, Any]:
-    """Settings by librdkafka's names, of settings in either spelling."""
+    """Return settings by librdkafka's names, from settings in either spelling."""
     found: dict[str, Any] = {key: value for key, value in given.items() if key not in _WITHOUT_USE}
     jaas = found.pop("sasl.jaas.config", None)
     if jaas is not None:
@@ -107,7 +107,7 @@ def _credentials(jaas: str) -> dict[str, str]:
 
 
 def _stores(found: dict[str, Any]) -> None:
-    """Key stores and trust stores, of the kinds that can be read without Java."""
+    """Translate key stores and trust stores of the types that can be read without Java."""
     key_type = found.pop("ssl.keystore.type", None)
     trust_type = found.pop("ssl.truststore.type", None)
     found.pop("ssl.truststore.password", None)

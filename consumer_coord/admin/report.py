@@ -1,4 +1,4 @@
-"""A group, its offsets and the log: which member reads what, how far, and how far behind; as values and as JSON."""
+"""A report on a group: its members, their partitions, committed offsets and lag, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from consumer_coord.topic_partition import TopicPartition
 
 @attrs.frozen
 class PartitionRow:
-    """One partition that is assigned to a member or that the group has committed; None where unknown."""
+    """A partition that is assigned to a member or has a committed offset; fields are None where unknown."""
 
     partition: TopicPartition
     committed: Committed | None
@@ -37,7 +37,7 @@ class PartitionRow:
 class GroupReport:
     """A group and its partitions, those with a member first, in the order of Kafka's tool.
 
-    ``left_out``: the partitions of ``rows`` whose end is not known, and why; they are not in the lag.
+    ``left_out``: the partitions of ``rows`` whose end offset is unknown, with the error; the lag does not include them.
     """
 
     group: GroupDescription
@@ -50,7 +50,7 @@ class GroupReport:
         return sum(row.lag for row in self.rows if row.lag is not None)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, in types that JSON has; see ``docs/commands.md``."""
+        """Return the whole report in types that JSON has; see ``docs/commands.md``."""
         group = self.group
         return {
             "group": group.group_id,
@@ -68,7 +68,7 @@ class GroupReport:
         }
 
     def left_out_as_json(self) -> list[dict[str, Any]]:
-        """Which partitions are not in the lag, and why."""
+        """Return the partitions that the lag does not include, and why."""
         return [
             {"topic": partition.topic, "partition": partition.partition, "error": str(error), "code": error.code}
             for partition, error in self.left_out.items()
@@ -104,7 +104,7 @@ def _row_as_json(row: PartitionRow) -> dict[str, Any]:
 async def report_groups(
     cluster: ClusterClient, group_ids: Iterable[str], deadline: Deadline, *, offsets: bool = True
 ) -> Mapping[str, GroupReport | CoordinatorError]:
-    """For each group its report, or why there is none; without ``offsets`` the rows stay empty."""
+    """Return for each group its report or its error; without ``offsets`` the rows stay empty."""
     described = dict(await describe_groups(cluster, group_ids, deadline))
     # Share groups have no committed offsets; streams groups assign tasks, not partitions.
     groups = [found for found in described.values() if isinstance(found, GroupDescription) and found.is_consumer_group]
@@ -124,7 +124,7 @@ async def report_groups(
 async def _committed(
     cluster: ClusterClient, group_id: str, deadline: Deadline
 ) -> Mapping[TopicPartition, Committed] | CoordinatorError:
-    """What a group committed, or why this principal may not know: the other groups are still told of."""
+    """Return a group's committed offsets; without permission return the error, so that other groups are still reported."""
     try:
         return await committed_offsets(cluster, group_id, deadline)
     except AuthorizationError as error:
@@ -149,7 +149,7 @@ def _rows(
     group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
 ) -> tuple[PartitionRow, ...]:
     rows: list[PartitionRow] = []
-    # The members with the most partitions first, as Kafka's tool has them.
+    # The members with the most partitions first, as in Kafka's tool.
     for member in sorted(group.members, key=lambda one: -len(one.partitions)):
         rows += (
             PartitionRow(partition, committed.get(partition), ends.get(partition), member)

@@ -1,4 +1,4 @@
-"""Where to set a group's offsets: one rule, carried out for a set of partitions (``--reset-offsets`` of Kafka's tool)."""
+"""New offsets for a group: one rule, applied to a set of partitions (``--reset-offsets`` of Kafka's tool)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from consumer_coord.topic_partition import TopicPartition, listed
 
 
 class Rule(enum.Enum):
-    """Kafka's reset specifications, by the flag that asks for each."""
+    """Kafka's reset specifications, by flag."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -39,13 +39,13 @@ class Reset:
 
     rule: Rule
     value: int = 0
-    #: For FILE: what the file says about one group.
+    #: For FILE: the offsets in the file for one group.
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen
 class Plan:
-    """New offsets by partition, and what to tell the operator about them."""
+    """New offsets by partition, and warnings for the operator."""
 
     offsets: Mapping[TopicPartition, int]
     warnings: tuple[str, ...]
@@ -54,11 +54,11 @@ class Plan:
 async def plan_reset(
     cluster: ClusterClient, group_id: str, reset: Reset, partitions: frozenset[TopicPartition], deadline: Deadline
 ) -> Plan:
-    """Work out new offsets; nothing is changed.
+    """Compute new offsets; change nothing.
 
-    ``partitions`` is the scope, which FILE ignores.  Offsets outside the log are moved to its nearest end, with a
-    warning, as Kafka's tool does.  Raises :class:`ConfigurationError` when the rule does not fit a partition, and
-    :class:`UnknownTopicError` for partitions that do not exist.
+    ``partitions`` is the scope, which FILE ignores. Offsets outside the log are moved to its nearest end, with a warning, as
+    Kafka's tool does. Raise :class:`ConfigurationError` when the rule does not fit a partition, and :class:`UnknownTopicError`
+    for partitions that do not exist.
     """
     scope = frozenset(reset.offsets) if reset.rule is Rule.FILE else partitions
     if not scope:
@@ -125,11 +125,11 @@ async def _inside_the_log(cluster: ClusterClient, wanted: Mapping[TopicPartition
     return Plan(offsets, tuple(warnings))
 
 
-# -- what the flags say ---------------------------------------------------------------------------------------------
+# -- values of flags ------------------------------------------------------------------------------------------------
 
 
 async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> frozenset[TopicPartition]:
-    """``--topic`` arguments, ``name`` or ``name:0,1,2``, as partitions."""
+    """Return the partitions of ``--topic`` arguments, ``name`` or ``name:0,1,2``."""
     named: set[TopicPartition] = set()
     whole: set[str] = set()
     for text in topics:
@@ -146,7 +146,7 @@ async def partitions_of(cluster: ClusterClient, topics: Iterable[str], deadline:
 
 
 def parse_datetime(text: str) -> int:
-    """``YYYY-MM-DDTHH:mm:SS.sss``, with ``Z`` or an offset; UTC when it has neither (``Utils.getDateTime``)."""
+    """Parse ``YYYY-MM-DDTHH:mm:SS.sss``, with ``Z`` or an offset; UTC when it has neither (``Utils.getDateTime``)."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -162,7 +162,7 @@ _DURATION = re.compile(r"([-+])?P(?=.)(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)
 
 
 def parse_duration_ms(text: str) -> int:
-    """``PnDTnHnMnS``, ISO 8601, in milliseconds."""
+    """Parse ``PnDTnHnMnS`` (ISO 8601) into milliseconds."""
     match = _DURATION.fullmatch(text.upper())
     if match is None:
         raise ConfigurationError(f"--by-duration {text}: give PnDTnHnMnS, PT1H30M for instance")
@@ -174,9 +174,9 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_plan(text: str, group_ids: Iterable[str]) -> Mapping[str, Mapping[TopicPartition, int]]:
-    """A file that ``--export`` wrote: ``topic,partition,offset``, or with several groups a group's name before them.
+    """Parse an ``--export`` file: ``topic,partition,offset``, or with several groups a group's name before them.
 
-    Lines of a group's name are read with one group, too.  Raises :class:`ConfigurationError` with the line's number.
+    Lines with a group's name are accepted with one group, too. Raise :class:`ConfigurationError` with the line's number.
     """
     groups = {printable(group): group for group in group_ids}
     plan: dict[str, dict[TopicPartition, int]] = {group: {} for group in groups.values()}
@@ -203,7 +203,7 @@ def _natural(text: str) -> int:
 
 
 def export_plan(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """New offsets as ``--from-file`` takes them; what is not printable in a name is escaped."""
+    """Return new offsets in the format of ``--from-file``, with unprintable characters in names escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in sorted(plans.items()):

@@ -1,4 +1,4 @@
-"""Tables for a terminal, column for column those of ``kafka-consumer-groups``, so that scripts written for it go on."""
+"""Tables for a terminal, with the columns of ``kafka-consumer-groups``, so that scripts written for that tool keep working."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MISSING = "-"
 
 
 def table(widths: Sequence[int], rows: Iterable[Sequence[object]]) -> str:
-    """Columns filled up to at least these widths; a width of 0 is a last column as long as it is.
+    """Return columns padded to at least these widths; a last column of width 0 is not padded.
 
-    What is not printable is escaped: names come from other clients, and must not forge a row.
+    Unprintable characters are escaped: names come from other clients, and must not forge a row.
     """
     lines = []
     for row in rows:
@@ -29,7 +29,7 @@ def _longest(least: int, values: Iterable[str | None]) -> int:
 
 
 def offsets_table(report: GroupReport, *, verbose: bool) -> str:
-    """``--describe --offsets``"""
+    """Return the table of ``--describe --offsets``."""
     header = ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
     rows: list[list[object]] = []
     for row in report.rows:
@@ -69,7 +69,7 @@ def offsets_table(report: GroupReport, *, verbose: bool) -> str:
 
 
 def members_table(report: GroupReport, *, verbose: bool) -> str:
-    """``--describe --members``; verbose with the subscription, which Kafka's tool does not show."""
+    """Return the table of ``--describe --members``; verbose adds the subscription, which Kafka's tool does not show."""
     group = report.group
     static = any(member.instance_id for member in group.members)
     header = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
@@ -104,13 +104,13 @@ def members_table(report: GroupReport, *, verbose: bool) -> str:
 
 
 def _assigned(assignment: Mapping[str, Sequence[int]]) -> str:
-    """``orders:0,1;bills:2``"""
+    """Format an assignment as ``orders:0,1;bills:2``."""
     topics = (f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()) if numbers)
     return ";".join(topics) or MISSING
 
 
 def state_table(report: GroupReport, *, verbose: bool) -> str:
-    """``--describe --state``"""
+    """Return the table of ``--describe --state``."""
     group = report.group
     coordinator = f"{group.coordinator.host}:{group.coordinator.port}  ({group.coordinator.id})"
     header = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
@@ -124,7 +124,7 @@ def state_table(report: GroupReport, *, verbose: bool) -> str:
 
 
 def reset_table(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """``--reset-offsets``"""
+    """Return the table of ``--reset-offsets``."""
     rows: list[Sequence[object]] = [
         [group, partition.topic, partition.partition, offset]
         for group, offsets in sorted(plans.items())
@@ -135,13 +135,13 @@ def reset_table(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
 
 
 def deletion_table(outcome: Mapping[TopicPartition, str]) -> str:
-    """``--delete-offsets``: what became of each partition."""
+    """Return the table of ``--delete-offsets``: the outcome for each partition."""
     rows: list[Sequence[object]] = [[one.topic, one.partition, status] for one, status in outcome.items()]
     return table([_longest(15, (one.topic for one in outcome)), 10, 0], [["TOPIC", "PARTITION", "STATUS"], *rows])
 
 
 def listing_table(listings: Sequence[Listing], *, state: bool, type_: bool) -> str:
-    """``--list``, with ``--state`` and ``--type``"""
+    """Return the table of ``--list``, with ``--state`` and ``--type``."""
     if not state and not type_:
         return "\n".join(printable(listing.group_id) for listing in listings)
     header: list[object] = ["GROUP"]
@@ -157,7 +157,7 @@ def listing_table(listings: Sequence[Listing], *, state: bool, type_: bool) -> s
 
 
 def lag_table(reports: Iterable[GroupReport]) -> str:
-    """``lag``: one line a group and topic."""
+    """Return the table of ``lag``: one line for each group and topic."""
     rows: list[Sequence[object]] = []
     for report in reports:
         for topic in sorted({row.partition.topic for row in report.rows}):

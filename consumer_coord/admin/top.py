@@ -1,4 +1,4 @@
-"""``top``: groups as they go, refreshed every few seconds; a live table on a terminal, plain lines elsewhere."""
+"""``top``: groups, refreshed every few seconds; a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sample:
 
 @attrs.frozen
 class Row:
-    """A sample, and what became of it since the one before; rates are records a second, None at first."""
+    """A sample and its rates since the previous one, in records a second; None at first."""
 
     sample: Sample
     read: float | None
@@ -48,13 +48,13 @@ class Row:
 
     @property
     def caught_up_in_s(self) -> float | None:
-        """Seconds until the lag is gone at this pace; None when it does not shrink."""
+        """Seconds until the lag is zero at this rate; None when the lag does not shrink."""
         if self.read is None or self.written is None or self.read <= self.written:
             return None
         return self.sample.lag / (self.read - self.written)
 
     def cells(self) -> list[object]:
-        """For a table."""
+        """Return the cells of a table row."""
         sample = self.sample
         rates = [None if rate is None else f"{rate:.1f}" for rate in (self.read, self.written)]
         left = self.caught_up_in_s
@@ -63,13 +63,13 @@ class Row:
         return [sample.group, sample.state, *counts, *rates, caught_up]
 
     def as_json(self) -> dict[str, Any]:
-        """For one line of JSON."""
+        """Return the row as values for one line of JSON."""
         shown = attrs.asdict(self.sample, filter=lambda field, _: field.name not in ("at", "committed", "end"))
         return {**shown, "read_per_s": self.read, "written_per_s": self.written, "caught_up_in_s": self.caught_up_in_s}
 
 
 def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
-    """One for each topic of each group, and one for a group that has none."""
+    """Yield a sample for each topic of each group, and one for each group without topics."""
     for report in reports:
         group = report.group
         for topic in sorted({row.partition.topic for row in report.rows}) or [text.MISSING]:
@@ -89,7 +89,7 @@ def samples(reports: Sequence[GroupReport], at: float) -> Iterator[Sample]:
 
 
 def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) -> list[Row]:
-    """Rates against the samples before, largest lag first."""
+    """Return rows with rates since the previous samples, largest lag first."""
     made = []
     for sample in current:
         before = previous.get((sample.group, sample.topic))
@@ -103,7 +103,7 @@ def rows(current: Sequence[Sample], previous: Mapping[tuple[str, str], Sample]) 
 
 
 async def top_command(cluster: ClusterClient, arguments: argparse.Namespace, _: Deadline) -> ExitCode:
-    """Until Ctrl-C, or ``--count`` times."""
+    """Run ``top`` until Ctrl-C, or ``--count`` times."""
     with _screen(arguments) as show:
         previous: dict[tuple[str, str], Sample] = {}
         seen = 0
@@ -154,11 +154,11 @@ class _Lines:
 
 
 class _Live:
-    """rich's live table, on the alternate screen."""
+    """The live table of rich, on the alternate screen."""
 
     def __init__(self) -> None:
         self._table: Any = importlib.import_module("rich.table")
-        # A Text is shown as it is; a str may hold rich's own markup.
+        # A Text is shown as it is; a str may contain rich's markup.
         self._text: Any = importlib.import_module("rich.text").Text
         self._live = importlib.import_module("rich.live").Live(screen=True, auto_refresh=False)
 

@@ -1,1 +1,1 @@
-"""Adapters that hand ``metrics()`` of coordinators and consumers to a monitoring system; each is an extra of its own."""
+"""Adapters from ``metrics()`` of coordinators and consumers to monitoring systems; each needs its own extra."""

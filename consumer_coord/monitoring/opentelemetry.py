@@ -1,4 +1,6 @@
-"""OpenTelemetry: observable instruments for every consumer of a process (``pip install 'consumer-coord[opentelemetry]'``)::
+"""OpenTelemetry: observable instruments for every consumer of a process.
+
+Install the extra with ``pip install 'consumer-coord[opentelemetry]'``::
 
     from opentelemetry.metrics import get_meter
     from consumer_coord.monitoring.opentelemetry import CoordinatorInstruments
@@ -6,8 +8,8 @@
     instruments = CoordinatorInstruments(get_meter("consumer-coord"))
     instruments.add(consumer, group="orders", client_id="worker-1")
 
-The names are those of OpenTelemetry's instrumentation of the Java client: ``join-rate`` is ``kafka.consumer.join_rate``,
-with the attributes ``group`` and ``client-id``.
+The names are those of OpenTelemetry's instrumentation of the Java client: ``join-rate`` is ``kafka.consumer.join_rate``, with
+the attributes ``group`` and ``client-id``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ logger = get_logger(__name__)
 
 PREFIX = "kafka.consumer."
 
-#: A collection asks every instrument in turn; within this time they share what the consumers told.
+#: Seconds within which all instruments of a collection share the figures read from the consumers.
 _FRESH_S = 0.1
 
 
@@ -49,19 +51,19 @@ class CoordinatorInstruments:
             make(PREFIX + name.replace("-", "_"), [self._observer(name)], unit=unit(name), description=describe(name))
 
     def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
-        """Report on a consumer from now on; :meth:`remove` it before it is closed."""
+        """Report on a consumer from now on; :meth:`remove` the consumer before it is closed."""
         with self._lock:
             self._sources[id(consumer)] = Source(consumer, group, client_id)
             self._read_at = -math.inf
 
     def remove(self, consumer: HasMetrics) -> None:
-        """Report on it no more."""
+        """Stop reporting on a consumer."""
         with self._lock:
             self._sources.pop(id(consumer), None)
             self._read_at = -math.inf
 
     def _read(self) -> list[tuple[Source, Mapping[str, float]]]:
-        """Every consumer's figures, asked for once for all instruments of a collection."""
+        """Return every consumer's figures, read once for all instruments of a collection."""
         with self._lock:
             if time.monotonic() - self._read_at > _FRESH_S:
                 self._figures = []
@@ -77,7 +79,7 @@ class CoordinatorInstruments:
         def observe(_: CallbackOptions) -> Iterator[Observation]:
             for source, figures in self._read():
                 value = figures.get(name, math.nan)
-                # NaN says that there is nothing to tell; some back ends refuse it.
+                # NaN means that there is no value; some back ends refuse it.
                 if not math.isnan(value):
                     yield Observation(value, {"group": source.group, "client-id": source.client_id})
 

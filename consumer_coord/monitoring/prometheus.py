@@ -1,4 +1,6 @@
-"""Prometheus: a collector for every consumer of a process (``pip install 'consumer-coord[prometheus]'``)::
+"""Prometheus: a collector for every consumer of a process.
+
+Install the extra with ``pip install 'consumer-coord[prometheus]'``::
 
     from prometheus_client import REGISTRY
     from consumer_coord.monitoring.prometheus import CoordinatorCollector
@@ -7,8 +9,8 @@
     REGISTRY.register(collector)
     collector.add(consumer, group="orders", client_id="worker-1")
 
-The figures are those of Java's ``consumer-coordinator-metrics``: ``join-rate`` is
-``kafka_consumer_coordinator_join_rate``, with the labels ``group`` and ``client_id``.
+The figures are those of Java's ``consumer-coordinator-metrics``: ``join-rate`` is ``kafka_consumer_coordinator_join_rate``,
+with the labels ``group`` and ``client_id``.
 """
 
 from __future__ import annotations
@@ -34,28 +36,28 @@ _LABELS = ("group", "client_id")
 
 
 class CoordinatorCollector(Collector):
-    """Reads every consumer that was added whenever Prometheus scrapes; safe for any thread."""
+    """Collector that reads every added consumer whenever Prometheus scrapes; safe for any thread."""
 
     def __init__(self) -> None:
         self._sources: dict[int, Source] = {}
         self._lock = Lock()
 
     def add(self, consumer: HasMetrics, *, group: str, client_id: str = "") -> None:
-        """Report on a consumer from now on; :meth:`remove` it before it is closed."""
+        """Report on a consumer from now on; :meth:`remove` the consumer before it is closed."""
         with self._lock:
             self._sources[id(consumer)] = Source(consumer, group, client_id)
 
     def remove(self, consumer: HasMetrics) -> None:
-        """Report on it no more."""
+        """Stop reporting on a consumer."""
         with self._lock:
             self._sources.pop(id(consumer), None)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not ask consumers that may not have started yet."""
+        """Yield nothing: registration must not read consumers that may not have started yet."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each figure.  A consumer that fails is left out; the others are still told."""
+        """Yield one family for each figure; a consumer that fails is left out, and the others are still reported."""
         with self._lock:
             sources = tuple(self._sources.values())
         families: dict[str, Metric] = {}

@@ -1,4 +1,4 @@
-"""Whose metrics they are, and how their names read outside of Java."""
+"""The sources of metrics, and the names of metrics outside Java."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from consumer_coord.group.metrics import KINDS
 
 
 class HasMetrics(Protocol):
-    """A ``GroupConsumer``, an ``AsyncGroupConsumer``, a coordinator: whatever has Java's figures by Java's names."""
+    """A ``GroupConsumer``, ``AsyncGroupConsumer`` or coordinator: any object with Java's figures by Java's names."""
 
     def metrics(self) -> Mapping[str, float]:
-        """The figures of this moment."""
+        """Return the present figures."""
 
 
 @attrs.frozen(eq=False)
@@ -27,24 +27,24 @@ class Source:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """Group and client id."""
+        """The group and the client id."""
         return self.group, self.client_id
 
 
 def is_counter(name: str) -> bool:
-    """Whether a figure only ever grows."""
+    """Return whether a figure never decreases."""
     return name.endswith("-total")
 
 
 def unit(name: str) -> str:
-    """``s``, ``ms``, or nothing for a number of things."""
+    """Return the unit ``s`` or ``ms``, empty for a plain number."""
     if name.endswith("-seconds-ago"):
         return "s"
     return "ms" if "-time-" in name or "-latency-" in name or name.startswith("time-") else ""
 
 
 def describe(name: str) -> str:
-    """A sentence about a figure."""
+    """Return a sentence about a figure."""
     return _DESCRIPTIONS.get(name) or name.replace("-", " ")
 
 

@@ -1,11 +1,11 @@
-"""``consumer-coord watch``: a page that shows groups as they go: who owned which partition when, and what it cost.
+"""``consumer-coord watch``: a page that shows live groups: who owned which partition when, and the cost of each rebalance.
 
 | step | where |
 | --- | --- |
-| ask the brokers, a look at a time | ``collect.py``, as values of ``looks.py`` |
-| what changed since the look before, and which rebalance that was | ``model.py``, ``reasons.py`` |
+| take snapshots of groups from the brokers | ``collect.py``, as values of ``snapshots.py`` |
+| find the changes since the previous snapshot, and their rebalance | ``model.py``, ``reasons.py`` |
 | keep a bounded past for pages that are opened later | ``history.py`` |
-| write it down, read it again | ``recording.py`` |
+| write and read recordings | ``recording.py`` |
 | serve the page and the changes (server-sent events) | ``server.py``, ``static/`` |
-| one page with everything in it | ``page.py`` |
+| make one self-contained page | ``page.py`` |
 """

@@ -1,4 +1,4 @@
-"""Looks at groups, one after the other, as fast as the brokers bear it."""
+"""Take snapshots of groups, one after the other, at a rate that does not load the brokers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from consumer_coord.watch.model import Message, Tracker
 from consumer_coord.watch.snapshots import GroupLook, OffsetsLook, look_at
 from consumer_coord.wire import error_codes as codes
 
-#: Seconds between two looks at offsets, and at the list of groups.
+#: Seconds between two requests for offsets, and between two requests for the list of groups.
 OFFSETS_EVERY_S = 2.0
 GROUPS_EVERY_S = 5.0
-#: Share of the time in which requests are under way, at most: a large group is looked at less often.
+#: The most time spent on requests, as a part of all time: large groups are requested less often.
 _DUTY = 0.33
 _AT_ONCE = 16
 
 
 class Collector:
-    """Looks at some groups, or at all; each look is a message of what changed."""
+    """A collector of snapshots of some groups or of all, each as a message with the changes."""
 
     def __init__(self, cluster: ClusterClient, groups: Sequence[str], *, interval_s: float, timeout_ms: float) -> None:
         self._cluster = cluster
@@ -42,17 +42,17 @@ class Collector:
         self._offsets_at: float | None = None
         self._pause_s = interval_s
         self._in_trouble = False
-        #: Groups that were asked for by name and have been there; of the others, what the page says.
+        #: Named groups that have existed; for the other named groups, the text that the page shows.
         self._seen: set[str] = set()
         self._absent: dict[str, str] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def first(self) -> Message:
-        """The first look; raises what stands in the way, so that a command with a wrong address ends."""
+        """Take the first snapshot; raise any error, so that a command with a wrong address ends."""
         return await self._look()
 
     async def next(self) -> Message:
-        """Wait for the next moment, and look; a cluster that does not answer makes a message with ``trouble``."""
+        """Wait for the interval, then take a snapshot; return a message with ``trouble`` if the cluster does not respond."""
         await asyncio.sleep(self._pause_s)
         try:
             message = await self._look()
@@ -88,7 +88,7 @@ class Collector:
         return message
 
     async def _name_absent(self, looks: Sequence[GroupLook], deadline: Deadline, *, list_again: bool) -> list[GroupLook]:
-        """The looks; one at a group that was asked for and never was there says so, and which group is probably meant."""
+        """Return the snapshots; those of named groups that never existed get an error that suggests a similar name."""
         self._seen |= {look.group_id for look in looks if look.state != "Dead"}
         absent = [look.group_id for look in looks if look.group_id not in self._seen]
         if absent and (list_again or not self._absent.keys() >= set(absent)):
@@ -117,7 +117,7 @@ class Collector:
                 return GroupLook(group_id, error=str(error))
 
     async def _offsets(self, looks: Sequence[GroupLook], deadline: Deadline) -> dict[str, OffsetsLook]:
-        """Of each group that could be described; a group whose offsets may not be read has none."""
+        """Return the offsets of each group without an error; empty for a group whose offsets this principal may not read."""
 
         async def committed(look: GroupLook) -> Mapping[TopicPartition, int]:
             async with self._gate:
@@ -151,7 +151,7 @@ def _topics(look: GroupLook) -> set[str]:
 
 
 def as_settings(address: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's settings: a file of properties, and the address from the command line, which wins."""
+    """Return the client's settings: the properties, with the address from the command line."""
     settings = {**properties, "bootstrap.servers": address}
     settings.pop("metadata.broker.list", None)
     return settings

@@ -1,4 +1,4 @@
-"""``consumer-coord watch``: look, serve, record; or show a recording."""
+"""``consumer-coord watch``: watch, serve and record groups, or show a recording."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_WEB = "the page needs starlette and uvicorn: pip install 'consumer-coord[web]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
+    """Add the flags."""
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="names of groups; none: all")
     source = parser.add_argument_group("what to show (one of them)")
     source.add_argument("--bootstrap-server", metavar="HOST:PORT", help="one or more brokers, with commas")
@@ -59,7 +59,7 @@ def _positive(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Until Ctrl-C, SIGTERM or ``--duration``; see :class:`~consumer_coord.admin.commands.ExitCode`."""
+    """Run until Ctrl-C, SIGTERM or ``--duration``; return an :class:`~consumer_coord.admin.commands.ExitCode`."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     check(arguments)
     if arguments.replay is not None:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse flags that make no sense together, before a broker is asked; raises :class:`ConfigurationError`."""
+    """Refuse contradictory flags before any request is sent; raise :class:`ConfigurationError`."""
     replay = arguments.replay is not None
     if replay == (arguments.bootstrap_server is not None):
         raise ConfigurationError("say once what to show: --bootstrap-server HOST:PORT, or --replay FILE")
@@ -82,7 +82,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """``127.0.0.1:8098``, ``[::1]:0``, ``:8098`` -> host and port; raises :class:`ConfigurationError`."""
+    """Parse ``127.0.0.1:8098``, ``[::1]:0``, ``:8098`` into host and port; raise :class:`ConfigurationError`."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise ConfigurationError(f"--listen {text!r} is not HOST:PORT, such as {DEFAULT_LISTEN}")
@@ -142,7 +142,7 @@ async def _watch(arguments: argparse.Namespace) -> ExitCode:
             if first is not None:
                 publish(first)
                 looking = asyncio.ensure_future(_look(collector, publish, stop))
-                # A look that fails for good ends the page, too; its error is the command's.
+                # A fatal error of the collector ends the page, too, and is the command's error.
                 looking.add_done_callback(lambda _: stop.set())
                 await (stop.wait() if hub is None else _serve(arguments, hub, stop))
                 stop.set()
@@ -158,7 +158,7 @@ async def _look(collector: Collector, publish: Callable[[Message], None], stop: 
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Message]) -> Message | None:
-    """What ``work`` returns; None when ``stop`` is set before, and then the work is cancelled."""
+    """Return the result of ``work``; when ``stop`` is set first, cancel the work and return None."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -191,7 +191,7 @@ async def _serve(arguments: argparse.Namespace, hub: Hub, stop: asyncio.Event) -
 
 @contextlib.contextmanager
 def _until_stopped(duration_s: float | None) -> Iterator[asyncio.Event]:
-    """An event that SIGINT, SIGTERM and the end of the time set."""
+    """Yield an event that SIGINT, SIGTERM and the end of the duration set."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

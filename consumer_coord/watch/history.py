@@ -1,6 +1,6 @@
-"""The past that a page gets when it is opened: bounded in time and in size.
+"""The past that a newly opened page receives: bounded in time and in size.
 
-Old messages are folded into one that says how things stood then (:class:`State`), so what is kept is always complete.
+Old messages are folded into one message with the state at that time (:class:`State`), so the past is always complete.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import attrs
 
 from consumer_coord.watch.model import UNOWNED, Message, Owners, runs
 
-#: Rebalances of a group that a folded past still names.
+#: The most rebalances of a group in the folded past.
 _MOST_REBALANCES = 200
 
 
 def encode(message: Message) -> str:
-    """One line of JSON; ASCII alone, so that no name breaks a line."""
+    """Encode a message as one line of JSON in ASCII, so that no name breaks a line."""
     return json.dumps(message, separators=(",", ":"))
 
 
@@ -31,7 +31,7 @@ class _Group:
     owners: Owners = attrs.field(factory=dict)
     rebalances: dict[int, list[Any]] = attrs.field(factory=dict)
     member_lag: dict[str, int] = attrs.field(factory=dict)
-    #: ``lag``, ``behind``, ``unowned``: the last one counts.
+    #: ``lag``, ``behind``, ``unowned``: only the last value counts.
     last: dict[str, Any] = attrs.field(factory=dict)
 
     def apply(self, change: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class _Group:
 
 
 class State:
-    """How things stand after some messages."""
+    """The state of the groups after some messages."""
 
     def __init__(self) -> None:
         self.at: float | None = None
@@ -83,7 +83,7 @@ class State:
         self._trouble: str | None = None
 
     def apply(self, message: Message) -> None:
-        """Take in the next message."""
+        """Apply the next message."""
         self.at = message["at"]
         for group_id in message.get("gone", ()):
             self._groups.pop(group_id, None)
@@ -93,7 +93,7 @@ class State:
             self._trouble = message["trouble"]
 
     def as_message(self) -> Message:
-        """One message that says as much as all that were applied, but for the past."""
+        """Return one message equivalent to all applied messages, without their past."""
         message: Message = {"at": self.at, "groups": {name: group.as_change() for name, group in self._groups.items()}}
         if self._trouble is not None:
             message["trouble"] = self._trouble
@@ -111,7 +111,7 @@ class History:
         self._bytes = 0
 
     def add(self, message: Message) -> str:
-        """Keep a message; returns it encoded."""
+        """Keep a message; return it encoded."""
         text = encode(message)
         self._messages.append((message, text))
         self._bytes += len(text)
@@ -124,13 +124,13 @@ class History:
         return text
 
     def texts(self) -> Iterator[str]:
-        """What a page needs to catch up, encoded, in order."""
+        """Yield the encoded messages that bring a new page up to date, in order."""
         if self._base.at is not None:
             yield encode(self._base.as_message())
         for _, text in self._messages:
             yield text
 
     def messages(self) -> list[Message]:
-        """The same, as values."""
+        """Return the messages that bring a new page up to date, as values."""
         base = [] if self._base.at is None else [self._base.as_message()]
         return base + [message for message, _ in self._messages]

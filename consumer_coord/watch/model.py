@@ -1,8 +1,8 @@
-"""From looks to messages: what changed in each group since the look before.  No I/O, no clock.
+"""Messages from snapshots: the changes in each group since the previous snapshot; no I/O, no clock.
 
-A message is a dictionary for JSON (``docs/watch.md`` lists its fields): only what changed, so that a group of 500 members
-and 10,000 partitions in peace costs a few hundred bytes a look.  Members have numbers, given as they appear; a static member
-keeps its number when it restarts.  The first message of a group is everything.
+A message is a dictionary for JSON (``docs/watch.md`` lists its fields). A message has only changes, so that a stable group of
+500 members and 10,000 partitions costs a few hundred bytes a snapshot. Members have numbers in the order of appearance; a
+static member keeps its number when it restarts. The first message of a group is complete.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from consumer_coord.topic_partition import TopicPartition
 from consumer_coord.watch import reasons as why
 from consumer_coord.watch.snapshots import GroupLook, MemberLook, OffsetsLook
 
-#: The owner of a partition that no member is assigned.
+#: The owner of a partition that is assigned to no member.
 UNOWNED = -1
-#: How long a change that asks for a rebalance (a topic that grew) waits for it: Kafka's ``metadata.max.age.ms``.
+#: How long a change that causes a rebalance (a topic that grew) waits for it: Kafka's ``metadata.max.age.ms``.
 _PENDING_S = 300.0
-#: Partitions with the largest lag that a message names.
+#: How many partitions, those with the largest lag, a message names.
 _MOST_BEHIND = 5
 
 Message = dict[str, Any]
@@ -28,7 +28,7 @@ Owners = dict[str, list[int]]
 
 
 def runs(before: Sequence[int], after: Sequence[int]) -> list[list[int]]:
-    """Where two lists of owners differ: [first partition, last partition, owner now]."""
+    """Return the differences of two lists of owners: [first partition, last partition, new owner]."""
     found: list[list[int]] = []
     for number, owner in enumerate(after):
         if number < len(before) and before[number] == owner:
@@ -42,7 +42,7 @@ def runs(before: Sequence[int], after: Sequence[int]) -> list[list[int]]:
 
 @attrs.define
 class _Rebalance:
-    """One that is under way."""
+    """A rebalance in progress."""
 
     id: int
     began: float
@@ -50,22 +50,22 @@ class _Rebalance:
     reasons: list[str] = attrs.field(factory=list)
 
     def add(self, found: Sequence[str]) -> bool:
-        """Take in reasons; True when one is new."""
+        """Add reasons; return True when one is new."""
         fresh = [one for one in found if one not in self.reasons]
         self.reasons += fresh
         return bool(fresh)
 
 
 class Tracker:
-    """All groups that are watched."""
+    """The trackers of all watched groups."""
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupTracker] = {}
 
     def take(self, looks: Sequence[GroupLook], offsets: Mapping[str, OffsetsLook], at: float) -> Message:
-        """The message of one look at all groups; groups that are not in ``looks`` are gone.
+        """Return the message of one snapshot of all groups; groups that are not in ``looks`` are gone.
 
-        ``at`` is in seconds since 1970; ``offsets`` holds the groups whose offsets were asked for this time.
+        ``at`` is in seconds since 1970; ``offsets`` holds the groups whose offsets were requested this time.
         """
         changes: dict[str, Any] = {}
         for look in looks:
@@ -86,7 +86,7 @@ class Tracker:
 
 
 class GroupTracker:
-    """What is known of one group, and how a look changes it."""
+    """A tracker of one group from snapshot to snapshot."""
 
     def __init__(self) -> None:
         self._look: GroupLook | None = None
@@ -107,7 +107,7 @@ class GroupTracker:
         self._member_lags: dict[str, int] = {}
 
     def take(self, look: GroupLook, offsets: OffsetsLook | None, at: float) -> dict[str, Any]:
-        """What changed; empty when nothing did."""
+        """Return the changes; empty when there are none."""
         if look.error is not None:
             return self._changed_info({"error": look.error, **({"state": look.state} if look.state else {})})
         change: dict[str, Any] = {}
@@ -126,7 +126,7 @@ class GroupTracker:
         change.update(info)
         change.update(self._take_members(look))
         change.update(self._take_topics(look, offsets, at))
-        # In peace, which is nearly always, there is nothing to compare.
+        # A stable group, the normal case, needs no comparison of owners.
         peace = before is not None and look.members == before.members and look.state == before.state and "topics" not in change
         changed_owners = {} if peace else self._take_owners(look)
         if changed_owners:
@@ -179,7 +179,7 @@ class GroupTracker:
             "topics": None if member.topics is None else list(member.topics),
             "pattern": member.pattern,
         }
-        # In a rebalance the coordinator does not tell them; what was told before is still the best that is known.
+        # In a rebalance the coordinator does not report these; the last reported values are the best known.
         for name in ("generation", "topics"):
             if shown[name] is None and before is not None:
                 shown[name] = before[name]
@@ -240,7 +240,7 @@ class GroupTracker:
     # -- rebalances -------------------------------------------------------------------------------------------------
 
     def _take_rebalance(self, before: GroupLook | None, look: GroupLook, owners: Owners, at: float) -> list[list[Any]]:
-        """Rows of rebalances that began, ended or got a reason."""
+        """Return the rows of rebalances that began, ended or got a reason."""
         if before is None:
             if not look.rebalancing:
                 return []
@@ -250,7 +250,7 @@ class GroupTracker:
         if self._rebalance is None:
             happened = self._happened(before, look, owners)
             if not look.rebalancing and not happened:
-                # A subscription may change a look before the group begins to rebalance.
+                # A subscription may change one snapshot before the group begins to rebalance.
                 self._pending += [(at, reason) for reason in found]
                 return []
             pending = [reason for since, reason in self._pending if at - since <= _PENDING_S]
@@ -276,7 +276,7 @@ class GroupTracker:
         self._rebalance.add(found)
 
     def _happened(self, before: GroupLook, look: GroupLook, owners: Owners) -> bool:
-        """Whether the group has rebalanced between two looks."""
+        """Return whether the group has rebalanced between two snapshots."""
         if {member.key for member in before.members} != {member.key for member in look.members}:
             return True
         if before.epoch != look.epoch or _generation(before) < _generation(look):
@@ -286,7 +286,7 @@ class GroupTracker:
         )
 
     def _row(self, ended: float | None) -> list[Any]:
-        """[id, began, ended or None, reasons, partitions that changed hands]"""
+        """Return [id, began, ended or None, reasons, partitions that changed owners]."""
         rebalance = self._rebalance
         assert rebalance is not None
         moved = sum(
@@ -297,7 +297,7 @@ class GroupTracker:
         at = None if ended is None else round(ended, 3)
         return [rebalance.id, round(rebalance.began, 3), at, list(rebalance.reasons), moved]
 
-    # -- lag and pace -----------------------------------------------------------------------------------------------
+    # -- lag and rates -----------------------------------------------------------------------------------------------
 
     def _take_offsets(self, offsets: OffsetsLook, at: float) -> dict[str, Any]:
         lags = {
@@ -326,7 +326,7 @@ class GroupTracker:
         return change
 
     def _pace(self, offsets: OffsetsLook, at: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Records a second by topic that the group committed, and that were written; empty before there are two looks."""
+        """Return by topic the rates of committed and of written records a second; empty at the first snapshot."""
         if self._offsets is None or at <= self._offsets[0]:
             return {}, {}
         since, before = self._offsets
@@ -335,7 +335,7 @@ class GroupTracker:
 
 
 def _growth(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int], elapsed_s: float) -> dict[str, float]:
-    """By topic, from the partitions that both looks know; never negative, as after a reset of the offsets."""
+    """Return records a second by topic, from partitions in both snapshots; never negative, even after an offset reset."""
     grown: dict[str, int] = {}
     for partition, offset in after.items():
         if partition in before:

@@ -1,4 +1,4 @@
-"""The page: for a server in parts, or as one file with the recording inside it; nothing is fetched from elsewhere."""
+"""The page: in parts for a server, or as one file with the recording inside; nothing is loaded from other sites."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _DATA = '<script type="application/json" id="recording"></script>'
 
 
 def part(name: str) -> str:
-    """One file of the page: ``index.html`` or one of :data:`PARTS`."""
+    """Return one file of the page: ``index.html`` or one of :data:`PARTS`."""
     return files("consumer_coord.watch").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def render_page(meta: Meta, messages: Iterable[Message]) -> str:
-    """One self-contained page.  Its policy lets the browser run the scripts of this project alone, and fetch nothing."""
+    """Return one self-contained page, whose policy allows only this project's scripts and no requests."""
     page = part("index.html")
     styles = [part(name) for name in _LINK.findall(page)]
     scripts = [part(name) for name in _SCRIPT.findall(page)]
@@ -53,7 +53,7 @@ def render_page(meta: Meta, messages: Iterable[Message]) -> str:
 
 
 def write_page(path: Path, meta: Meta, messages: Iterable[Message]) -> None:
-    """Write it; raises :class:`ConfigurationError` when the file cannot be written."""
+    """Write the page; raise :class:`ConfigurationError` when the file cannot be written."""
     try:
         path.write_text(render_page(meta, messages), encoding="utf-8")
     except OSError as error:
@@ -61,7 +61,7 @@ def write_page(path: Path, meta: Meta, messages: Iterable[Message]) -> None:
 
 
 def embedded(value: Any) -> str:
-    """JSON that may stand inside a script element: no name in it ends the element or begins a comment."""
+    """Return JSON for a script element: no name in it ends the element or begins a comment."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,7 +1,7 @@
-"""Why a group rebalances, as far as two looks at it tell.
+"""The reasons for a group's rebalance, as far as two snapshots show them.
 
-JoinGroup carries a reason (KIP-800), but no request hands it out again: the coordinator only logs it.  So the reasons are
-what changed: members, subscriptions, topics, the assignor, the coordinator.
+JoinGroup carries a reason (KIP-800), but no response returns it: the coordinator only logs it. So the reasons are the changes
+between snapshots: members, subscriptions, topics, the assignor, the coordinator.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 
 from consumer_coord.watch.snapshots import GroupLook, MemberLook
 
-#: More names than this are a number.
+#: A larger number of names is shown as a number.
 _MOST_NAMES = 3
 
-#: The second step of a cooperative rebalance has no cause of its own.
+#: The second round of a cooperative rebalance has no separate cause.
 SECOND_ROUND = "second round: partitions that were given up get their new owners"
 UNDER_WAY = "was under way when the watch began"
 
 
 def reasons(before: GroupLook, after: GroupLook) -> list[str]:
-    """What changed between two looks and makes a group rebalance; empty when nothing did that a look can see."""
+    """Return the changes between two snapshots that cause a rebalance; empty when the snapshots show none."""
     found: list[str] = []
     old = {member.key: member for member in before.members}
     new = {member.key: member for member in after.members}
@@ -45,7 +45,7 @@ def reasons(before: GroupLook, after: GroupLook) -> list[str]:
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """Topics that have another number of partitions than before."""
+    """Return the reasons for topics whose number of partitions changed."""
     return [
         f"{topic} has {count} partitions now, {before[topic]} before"
         for topic, count in after.items()

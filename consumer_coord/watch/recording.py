@@ -1,4 +1,4 @@
-"""A recording: a line of JSON that says what it is, then a line for each message; ``docs/watch.md`` lists the fields."""
+"""A recording: a line of JSON that describes it, then a line for each message; ``docs/watch.md`` lists the fields."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Table:
 
 @attrs.frozen
 class Meta:
-    """What a page says of itself.
+    """The description of a page or recording.
 
-    ``clock`` is "wall" where times are seconds since 1970, "run" where they count from the start of a run.  ``keep_s`` is how
-    many seconds a page keeps; None: everything.  ``marks`` are (time, text) that no group told.
+    ``clock`` is "wall" where times are seconds since 1970, "run" where they count from the start of a run. ``keep_s`` is how
+    many seconds a page keeps; None: everything. ``marks`` are (time, text) that come from no group.
     """
 
     title: str
@@ -42,7 +42,7 @@ class Meta:
     marks: tuple[tuple[float, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For the header of a recording, and for the page."""
+        """Return the description for the header of a recording, and for the page."""
         return attrs.asdict(self)
 
 
@@ -55,7 +55,7 @@ class Recording:
 
 
 class Recorder:
-    """Writes a recording as it comes; what is written stays whole when the process dies."""
+    """A writer of a recording, line by line; written lines stay intact when the process dies."""
 
     def __init__(self, path: Path, meta: Meta) -> None:
         try:
@@ -71,22 +71,22 @@ class Recorder:
         self._file.close()
 
     def write(self, text: str) -> None:
-        """One encoded message."""
+        """Write one encoded message."""
         self._file.write(text + "\n")
         self._file.flush()
 
 
 def write_recording(path: Path, recording: Recording) -> None:
-    """A whole recording at once."""
+    """Write a whole recording at once."""
     with Recorder(path, recording.meta) as recorder:
         for message in recording.messages:
             recorder.write(encode(message))
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a recording; raises :class:`ConfigurationError` for anything else.
+    """Read a recording; raise :class:`ConfigurationError` for anything else.
 
-    A last line that was cut off, as by a kill, is left out.
+    An incomplete last line, as after a kill, is left out.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -117,7 +117,7 @@ def _header(path: Path, line: str) -> Meta:
 
 
 def _messages(path: Path, lines: list[str]) -> Iterable[Message]:
-    # The last piece follows the last line feed: empty, or what a kill left of a line.
+    # The last piece follows the last line feed: empty, or an incomplete line after a kill.
     for number, line in enumerate(lines[:-1], 2):
         try:
             message = json.loads(line)

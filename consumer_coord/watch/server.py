@@ -1,6 +1,6 @@
 """The page over HTTP: its files, and the changes as server-sent events.
 
-Needs the extra ``web`` (starlette and uvicorn), and is imported only when a page is served.
+The module needs the extra ``web`` (starlette and uvicorn), and is imported only when a page is served.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from consumer_coord.watch.history import History
 from consumer_coord.watch.page import PARTS, part
 from consumer_coord.watch.recording import Meta
 
-#: Messages that wait for one page.  A page that is further behind gets the whole past again.
+#: The most messages queued for one page; a page with a full queue receives the whole past again.
 _MOST_WAITING = 64
-#: Seconds of silence after which a comment keeps the connection alive.
+#: Seconds without a message after which a comment keeps the connection alive.
 _SILENCE_S = 15.0
-#: Pages at once: each holds a connection and a copy of what it has to catch up with.
+#: The most pages at once: each has a connection and a copy of its queued messages.
 _MOST_PAGES = 64
 
 _HEADERS = {
@@ -43,7 +43,7 @@ _HEADERS = {
 
 
 class Hub:
-    """Hands each message to every page that is open."""
+    """The publisher of messages to every open page."""
 
     def __init__(self, meta: Meta, history: History, *, live: bool = True) -> None:
         self.meta = meta
@@ -53,10 +53,10 @@ class Hub:
         self._ended = False
 
     def publish(self, text: str) -> None:
-        """An encoded message, which the history has already."""
+        """Queue an encoded message, which is already in the history, for every page."""
         for queue in self._pages:
             if queue.full():
-                # Behind: forget what waits, and begin anew.
+                # The page is too slow: replace its queue by the whole past.
                 while not queue.empty():
                     queue.get_nowait()
                 self._fill(queue)
@@ -64,7 +64,7 @@ class Hub:
                 queue.put_nowait(f"data: {text}\n\n")
 
     def close(self) -> None:
-        """End the streams; pages keep what they show."""
+        """End the streams; pages keep their content."""
         self._ended = True
         for queue in self._pages:
             while not queue.empty():
@@ -77,7 +77,7 @@ class Hub:
         return len(self._pages) >= _MOST_PAGES
 
     async def stream(self) -> AsyncIterator[str]:
-        """The events for one page: ``start``, with everything so far, then a message each."""
+        """Yield the events for one page: ``start`` with the whole past, then one event for each message."""
         queue: asyncio.Queue[str | None] = asyncio.Queue(_MOST_WAITING)
         self._pages.add(queue)
         try:
@@ -102,7 +102,7 @@ class Hub:
 
 
 def application(hub: Hub, *, loopback: bool) -> ASGIApp:
-    """The page and its events."""
+    """Return the application that serves the page and its events."""
 
     async def page(_: Request) -> Response:
         return Response(part("index.html"), media_type="text/html", headers=_HEADERS)
@@ -123,7 +123,7 @@ def application(hub: Hub, *, loopback: bool) -> ASGIApp:
 
 
 class _OwnHostsOnly:
-    """Refuses requests for other hosts: a site whose name resolves to this machine (DNS rebinding) must not read along."""
+    """Middleware that refuses other hosts' names, so that a site that resolves to this machine (DNS rebinding) cannot read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -138,14 +138,14 @@ class _OwnHostsOnly:
 
 
 def host_of(address: str) -> str:
-    """``[::1]:80`` -> ``::1``, ``localhost:80`` -> ``localhost``."""
+    """Return the host of an address: ``[::1]:80`` -> ``::1``, ``localhost:80`` -> ``localhost``."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.rpartition(":")[0] if ":" in address else address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone; names other than ``localhost`` are not trusted."""
+    """Return whether a host is this machine alone; names other than ``localhost`` are not trusted."""
     if host.lower() == "localhost":
         return True
     try:
@@ -155,7 +155,7 @@ def is_loopback(host: str) -> bool:
 
 
 class PageServer(Server):
-    """uvicorn in a loop that is not its own: signals stay with the command."""
+    """uvicorn's server in the command's loop: the command handles signals."""
 
     def __init__(self, hub: Hub, *, loopback: bool) -> None:
         config: dict[str, Any] = {
@@ -172,7 +172,7 @@ class PageServer(Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the handlers as they are."""
+        """Leave the signal handlers unchanged."""
         yield
 
     async def run_until(self, stop: asyncio.Event, listening: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""What one look at a group told, as immutable values."""
+"""Snapshots of groups, as immutable values."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import attrs
 from consumer_coord.admin.groups import CONSUMER, GroupDescription, MemberDescription
 from consumer_coord.topic_partition import TopicPartition
 
-#: States of a classic group in which the coordinator tells the assignment; those of KIP-848 always tell it.
+#: States of a classic group in which the coordinator reports the assignment; KIP-848 groups always report it.
 _TELLS_ASSIGNMENT = frozenset({"Stable", "Empty", "Dead"})
-#: States of either kind of group in which a rebalance is under way.
+#: States of either kind of group in which a rebalance is in progress.
 _REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 
 
 @attrs.frozen
 class MemberLook:
-    """One member; ``owned`` is topic -> partition numbers, ``topics`` None where the coordinator does not tell them.
+    """One member; ``owned`` is topic -> partition numbers, ``topics`` None where the coordinator does not report them.
 
-    ``generation`` is the member epoch of KIP-848; of a classic member the generation that it told when it joined, None
-    where its client tells none.
+    ``generation`` is the member epoch of KIP-848; of a classic member the generation in its subscription, None where its client
+    sends none.
     """
 
     member_id: str
@@ -34,12 +34,12 @@ class MemberLook:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What stays the same while a static member restarts: its ``group.instance.id``."""
+        """The identity that survives the restart of a static member: its ``group.instance.id``."""
         return ("instance", self.instance_id) if self.instance_id is not None else ("member", self.member_id)
 
     @property
     def label(self) -> str:
-        """A short name for a sentence: the instance id, or the client id and the first letters that tell members apart."""
+        """A short name for a sentence: the instance id, or the client id and the first letters that distinguish members."""
         if self.instance_id is not None:
             return self.instance_id
         rest = self.member_id.removeprefix(self.client_id).lstrip("-")
@@ -61,18 +61,18 @@ class GroupLook:
 
     @property
     def rebalancing(self) -> bool:
-        """True while a rebalance is under way."""
+        """True while a rebalance is in progress."""
         return self.state in _REBALANCING
 
     @property
     def tells_owners(self) -> bool:
-        """False while the coordinator of a classic group keeps the assignment to itself."""
+        """False while the coordinator of a classic group does not report the assignment."""
         return self.type == CONSUMER or self.state in _TELLS_ASSIGNMENT
 
 
 @attrs.frozen
 class OffsetsLook:
-    """Topics with their number of partitions, what the group committed, and the ends of the logs."""
+    """Topics with their number of partitions, the committed offsets, and the end offsets."""
 
     partitions: Mapping[str, int] = attrs.field(factory=dict)
     committed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
@@ -80,7 +80,7 @@ class OffsetsLook:
 
 
 def look_at(group: GroupDescription) -> GroupLook:
-    """A description, as far as the page shows it."""
+    """Return the parts of a description that the page shows."""
     return GroupLook(
         group.group_id,
         group.state,

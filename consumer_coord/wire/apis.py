@@ -1,4 +1,4 @@
-"""The requests this package knows, by API key."""
+"""The requests this package supports, by API key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _KEYS = {name: key for key, (_, name) in _TABLES.items()}
 
 @attrs.frozen
 class Api:
-    """A request and its response.  ``flexible_from`` is None when no version of it is flexible (KIP-482)."""
+    """A request and its response; ``flexible_from`` is None when no version is flexible (KIP-482)."""
 
     key: int
     name: str
@@ -60,7 +60,7 @@ class Api:
     flexible_from: int | None
 
     def is_flexible(self, version: int) -> bool:
-        """Whether a version has compact types, tagged fields, and headers with a tag buffer."""
+        """Return whether a version has compact types, tagged fields, and headers with a tag buffer."""
         return self.flexible_from is not None and version >= self.flexible_from
 
 
@@ -76,7 +76,7 @@ def _api(key: int) -> Api:
 
 
 class _Apis(Mapping[int, Api]):
-    """Imports a table when it is asked for."""
+    """A mapping that imports a table at the first lookup."""
 
     def __getitem__(self, key: int) -> Api:
         return _api(key)
@@ -96,7 +96,7 @@ _by_class: dict[type[Struct], Api] = {}
 
 
 def api_for(request: type[Struct]) -> Api:
-    """The API that a request's class belongs to; :class:`KeyError` for a class that is no request."""
+    """Return the API that a request's class belongs to; raise :class:`KeyError` for any other class."""
     found = _by_class.get(request)
     if found is not None:
         return found

@@ -1,8 +1,8 @@
 """Encode and decode Kafka messages and frames.
 
-A *body* is a message alone; a *frame* is a header and a body, without the four bytes of its length.  All decoders
-raise :class:`~consumer_coord.errors.MalformedMessageError`, whatever is wrong with their input, and allocate no more than
-a small multiple of it.  Bytes behind a body are ignored: brokers append them, and later versions do.
+A *body* is a message alone; a *frame* is a header and a body, without the four bytes of its length. All decoders raise
+:class:`~consumer_coord.errors.MalformedMessageError` for any invalid input, and allocate no more than a small multiple of its
+size. Bytes behind a body are ignored: brokers append them, and so do later versions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _decoders: dict[tuple[type[Struct], int], Decoder] = {}
 _flexible: dict[tuple[type[Struct], int], bool] = {}
 _rows_decoders: dict[tuple[type[Struct], int, str], RowsDecoder] = {}
 
-#: Reads api key, version, correlation id and the length of the client id.
+#: Reads API key, version, correlation id and the length of the client id.
 _REQUEST_HEADER = struct.Struct(">hhih")
 _INT32 = struct.Struct(">i")
 _UNSUPPORTED_VERSION = struct.pack(">h", UNSUPPORTED_VERSION)
@@ -38,7 +38,7 @@ _UNSUPPORTED_VERSION = struct.pack(">h", UNSUPPORTED_VERSION)
 
 @attrs.frozen
 class RequestHeader:
-    """What stands before a request's body, in header versions 1 and 2 alike."""
+    """The header of a request, for header versions 1 and 2."""
 
     api_key: int
     version: int
@@ -48,7 +48,7 @@ class RequestHeader:
 
 @attrs.frozen
 class Request:
-    """A decoded request with what its header said."""
+    """A decoded request with its header."""
 
     api_key: int
     version: int
@@ -58,10 +58,10 @@ class Request:
 
 
 def encode(message: Struct, version: int) -> bytes:
-    """The body of a message in one version.
+    """Encode the body of a message in one version.
 
-    Raises :class:`~consumer_coord.errors.UnsupportedVersionError` when the table does not cover the version or a field
-    that is set has no place in it, and :class:`ValueError` for a number or string that is out of Kafka's range.
+    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` when the table does not cover the version or the version has
+    no place for a field that is set, and :class:`ValueError` for a number or string outside Kafka's range.
     """
     parts: list[bytes] = []
     _encode_into(parts, message, version)
@@ -69,16 +69,16 @@ def encode(message: Struct, version: int) -> bytes:
 
 
 def decode(message: type[M], version: int, data: bytes) -> M:
-    """The message whose body stands at the start of ``data``; what follows it is ignored.
+    """Decode the message whose body begins ``data``; ignore trailing bytes.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, or
-    :class:`~consumer_coord.errors.UnsupportedVersionError` when the table does not cover the version.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
+    when the table does not cover the version.
     """
     return decode_at(message, version, data, 0)[0]
 
 
 def decode_at(message: type[M], version: int, data: bytes, position: int) -> tuple[M, int]:
-    """Like :func:`decode`, for a body that starts at ``position``; also returns the position behind it."""
+    """Decode a body that starts at ``position``, as :func:`decode` does; also return the position behind it."""
     decoder = _decoders.get((message, version)) or _compiled_decoder(message, version)
     if type(data) is not bytes:
         data = bytes(data)  # a slice of a bytearray or memoryview has no decode(), and may change
@@ -111,7 +111,7 @@ def _compiled_decoder(message: type[Struct], version: int) -> Decoder:
 
 
 def _is_flexible(message: type[Struct], version: int) -> bool:
-    """Whether a version of a message is flexible; raises for one that the table does not cover."""
+    """Return whether a version of a message is flexible; raise for a version that the table does not cover."""
     found = _flexible.get((message, version))
     if found is not None:
         return found
@@ -128,7 +128,7 @@ def _truncated(what: str, version: int) -> MalformedMessageError:
 
 
 def encode_request(message: Struct, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A request's frame; errors as in :func:`encode`."""
+    """Encode a request's frame; raise the errors of :func:`encode`."""
     api = api_for(type(message))
     name = None if client_id is None else client_id.encode()
     try:
@@ -142,35 +142,34 @@ def encode_request(message: Struct, version: int, correlation_id: int, client_id
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
-    """The header of a request of any key and version, known here or not."""
+    """Decode the header of a request of any key and version, supported or not."""
     return read_request_header(frame)[0]
 
 
 def decode_request(frame: bytes) -> Request:
-    """The request in a frame.
+    """Decode the request in a frame.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, or
-    :class:`~consumer_coord.errors.UnsupportedVersionError` when API key or version are not known here: then
-    :func:`decode_request_header` still names the client and the request.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, or :class:`~consumer_coord.errors.UnsupportedVersionError`
+    when the API key or version is not supported: then :func:`decode_request_header` still names the client and the request.
     """
     return decode_request_behind(*read_request_header(frame), frame)
 
 
 def decode_request_behind(header: RequestHeader, position: int, frame: bytes) -> Request:
-    """The same, of a frame of which :func:`read_request_header` read the header."""
+    """Decode the request of a frame whose header :func:`read_request_header` has read."""
     api = APIS.get(header.api_key)
     if api is None:
         raise UnsupportedVersionError(f"no API with key {header.api_key} is known here")
-    if _is_flexible(api.request, header.version):  # which also refuses an unknown version, before reading on
+    if _is_flexible(api.request, header.version):  # also refuses an unknown version, before the body is read
         position = _skip_header_tags(frame, position)
     message, _ = decode_at(api.request, header.version, frame, position)
     return Request(header.api_key, header.version, header.correlation_id, header.client_id, message)
 
 
 def encode_response(message: Struct, version: int, correlation_id: int) -> bytes:
-    """A response's frame.
+    """Encode a response's frame.
 
-    For an ApiVersions request of a version that is not served, Kafka answers version 0 with error 35
+    For an ApiVersions request of a version that is not served, Kafka responds with version 0 and error 35
     (UNSUPPORTED_VERSION): encode that response with version 0.
     """
     parts = [_INT32.pack(correlation_id)]
@@ -181,10 +180,10 @@ def encode_response(message: Struct, version: int, correlation_id: int) -> bytes
 
 
 def decode_response(message: type[M], version: int, frame: bytes) -> tuple[int, M]:
-    """Correlation id and message of a response's frame.
+    """Decode the correlation id and the message of a response's frame.
 
-    An ApiVersions response with error 35 may come in any version (Kafka: 0; librdkafka's mock: none that exists), so that
-    of it only the error code, and the API keys if it is one of version 0, are decoded.
+    An ApiVersions response with error 35 may have any version (Kafka: 0; librdkafka's mock: one that does not exist). So only
+    its error code is decoded, and its API keys if it has version 0.
     """
     correlation_id = peek_correlation_id(frame)
     if message is ApiVersionsResponse and frame[4:6] == _UNSUPPORTED_VERSION:
@@ -199,10 +198,10 @@ def decode_response(message: type[M], version: int, frame: bytes) -> tuple[int, 
 
 
 def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str, take: Callable[[Any], object]) -> M:
-    """The message of a response's frame, but the elements of its array ``rows`` go to ``take`` one by one and are not kept.
+    """Decode a response's frame, but pass the elements of its array ``rows`` to ``take`` one by one and do not keep them.
 
-    For answers that may be long: they need the memory of one row, beside what ``take`` makes of it.  What ``take`` raises is
-    passed on; it may have been given rows when this raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    Use it for long responses: only one row is in memory at a time, apart from the data that ``take`` keeps. Exceptions of
+    ``take`` propagate; ``take`` may have received rows when this raises :class:`~consumer_coord.errors.MalformedMessageError`.
     """
     decoder = _rows_decoders.get((message, version, rows))
     if decoder is None:
@@ -222,14 +221,14 @@ def decode_response_rows(message: type[M], version: int, frame: bytes, rows: str
 
 
 def first_row(rows: Sequence[T], what: str) -> T:
-    """The first row of an answer to a question about one thing; raises :class:`MalformedMessageError` when there is none."""
+    """Return the first row of a response about one thing; raise :class:`MalformedMessageError` when there is none."""
     if not rows:
         raise MalformedMessageError(f"the answer has no row: {what}")
     return rows[0]
 
 
 def peek_correlation_id(frame: bytes) -> int:
-    """The correlation id with which every response starts."""
+    """Return the correlation id with which every response starts."""
     if len(frame) < 4:
         raise MalformedMessageError(f"a response of {len(frame)} bytes has no correlation id")
     correlation_id: int = _INT32.unpack_from(frame)[0]
@@ -237,7 +236,7 @@ def peek_correlation_id(frame: bytes) -> int:
 
 
 def read_request_header(frame: bytes) -> tuple[RequestHeader, int]:
-    """The header without its tags, and the position behind the client id."""
+    """Read the header without its tags, and return it with the position behind the client id."""
     if len(frame) < _REQUEST_HEADER.size:
         raise MalformedMessageError(f"a request of {len(frame)} bytes has no header")
     api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
@@ -262,5 +261,5 @@ def _skip_header_tags(frame: bytes, position: int) -> int:
 
 
 def _response_header_has_tags(message: type[Struct], version: int) -> bool:
-    """Flexible responses have header version 1, but ApiVersions: its reader does not know yet what the broker speaks."""
+    """Return whether a response has header version 1: all flexible ones but ApiVersions, read before versions are known."""
     return message is not ApiVersionsResponse and _is_flexible(message, version)

@@ -1,7 +1,7 @@
 """The records of consumer groups (KIP-848) in ``__consumer_offsets``: types 3 to 8 and 16, in Kafka's own formats.
 
-Each key starts with its type and each value with its version, 0, as two bytes. The classes have the names of Kafka's
-schemas (``group-coordinator/src/main/resources/common/message``) and say their fields in the same words.
+Each key starts with its type and each value with its version, 0, as two bytes. The classes have the names of Kafka's schemas
+(``group-coordinator/src/main/resources/common/message``) and the fields have the same attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLASSIC_MEMBER_TAG = 0
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupMetadataKey(Struct):
-    """Type 3."""
+    """Key of type 3."""
 
     group_id: str = field(STRING)
 
@@ -41,7 +41,7 @@ class ConsumerGroupMetadataValue(Struct):
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupPartitionMetadataKey(Struct):
-    """Type 4: brokers before 4.1 kept the topics' partitions here. Later ones write tombstones only."""
+    """Key of type 4: brokers before 4.1 kept the topics' partitions here; later ones write tombstones only."""
 
     group_id: str = field(STRING)
 
@@ -49,7 +49,7 @@ class ConsumerGroupPartitionMetadataKey(Struct):
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupMemberMetadataKey(Struct):
-    """Type 5."""
+    """Key of type 5."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -57,7 +57,7 @@ class ConsumerGroupMemberMetadataKey(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ClassicProtocol(Struct):
-    """One of ``ClassicMemberMetadata.supported_protocols``."""
+    """Element of ``ClassicMemberMetadata.supported_protocols``."""
 
     name: str = field(STRING)
     metadata: bytes = field(BYTES)
@@ -66,7 +66,7 @@ class ClassicProtocol(Struct):
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ClassicMemberMetadata(Struct):
-    """What a member of the classic protocol brought in its JoinGroup."""
+    """The data from the JoinGroup of a member of the classic protocol."""
 
     session_timeout_ms: int = field(INT32)
     supported_protocols: Sequence[ClassicProtocol] = field(array(ClassicProtocol))
@@ -89,10 +89,10 @@ class _MemberMetadata(Struct):
 
 @attrs.frozen
 class ConsumerGroupMemberMetadataValue:
-    """What a member told of itself; ``classic_member_metadata`` is None for members of the consumer protocol.
+    """The data that a member sent about itself; ``classic_member_metadata`` is None for members of the consumer protocol.
 
-    That one field is tagged, a structure, and None by default. Kafka writes such a field always, with one byte in front
-    that says whether it is there. No message has a field of this kind, so the tables do not know it.
+    The field ``classic_member_metadata`` is tagged, a structure, and None by default. Kafka always writes such a field, with
+    one byte in front that marks whether it is present. No message has such a field, so the tables do not support it.
     """
 
     instance_id: str | None = None
@@ -106,7 +106,7 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = None
 
     def encoded(self) -> bytes:
-        """Without the version."""
+        """Encode the value without its version."""
         fields = encode(_MemberMetadata(**{name: getattr(self, name) for name in _MEMBER_METADATA}), 0)
         classic = self.classic_member_metadata
         payload = b"\0" if classic is None else b"\1" + encode(classic, 0)
@@ -114,9 +114,12 @@ class ConsumerGroupMemberMetadataValue:
 
     @classmethod
     def decoded(cls, data: bytes, position: int) -> ConsumerGroupMemberMetadataValue:
-        """Raises :class:`~consumer_coord.errors.MalformedMessageError`."""
+        """Decode the value at ``position``.
+
+        Raise :class:`~consumer_coord.errors.MalformedMessageError`.
+        """
         fields, _ = decode_at(_MemberMetadata, 0, data, position)
-        # The tagged fields stand where the others end.
+        # The tagged fields begin where the other fields end.
         payload = _tagged_field(data, position + len(encode(fields, 0)) - 1, _CLASSIC_MEMBER_TAG)
         classic = decode_at(ClassicMemberMetadata, 0, payload, 1)[0] if payload[:1] == b"\1" else None
         return cls(**{name: getattr(fields, name) for name in _MEMBER_METADATA}, classic_member_metadata=classic)
@@ -128,7 +131,7 @@ _MEMBER_METADATA = tuple(attribute.name for attribute in attrs.fields(_MemberMet
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataKey(Struct):
-    """Type 6."""
+    """Key of type 6."""
 
     group_id: str = field(STRING)
 
@@ -136,7 +139,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Struct):
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMetadataValue(Struct):
-    """The epoch of the target assignment, and when it was computed (KIP-1263; 0: not known)."""
+    """The epoch of the target assignment, and the time it was computed (KIP-1263; 0: unknown)."""
 
     assignment_epoch: int = field(INT32)
     assignment_timestamp: int = field(INT64, default=0, tag=0)
@@ -145,7 +148,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Struct):
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMemberKey(Struct):
-    """Type 7."""
+    """Key of type 7."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -153,7 +156,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class TargetTopicPartition(Struct):
-    """One of ``ConsumerGroupTargetAssignmentMemberValue.topic_partitions``."""
+    """Element of ``ConsumerGroupTargetAssignmentMemberValue.topic_partitions``."""
 
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))
@@ -162,7 +165,7 @@ class TargetTopicPartition(Struct):
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupTargetAssignmentMemberValue(Struct):
-    """What a member is to have."""
+    """The target assignment of a member."""
 
     topic_partitions: Sequence[TargetTopicPartition] = field(array(TargetTopicPartition))
 
@@ -170,7 +173,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Struct):
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupCurrentMemberAssignmentKey(Struct):
-    """Type 8."""
+    """Key of type 8."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -188,7 +191,7 @@ class CurrentTopicPartitions(Struct):
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupCurrentMemberAssignmentValue(Struct):
-    """What a member has, and how far it is on its way to its target; ``state`` is Kafka's ``MemberState``."""
+    """A member's current assignment and its progress to the target; ``state`` is Kafka's ``MemberState``."""
 
     member_epoch: int = field(INT32)
     previous_member_epoch: int = field(INT32)
@@ -200,7 +203,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Struct):
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupRegularExpressionKey(Struct):
-    """Type 16."""
+    """Key of type 16."""
 
     group_id: str = field(STRING)
     regular_expression: str = field(STRING)
@@ -209,7 +212,7 @@ class ConsumerGroupRegularExpressionKey(Struct):
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupRegularExpressionValue(Struct):
-    """The topics that a regular expression came to, in which version of the metadata, and when."""
+    """The topics that a regular expression matched, in which version of the metadata, and when."""
 
     topics: Sequence[str] = field(array(STRING))
     version: int = field(INT64)
@@ -244,7 +247,7 @@ _KEYS: Mapping[int, type[Key]] = {
     16: ConsumerGroupRegularExpressionKey,
 }
 _TYPE_OF: Mapping[type[Key], int] = {key: number for number, key in _KEYS.items()}
-#: The tables of the values, but for type 5, which is written by hand. The values of type 4 are not read any more.
+#: The tables of the values, without type 5, which is written by hand, and type 4, which is no longer read.
 _VALUES: Mapping[type[Key], type[Struct]] = {
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
@@ -258,29 +261,29 @@ TYPES = frozenset(_KEYS)
 
 
 def encode_key(key: Key) -> bytes:
-    """A key with its type in front."""
+    """Encode a key with its type in front."""
     return _TYPE_OF[type(key)].to_bytes(_VERSION_BYTES, "big") + encode(key, 0)
 
 
 def encode_value(value: Value) -> bytes:
-    """A value with its version, 0, in front."""
+    """Encode a value with its version, 0, in front."""
     body = value.encoded() if isinstance(value, ConsumerGroupMemberMetadataValue) else encode(value, 0)
     return bytes(_VERSION_BYTES) + body
 
 
 def decode_key(data: bytes) -> Key:
-    """A key of one of :data:`TYPES`.
+    """Decode a key of one of :data:`TYPES`.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`KeyError` for another type.
     """
     return decode_at(_KEYS[_version(data)], 0, data, _VERSION_BYTES)[0]
 
 
 def decode_value(key: Key, data: bytes) -> Value | None:
-    """The value that belongs to a key; None for the old partition metadata, which says nothing to this version.
+    """Decode the value that belongs to a key; return None for the old partition metadata, which this version ignores.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and
-    :class:`~consumer_coord.errors.UnsupportedVersionError` for a version of the future.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
+    for an unknown later version.
     """
     version = _version(data)
     if version < 0:
@@ -294,7 +297,7 @@ def decode_value(key: Key, data: bytes) -> Value | None:
 
 
 def _tagged_field(data: bytes, position: int, wanted: int) -> bytes:
-    """The bytes of one field of the tag buffer at ``position``, none if it is not there."""
+    """Return the bytes of one field of the tag buffer at ``position``, empty if the field is absent."""
     try:
         count, position = read_uvarint(data, position)
         for _ in range(count):

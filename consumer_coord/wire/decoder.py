@@ -1,16 +1,16 @@
-"""Turns a message's table into the source of a Python function that decodes one version of it.
+"""Turn a message's table into the source of a Python function that decodes one version of it.
 
-The source is flat: nested structures are decoded in place, and every stretch of fields of fixed size, together with
-the length of the field behind it, is one ``struct.unpack_from``.  Three rules keep it safe on any input:
+The source is flat: nested structures are decoded in place, and every stretch of fields of fixed size, together with the length
+of the field behind it, is one ``struct.unpack_from``. Three rules keep it safe on any input:
 
 * A slice never raises: ``data[a:b]`` ends where the data ends, so a length cannot cost more than the input itself.
-  The position moves on by the length that was claimed, the next read then lies outside (``IndexError`` or
-  ``struct.error``), and the caller of the function checks the last position.
-* A count is compared with the bytes that remain, divided by the smallest size of an element, before anything is made.
-* Nothing recurses, so depth is that of the table.
+  The position advances by the claimed length, the next read then lies outside (``IndexError`` or ``struct.error``),
+  and the caller of the function checks the last position.
+* A count is compared with the remaining bytes, divided by the smallest size of an element, before anything is allocated.
+* Nothing recurses, so the depth is that of the table.
 
-A decoded object is filled as its *twin*, a class with the same slots but without the frozen ``__setattr__``, and then
-gets its real class: a quarter of the time that an ``__init__`` of a frozen class takes.
+A decoded object is filled as its *twin*, a class with the same slots but without the frozen ``__setattr__``, and then gets its
+real class, in a quarter of the time of a frozen class's ``__init__``.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from consumer_coord.wire.source import Source
 from consumer_coord.wire.uniform_arrays import FEWEST, AlikeElements, is_eligible
 from consumer_coord.wire.varint import check_tag_count, read_uvarint, skip_tagged_fields
 
-#: ``decoder(data, position) -> (message, position behind it)``; the position may lie behind the data: check it.
+#: ``decoder(data, position) -> (message, position behind it)``; check the position: it may lie behind the data.
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 
-#: What a decoder may raise on malformed input beside :class:`MalformedMessageError`.
+#: Exceptions that a decoder may raise on malformed input, besides :class:`MalformedMessageError`.
 LOW_LEVEL_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
 
 _TWINS: dict[type[Struct], type[Any]] = {}
@@ -54,20 +54,20 @@ RowsDecoder = Callable[[bytes, int, Callable[[Any], object]], tuple[Any, int]]
 
 
 def compile_decoder(struct_class: type[Struct], version: int, flexible: bool) -> Decoder:
-    """The decoder of one version of a structure."""
+    """Compile the decoder of one version of a structure."""
     return _DecoderSource(version, flexible).build(struct_class)
 
 
 def compile_rows_decoder(struct_class: type[Struct], version: int, flexible: bool, rows: str) -> RowsDecoder:
-    """The same, but the elements of the array ``rows`` go to ``take`` one by one and are not kept: it is empty then.
+    """Compile a decoder that passes the elements of the array ``rows`` to ``take`` one by one and leaves the array empty.
 
-    So a message of any length needs the memory of one row, beside what ``take`` makes of it.
+    So a message of any length needs the memory of one row, apart from the data that ``take`` keeps.
     """
     return _DecoderSource(version, flexible, rows).build(struct_class)
 
 
 class _DecoderSource(Source):
-    """Writes the function.  ``_pending`` are reads of fixed size that wait to be done with one call."""
+    """The source of the function; ``_pending`` has reads of fixed size that one call will do."""
 
     def __init__(self, version: int, flexible: bool, rows: str | None = None) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class _DecoderSource(Source):
         self._level -= 1
 
     def _length(self, classic: str, string: str | None = None) -> None:
-        """Read a length into ``n``: of the flexible encoding as it is (null is 0), else null is negative.
+        """Read a length into ``n``: null is 0 in the flexible encoding, where the length is plus one, and negative otherwise.
 
         ``string`` is the place of a string, whose length Kafka limits in the flexible encoding, too.
         """
@@ -262,7 +262,7 @@ class _DecoderSource(Source):
 
 
 def _twin(struct_class: type[Struct]) -> type[Any]:
-    """A class with the slots of ``struct_class`` whose instances can be filled and then given that class."""
+    """Return a class with the slots of ``struct_class`` whose instances can be filled and then given that class."""
     twin = _TWINS.get(struct_class)
     if twin is None:
         slots = tuple(spec.name for spec in fields_of(struct_class))
@@ -272,7 +272,7 @@ def _twin(struct_class: type[Struct]) -> type[Any]:
 
 @functools.lru_cache(128)
 def _make_uuid(raw: bytes) -> uuid.UUID:
-    """Kept: answers name the same topics again and again."""
+    """Make a UUID, with a cache: responses name the same topics again and again."""
     return uuid.UUID(bytes=raw) if any(raw) else ZERO_UUID
 
 

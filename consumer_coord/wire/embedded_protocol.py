@@ -1,8 +1,8 @@
-"""The consumer protocol: what members put into JoinGroup and what the leader puts into SyncGroup, versions 0 to 3.
+"""The consumer protocol: the members' data in JoinGroup and the leader's data in SyncGroup, versions 0 to 3.
 
-Byte for byte what Java's ``ConsumerProtocol`` writes: topics and owned partitions of a subscription are sorted, an
-assignment keeps the order it was given, and a topic without partitions is left out.  A version later than 3 is read as 3,
-since later versions only append fields (KIP-429 owned partitions in 1, KIP-792 generation in 2, KIP-881 rack in 3).
+The encoding is that of Java's ``ConsumerProtocol``, byte for byte: topics and owned partitions of a subscription are sorted, an
+assignment keeps its order, and a topic without partitions is left out. A version later than 3 is read as 3, since later
+versions only append fields (KIP-429 owned partitions in 1, KIP-792 generation in 2, KIP-881 rack in 3).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATEST_VERSION = 3
 
 _VERSION = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
-#: Ranges of up to this many partitions have their bytes remembered, and up to this many pieces of each kind.
+#: The most partitions of a range whose bytes are cached, and the most cached pieces of each kind.
 _LONGEST_REMEMBERED = 64
 _MOST_REMEMBERED = 16_384
 
@@ -34,10 +34,10 @@ _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 @attrs.frozen
 class Subscription:
-    """What a member subscribes to and owns.
+    """The topics a member subscribes to and the partitions it owns.
 
-    ``owned_partitions`` is topic -> partitions and was received in generation ``generation_id`` (-1: unknown);
-    ``user_data`` belongs to the assignor.
+    ``owned_partitions`` is topic -> partitions, assigned in generation ``generation_id`` (-1: unknown); ``user_data`` belongs
+    to the assignor.
     """
 
     topics: Sequence[str]
@@ -49,7 +49,7 @@ class Subscription:
 
 @attrs.frozen
 class Assignment:
-    """What a member is assigned, topic -> partitions, and what its assignor wants to tell it."""
+    """A member's assignment, topic -> partitions, and user data from its assignor."""
 
     partitions: Mapping[str, Sequence[int]]
     user_data: bytes | None = None
@@ -57,7 +57,7 @@ class Assignment:
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerProtocolTopicPartition(Struct):
-    """One topic of either schema."""
+    """The partitions of one topic, in either schema."""
 
     topic: str = field(STRING)
     partitions: Sequence[int] = field(array(INT32))
@@ -87,7 +87,7 @@ class ConsumerProtocolAssignment(Struct):
 
 
 def encode_subscription(subscription: Subscription, version: int = LATEST_VERSION) -> bytes:
-    """A subscription as Java writes it in ``version`` (one later than 3 counts as 3)."""
+    """Encode a subscription as Java writes it in ``version`` (later than 3 counts as 3)."""
     owned = subscription.owned_partitions
     data = ConsumerProtocolSubscription(
         topics=_java_sorted(subscription.topics),
@@ -103,9 +103,9 @@ def encode_subscription(subscription: Subscription, version: int = LATEST_VERSIO
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """A subscription of any version; an empty rack counts as none, as in Java.
+    """Decode a subscription of any version; an empty rack counts as none, as in Java.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`.
     """
     decoded, _ = decode_at(ConsumerProtocolSubscription, _version(data), data, 2)
     return Subscription(
@@ -118,7 +118,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> bytes:
-    """An assignment as Java writes it in ``version`` (one later than 3 counts as 3)."""
+    """Encode an assignment as Java writes it in ``version`` (later than 3 counts as 3)."""
     version = min(version, LATEST_VERSION)
     if version < 0:
         raise UnsupportedVersionError(f"the consumer protocol has no version {version}")
@@ -134,7 +134,7 @@ def encode_assignment(assignment: Assignment, version: int = LATEST_VERSION) -> 
             pieces += (_topics[topic], run)
         pieces.append(_NO_DATA if data is None else _COUNT.pack(len(data)) + data)
         return b"".join(pieces)
-    except struct.error:  # some name or number does not fit: the codec says which
+    except struct.error:  # a name or number is out of range: the codec's error says which
         return _VERSION.pack(version) + encode(_by_schema(assignment), version)
 
 
@@ -147,12 +147,12 @@ def _by_schema(assignment: Assignment) -> ConsumerProtocolAssignment:
     )
 
 
-# A leader of thousands of members writes tens of thousands of such entries, the same topics and mostly the same ranges
-# again and again: hence no objects of the schema here, but pieces that are remembered.
+# A leader of thousands of members writes tens of thousands of such entries, with the same topics and mostly the same ranges. So
+# this code caches pieces of bytes and makes no objects of the schema.
 
 
 class _Remembered(dict[Any, bytes]):
-    """Pieces by what they are the bytes of.  (``lru_cache`` takes twice as long, which is most of the time here.)"""
+    """A cache of encoded pieces, by their content; ``lru_cache`` takes twice as long, which is most of the time here."""
 
     def __init__(self, encode_piece: Callable[[Any], bytes]) -> None:
         super().__init__()
@@ -183,8 +183,8 @@ _short_ranges = _Remembered(_encode_run)
 
 
 def _runs(partitions: Sequence[Sequence[int]]) -> Iterable[bytes]:
-    """The bytes of each topic's partitions."""
-    if len(partitions) > 1 and partitions[0] is partitions[1]:  # as range assigns: one and the same range of many topics
+    """Return the bytes of each topic's partitions."""
+    if len(partitions) > 1 and partitions[0] is partitions[1]:  # as range assigns: one shared range for many topics
         places = list(map(id, partitions))
         run_of = {place: _run(numbers) for place, numbers in dict(zip(places, partitions, strict=True)).items()}
         return map(run_of.__getitem__, places)
@@ -198,17 +198,17 @@ def _run(numbers: Sequence[int]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """An assignment of any version.
+    """Decode an assignment of any version.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, also for the empty bytes that a coordinator gives to a
-    member which the leader left out.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, also for the empty bytes that a coordinator sends to a member
+    without an entry in the leader's plan.
     """
     decoded, _ = decode_at(ConsumerProtocolAssignment, _version(data), data, 2)
     return Assignment(_by_topic(decoded.assigned_partitions), decoded.user_data)
 
 
 def _version(data: bytes) -> int:
-    """The version at the start, at most the latest one."""
+    """Return the version at the start, at most the latest one."""
     if len(data) < 2:
         raise MalformedMessageError(f"{len(data)} bytes are too few for the consumer protocol's version")
     version: int = _VERSION.unpack_from(data)[0]
@@ -228,7 +228,7 @@ def _by_topic(entries: Sequence[ConsumerProtocolTopicPartition]) -> Mapping[str,
 
 
 def _java_sorted(names: Iterable[str]) -> list[str]:
-    """In the order of Java's strings, which is that of UTF-16 code units."""
+    """Sort in the order of Java's strings, which is that of UTF-16 code units."""
     names = list(names)
     if all(map(str.isascii, names)):
         return sorted(names)

@@ -1,8 +1,8 @@
-"""Turns a message's table into the source of a Python function that encodes one version of it.
+"""Turn a message's table into the source of a Python function that encodes one version of it.
 
-The function appends pieces to a list that the caller joins.  Every stretch of fields of fixed size, together with the
-length of the field behind it, is one ``struct.pack``.  What Kafka's generated ``write`` refuses is refused here: a value
-other than the default in a version without that field (unless the field is ignorable), and null where a version has none.
+The function appends pieces to a list that the caller joins. Every stretch of fields of fixed size, together with the length of
+the field behind it, is one ``struct.pack``. The function refuses the same values as Kafka's generated ``write``: a value other
+than the default in a version without that field (unless the field is ignorable), and null where a version has none.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from consumer_coord.wire.schema import BYTES, MAX_STRING_BYTES, RECORDS, STRING,
 from consumer_coord.wire.source import Source
 from consumer_coord.wire.varint import ONE_BYTE, write_tagged_fields, write_uvarint
 
-#: ``encoder(message, append)`` hands the pieces of the encoding to ``append``, in order.
+#: ``encoder(message, append)`` passes the pieces of the encoding to ``append``, in order.
 Encoder = Callable[[Any, Callable[[bytes], object]], None]
 
-#: Arrays of up to this many numbers (the replicas of a partition) have packers of their own.
+#: Arrays of up to this many numbers (the replicas of a partition) have their own packers.
 _SHORT_ARRAY = 8
 
 
 def compile_encoder(struct_class: type[Struct], version: int, flexible: bool) -> Encoder:
-    """The encoder of one version of a structure."""
+    """Compile the encoder of one version of a structure."""
     return _EncoderSource(version, flexible).build(struct_class)
 
 
 class _EncoderSource(Source):
-    """Writes the function.  ``_pending`` are values of fixed size that wait to be packed with one call."""
+    """The source of the function; ``_pending`` has values of fixed size that one call will pack."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _EncoderSource(Source):
             self._pending.append(("x", ""))
 
     def _nullability(self, spec: FieldSpec) -> bool | None:
-        """True: may be null; False: not in this version; None: never (a type error of the caller)."""
+        """Return True if null is allowed, False if not in this version, and None if never (a type error of the caller)."""
         if self._version in spec.nullable:
             return True
         return None if spec.nullable.first > spec.nullable.last else False
@@ -190,7 +190,7 @@ class _EncoderSource(Source):
         self._level -= 1
 
     def _numbers(self, fmt: str, items: str, name: str) -> None:
-        """Pack an array of numbers: a short one together with its length and what is pending."""
+        """Pack an array of numbers: a short one together with its length and the pending values."""
         pending = list(self._pending)
         prefix = "".join(f for f, _ in pending) + ("B" if self._flexible else "i")
         packers = f"packers_{prefix.replace('?', 'o')}_{fmt.replace('?', 'o')}"
@@ -207,7 +207,7 @@ class _EncoderSource(Source):
             self.line(f"{self._write}(pack(f'>{{len({items})}}{fmt}', *{items}))")
 
     def _flush_length(self, classic: str, name: str) -> None:
-        """Pack what is pending together with the length in ``n``."""
+        """Pack the pending values together with the length in ``n``."""
         if not self._flexible:
             self._pending.append((classic, "n"))
             self._flush()

@@ -1,6 +1,6 @@
 """Kafka's error codes as plain integers, with their names, as of Kafka 4.4.0 (``org.apache.kafka.common.protocol.Errors``).
 
-Codes stay integers in messages, so that a code of a later Kafka is a number without a name, and nothing worse.
+Codes are integers in messages, so that a code of a later Kafka is only a number without a name.
 """
 
 from __future__ import annotations
@@ -187,10 +187,10 @@ _RETRIABLE = frozenset(
 
 
 def error_name(code: int) -> str:
-    """The name of an error code; ``UNKNOWN_ERROR_CODE_1234`` for one that Kafka 4.4.0 does not have."""
+    """Return the name of an error code; ``UNKNOWN_ERROR_CODE_1234`` for a code that Kafka 4.4.0 does not have."""
     return ERROR_NAMES.get(code) or f"UNKNOWN_ERROR_CODE_{code}"
 
 
 def is_retriable(code: int) -> bool:
-    """Whether Kafka's Java client calls the error retriable: the same request may succeed later."""
+    """Return whether Kafka's Java client calls the error retriable: the same request may succeed later."""
     return code in _RETRIABLE

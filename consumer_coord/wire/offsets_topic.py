@@ -1,10 +1,10 @@
 """The records of ``__consumer_offsets``: keys and values in Kafka's own binary formats.
 
-Kafka's schemas are ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey`` and ``GroupMetadataValue``. Each key
-and value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata; the higher ones belong to
-the newer protocols (KIP-848 and after) and are legitimate here: :func:`decode_key` answers :class:`ForeignKey` for them.
-Offset values go up to version 4 and group metadata values too; from 4 on they end in tagged fields (KIP-915), and the ones
-not known here are kept, so that a record that is read and written again loses nothing.
+Kafka's schemas are ``OffsetCommitKey``, ``OffsetCommitValue``, ``GroupMetadataKey`` and ``GroupMetadataValue``. Each key and
+value starts with its version as two bytes. Keys 0 and 1 are offsets, 2 is a group's metadata; the higher ones belong to the
+newer protocols (KIP-848 and after) and are legitimate here: :func:`decode_key` returns :class:`ForeignKey` for them. Offset
+values and group metadata values have versions up to 4; version 4 ends in tagged fields (KIP-915). Unknown tagged fields are
+kept, so that reading and writing a record loses nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TaggedFields = tuple[tuple[int, bytes], ...]
 
 @attrs.frozen
 class OffsetCommitKey:
-    """Whose offset a record holds."""
+    """The key of a committed offset."""
 
     group: str
     topic: str
@@ -39,21 +39,21 @@ class OffsetCommitKey:
 
 @attrs.frozen
 class GroupMetadataKey:
-    """Which group's metadata a record holds."""
+    """The key of a group's metadata."""
 
     group: str
 
 
 @attrs.frozen
 class ForeignKey:
-    """A record of another protocol, known by its number only."""
+    """A key of another protocol, of which only the number is known."""
 
     version: int
 
 
 @attrs.frozen
 class OffsetCommitValue:
-    """A committed offset. ``expire_timestamp_ms`` exists in version 1 only, ``topic_id`` from version 4 on."""
+    """A committed offset; ``expire_timestamp_ms`` exists in version 1 only, ``topic_id`` from version 4."""
 
     offset: int
     leader_epoch: int = -1
@@ -66,7 +66,7 @@ class OffsetCommitValue:
 
 @attrs.frozen
 class MemberMetadata:
-    """A member in a stored generation; ``rebalance_timeout_ms`` is -1 in version 0, which did not have it."""
+    """A member in a stored generation; ``rebalance_timeout_ms`` is -1 in version 0, which does not have the field."""
 
     member_id: str
     client_id: str
@@ -93,17 +93,17 @@ class GroupMetadataValue:
 
 
 def encode_offset_key(key: OffsetCommitKey) -> bytes:
-    """The key of a committed offset, version 1 as all Kafka versions write it."""
+    """Encode the key of a committed offset in version 1, as all Kafka versions do."""
     return b"\0\1" + _string(key.group) + _string(key.topic) + struct.pack(">i", key.partition)
 
 
 def encode_group_key(key: GroupMetadataKey) -> bytes:
-    """The key of a group's metadata, version 2."""
+    """Encode the key of a group's metadata in version 2."""
     return b"\0\2" + _string(key.group)
 
 
 def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | ForeignKey:
-    """Any key of the topic; raises :class:`~consumer_coord.errors.MalformedMessageError`."""
+    """Decode any key of the topic; raise :class:`~consumer_coord.errors.MalformedMessageError` if it is malformed."""
     reader = _Reader(data)
     version = reader.int16()
     if version in _OFFSET_KEY_VERSIONS:
@@ -114,11 +114,11 @@ def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | ForeignKey:
 
 
 def encode_offset_value(value: OffsetCommitValue, version: int | None = None) -> bytes:
-    """A committed offset.
+    """Encode a committed offset.
 
-    Without a ``version`` it is the one Kafka 4.3 takes: 1 for a client that asked for a retention of its own, else 4
-    when the topic's id is known, else 3. Raises :class:`~consumer_coord.errors.UnsupportedVersionError` for another
-    version than 0 to 4.
+    Without a ``version``, choose the version that Kafka 4.3 chooses: 1 for a client that requested its own retention, else 4
+    when the topic's id is known, else 3. Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other
+    than 0 to 4.
     """
     if version is None:
         if value.expire_timestamp_ms != -1:
@@ -141,10 +141,10 @@ def encode_offset_value(value: OffsetCommitValue, version: int | None = None) ->
 
 
 def decode_offset_value(data: bytes) -> OffsetCommitValue:
-    """A committed offset, versions 0 to 4.
+    """Decode a committed offset of versions 0 to 4.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and
-    :class:`~consumer_coord.errors.UnsupportedVersionError` for a version of the future.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
+    for an unknown later version.
     """
     reader = _Reader(data)
     version = _check_readable(reader.int16())
@@ -164,9 +164,9 @@ def decode_offset_value(data: bytes) -> OffsetCommitValue:
 
 
 def encode_group_value(value: GroupMetadataValue, version: int = 3) -> bytes:
-    """A stored generation; 3 is the version Kafka 4.3 writes.
+    """Encode a stored generation; Kafka 4.3 writes version 3.
 
-    Raises :class:`~consumer_coord.errors.UnsupportedVersionError` for another version than 0 to 4.
+    Raise :class:`~consumer_coord.errors.UnsupportedVersionError` for a version other than 0 to 4.
     """
     _check_writable(version)
     flexible = version >= _FIRST_FLEXIBLE_VALUE
@@ -202,10 +202,10 @@ def encode_group_value(value: GroupMetadataValue, version: int = 3) -> bytes:
 
 
 def decode_group_value(data: bytes) -> GroupMetadataValue:
-    """A stored generation, versions 0 to 4.
+    """Decode a stored generation of versions 0 to 4.
 
-    Raises :class:`~consumer_coord.errors.MalformedMessageError`, and
-    :class:`~consumer_coord.errors.UnsupportedVersionError` for a version of the future.
+    Raise :class:`~consumer_coord.errors.MalformedMessageError`, and :class:`~consumer_coord.errors.UnsupportedVersionError`
+    for an unknown later version.
     """
     reader = _Reader(data)
     version = _check_readable(reader.int16())
@@ -298,7 +298,7 @@ def _tagged(fields: TaggedFields) -> bytes:
 
 
 class _Reader:
-    """Reads a value from its beginning; nothing is allocated that the remaining bytes do not cover."""
+    """A reader of a value from its beginning; allocates nothing that the remaining bytes do not cover."""
 
     __slots__ = ("_data", "_position")
 

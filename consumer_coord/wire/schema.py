@@ -1,9 +1,9 @@
-"""The vocabulary in which ``consumer_coord.wire.messages`` writes down Kafka's message schemas.
+"""The vocabulary in which ``consumer_coord.wire.messages`` describes Kafka's message schemas.
 
-A message is a frozen attrs class that derives from :class:`Struct`; each field says what the JSON schema of Kafka
-(``clients/src/main/resources/common/message``) says about it, in the same words: type, versions, nullable versions,
-tag, default, ignorable.  Nothing here reads or writes bytes: :mod:`.decoder` and :mod:`.encoder` turn a table into
-Python source, once per message and version.
+A message is a frozen attrs class that derives from :class:`Struct`. Each field repeats the attributes of Kafka's JSON schema
+(``clients/src/main/resources/common/message``) in the same words: type, versions, nullable versions, tag, default, ignorable.
+Nothing here reads or writes bytes: :mod:`.decoder` and :mod:`.encoder` turn a table into Python source, once per message and
+version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPEC = "consumer_coord.wire"
 
 ZERO_UUID = uuid.UUID(int=0)
 
-#: The longest string, in bytes of UTF-8; Kafka holds compact ones to it, too.
+#: The longest string, in bytes of UTF-8; Kafka limits compact strings to it, too.
 MAX_STRING_BYTES = 0x7FFF
 
 #: The most elements of an array that Kafka reads, since 4.4.
@@ -31,8 +31,8 @@ MAX_ELEMENTS = 1_000_000
 class Struct:
     """Base of all messages and of the structures inside them.
 
-    It holds the weak reference slot, so that a class and the mutable twin the decoder fills have the same layout.  It
-    compares and shows them, too: made by attrs, those methods would be half of the time that each of 140 classes takes.
+    The class holds the weak reference slot, so that a class and the mutable twin that the decoder fills have the same layout.
+    Comparison and ``repr`` are defined here, too: attrs-made methods would be half of the time that each of 140 classes takes.
     """
 
     __slots__ = ("__weakref__",)
@@ -52,14 +52,14 @@ class Struct:
 
 @attrs.frozen
 class Versions:
-    """A range of versions, written as Kafka does: ``"3"``, ``"3-7"``, ``"3+"`` or ``"none"``."""
+    """A range of versions in Kafka's notation: ``"3"``, ``"3-7"``, ``"3+"`` or ``"none"``."""
 
     first: int
     last: int
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Read Kafka's notation."""
+        """Parse Kafka's notation."""
         if text == "none":
             return cls(1, 0)
         if text.endswith("+"):
@@ -78,8 +78,7 @@ class Versions:
 class Kind(Generic[T]):
     """A type of Kafka's schema language.
 
-    ``format`` is the :mod:`struct` character of a type of fixed size; ``element`` is set for arrays, ``struct`` for
-    structures.
+    ``format`` is the :mod:`struct` character of a type of fixed size; ``element`` is set for arrays, ``struct`` for structures.
     """
 
     name: str
@@ -104,21 +103,21 @@ RECORDS: Kind[bytes] = Kind("records", None)
 
 
 def kind_of(what: Kind[T] | type[T]) -> Kind[T]:
-    """A kind as it is; for a structure's class, the kind of that structure."""
+    """Return a kind unchanged; for a structure's class, return the kind of that structure."""
     if isinstance(what, Kind):
         return what
     return Kind(what.__name__, attrs.NOTHING, struct=cast("type[Struct]", what))
 
 
 def array(element: Kind[T] | type[T]) -> Kind[Sequence[T]]:
-    """The kind of an array; it decodes to a tuple, and any sequence can be encoded."""
+    """Return the kind of an array, which decodes to a tuple and encodes any sequence."""
     inner = kind_of(element)
     return Kind(f"[]{inner.name}", (), element=inner)
 
 
 @attrs.frozen(eq=False)
 class FieldSpec:
-    """What a table says about one field."""
+    """The attributes of one field in a table."""
 
     name: str
     kind: Kind[Any]
@@ -161,11 +160,11 @@ def field(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """One field of a table.
+    """Define one field of a table.
 
-    ``versions`` are those that have the field, ``nullable`` those in which it may be None.  A field with a ``tag`` is a
-    tagged one (KIP-482) in all its versions.  In a version without the field a decoded message holds the default, and
-    encoding any other value is refused unless the field is ``ignorable``.
+    ``versions`` are those that have the field, ``nullable`` those in which it may be None. A field with a ``tag`` is tagged
+    (KIP-482) in all its versions. In a version without the field a decoded message holds the default, and encoding any other
+    value is refused unless the field is ``ignorable``.
     """
     the_kind = kind_of(kind)
     if default is attrs.NOTHING:
@@ -186,7 +185,7 @@ def _values(struct: object) -> tuple[Any, ...]:
 
 
 def fields_of(struct: type[Struct]) -> Sequence[FieldSpec]:
-    """The table of a structure, in the order of the wire."""
+    """Return the table of a structure, in the order of the wire."""
     specs = []
     for attribute in attrs.fields(cast("type[attrs.AttrsInstance]", struct)):
         kind, versions, nullable, tag, ignorable = attribute.metadata[_SPEC]
@@ -209,7 +208,7 @@ _MESSAGES: dict[type[Struct], MessageSpec] = {}
 
 
 def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
-    """Class decorator of a message: the versions it is valid for, and the flexible ones."""
+    """Decorate the class of a message with its valid versions and its flexible ones."""
 
     def register(struct: S) -> S:
         _MESSAGES[struct] = MessageSpec(Versions.parse(versions), Versions.parse(flexible))
@@ -219,12 +218,12 @@ def message(versions: str, *, flexible: str = "none") -> Callable[[S], S]:
 
 
 def message_spec(struct: type[Struct]) -> MessageSpec:
-    """The versions of a message; :class:`KeyError` for a class that is only a part of one."""
+    """Return the versions of a message; raise :class:`KeyError` for a class that is only a part of a message."""
     return _MESSAGES[struct]
 
 
 def min_size(struct: type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes that a structure can take on the wire: the bound for the count of an array of them."""
+    """Return the fewest bytes of a structure on the wire, which bounds the count of an array of them."""
     size = 1 if flexible else 0
     for spec in fields_of(struct):
         if version in spec.versions and spec.tag is None:
@@ -233,7 +232,7 @@ def min_size(struct: type[Struct], version: int, flexible: bool) -> int:
 
 
 def min_size_of_element(kind: Kind[Any], version: int, flexible: bool) -> int:
-    """The fewest bytes of one element of an array."""
+    """Return the fewest bytes of one element of an array."""
     return _min_size_of(kind, version, flexible, False)
 
 

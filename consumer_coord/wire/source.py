@@ -1,4 +1,4 @@
-"""Writing, compiling and keeping generated Python source."""
+"""Write, compile and keep generated Python source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Source:
-    """Lines of a function in the making, and the names it will see as globals."""
+    """Lines of a function that is being written, and the names it will see as globals."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
@@ -22,7 +22,7 @@ class Source:
 
     @contextlib.contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """A compound statement: the lines added inside are its body."""
+        """Open a compound statement: the lines added inside are its body."""
         self.line(head)
         self._indent += 1
         yield
@@ -30,11 +30,11 @@ class Source:
 
     @contextlib.contextmanager
     def same_block(self) -> Iterator[None]:
-        """Stands in for :meth:`block` where a condition is not needed."""
+        """Open no block, in place of :meth:`block` where no condition is needed."""
         yield
 
     def constant(self, value: object) -> str:
-        """An expression for ``value``: a literal, or a global that holds it."""
+        """Return an expression for ``value``: a literal, or a global that holds it."""
         if value is None or isinstance(value, (bool, int, str, bytes)) or value == ():
             return repr(value)
         name = f"constant{len(self.names)}"

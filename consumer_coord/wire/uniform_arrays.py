@@ -1,9 +1,9 @@
-"""A short cut for long arrays whose elements are all laid out alike, as those of partitions are.
+"""A short cut for long arrays whose elements have the same layout, as those of partitions do.
 
-Partitions of a topic mostly differ in numbers only: every one has as many replicas, and metadata that is empty.  So the
-lengths inside the first element are read, and the bytes at the places where the other elements would have theirs are
-compared with them, a column at a time (``data[at:end:size]``).  If all agree, then by induction every element has the size
-of the first, and one ``iter_unpack`` reads them all.  Otherwise nothing has happened, and the decoder goes on one by one.
+Partitions of a topic mostly differ in numbers only: each has as many replicas, and empty metadata. So the lengths inside the
+first element are read and compared with the bytes at the same places in the other elements, a column at a time
+(``data[at:end:size]``). If all agree, then by induction every element has the size of the first, and one ``iter_unpack`` reads
+them all. Otherwise nothing has changed, and the decoder reads the elements one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 from consumer_coord.wire.schema import BYTES, RECORDS, STRING, UUID, FieldSpec, Kind, Struct, fields_of
 from consumer_coord.wire.source import Source
 
-#: Shorter arrays are not worth the look.
+#: Shorter arrays are not worth the comparison.
 FEWEST = 16
 _MOST_SHAPES = 64
 _LONGEST_INNER_ARRAY = 16
@@ -28,7 +28,7 @@ _Shape = tuple[int | None, ...]
 
 @attrs.frozen
 class _Length:
-    """A length inside an element: where it stands relative to the end of what the one before it counts."""
+    """A length inside an element; its place is relative to the end of the data that the length before it counts."""
 
     gap: int
     width: int
@@ -36,7 +36,7 @@ class _Length:
 
 
 def is_eligible(struct_class: type[Struct], version: int) -> bool:
-    """Whether a structure is made of numbers, texts and arrays of numbers only, with a number among them."""
+    """Return whether a structure consists of numbers, texts and arrays of numbers, with at least one number."""
     kinds = [spec.kind for spec in _on_the_wire(struct_class, version)]
     return any(kind.format for kind in kinds) and all(
         kind.format or _is_text(kind) or _inner_format(kind) is not None for kind in kinds
@@ -44,7 +44,7 @@ def is_eligible(struct_class: type[Struct], version: int) -> bool:
 
 
 class AlikeElements:
-    """Decodes arrays of one structure in one version."""
+    """A decoder for arrays of one structure in one version."""
 
     def __init__(
         self, struct_class: type[Struct], twin: type[Any], version: int, flexible: bool, make_uuid: Callable[[bytes], Any]
@@ -59,7 +59,7 @@ class AlikeElements:
         self._builders: dict[_Shape, Callable[[bytes], tuple[Any, ...]]] = {}
 
     def __call__(self, data: bytes, position: int, count: int) -> tuple[tuple[Any, ...], int] | None:
-        """The elements and the position behind them, or None when they are not alike (or not all there)."""
+        """Return the elements and the position behind them, or None when they differ in layout or are incomplete."""
         shape: list[int | None] = []
         columns: list[int] = []
         at = position
@@ -90,7 +90,7 @@ class AlikeElements:
         return None if build is None else (build(data[position:end]), end)
 
     def _layout(self) -> tuple[list[_Length], int]:
-        """The lengths in an element, and the bytes behind what the last of them counts (its tag buffer included)."""
+        """Return the lengths in an element, and the bytes behind the data of the last of them (including the tag buffer)."""
         lengths = []
         gap = 0
         for spec in self._fields:
@@ -105,7 +105,7 @@ class AlikeElements:
         return lengths, gap + (1 if self._flexible else 0)
 
     def _builder(self, shape: _Shape) -> Callable[[bytes], tuple[Any, ...]] | None:
-        """What makes elements of this shape; None when there are nulls where none may be, or too many shapes."""
+        """Return a function that makes elements of this shape; None for invalid nulls or too many shapes."""
         known = self._builders.get(shape)
         if known is not None or len(self._builders) >= _MOST_SHAPES:
             return known
@@ -164,7 +164,7 @@ def _is_text(kind: Kind[Any]) -> bool:
 
 
 def _inner_format(kind: Kind[Any]) -> str | None:
-    """The :mod:`struct` character of the elements of an array of numbers; None for anything else."""
+    """Return the :mod:`struct` character of the elements of an array of numbers; None for anything else."""
     if kind.element is None or kind.element is UUID:
         return None
     return kind.element.format or None

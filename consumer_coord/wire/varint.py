@@ -11,9 +11,9 @@ MAX_TAGGED_FIELDS = 10_000
 
 
 def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most five bytes and 31 bits; returns the value and the position behind it.
+    """Read an unsigned varint of at most five bytes and 31 bits; return the value and the position behind it.
 
-    Raises :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
+    Raise :class:`IndexError` at the end of ``data``, which the decoder turns into a malformed message.
     """
     value = shift = 0
     while True:
@@ -30,7 +30,7 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write_uvarint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -44,7 +44,7 @@ ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 def skip_tagged_fields(data: bytes, position: int) -> int:
-    """The position behind a tag buffer, whatever it holds."""
+    """Return the position behind a tag buffer, whatever its content."""
     count, position = read_uvarint(data, position)
     check_tag_count(count, data, position)
     for _ in range(count):
@@ -55,13 +55,13 @@ def skip_tagged_fields(data: bytes, position: int) -> int:
 
 
 def check_tag_count(count: int, data: bytes, position: int) -> None:
-    """Refuse more tagged fields than Kafka reads, and than the rest of the message can hold: each takes at least two bytes."""
+    """Refuse more tagged fields than Kafka reads or the rest of the message can hold (each takes at least two bytes)."""
     if count > MAX_TAGGED_FIELDS or 2 * count > len(data) - position:
         raise MalformedMessageError(f"{count} tagged fields before byte {position} of {len(data)}")
 
 
 def write_tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
-    """A tag buffer with these fields (tag, encoded value), which must come in the order of their tags."""
+    """Encode a tag buffer with these fields (tag, encoded value), which must be in the order of their tags."""
     out = [write_uvarint(len(fields))]
     for tag, value in fields:
         out += (write_uvarint(tag), write_uvarint(len(value)), value)

@@ -1,4 +1,4 @@
-"""``python -m tools.mutation``: plant, judge, and tell; the exit code says only whether that could be done."""
+"""``python -m tools.mutation``: plant, judge, and report; the exit code says only whether that was possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tools.mutation
 from tools.mutation import judges, warm
 from tools.mutation.drawing import FILES, PROBE, ROOT, Mutant, mutants
 
-#: Watching takes longer than playing, and the unit tests mostly wait.
+#: Watched tests take longer than histories, and unit tests mostly wait.
 _WATCHING_S = 1_800.0
 _UNNOTICED = "unnoticed"
 _NOT_YET = "not the simulation"
@@ -37,7 +37,7 @@ def _copy_of_the_tree() -> Path:
 
 
 def _executed(tree: Path, cache: Path) -> list[dict[str, Any]]:
-    """What each unit test executes: measured once, and kept by file."""
+    """Return the lines each unit test executes, measured once and cached by file."""
     kept: dict[str, list[dict[str, Any]]] = {}
     if cache.exists():
         kept = {row["file"]: row["tests"] for row in map(json.loads, cache.read_text().splitlines())}
@@ -66,7 +66,7 @@ def _execute(mutant: Mutant, candidates: Iterable[Mapping[str, Any]]) -> list[Ma
 
 
 def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the tests to run: the quick ones first, as many as there is time for."""
+    """Return the names of the tests to run: the quick ones first, as many as there is time for."""
     chosen, left = [], judges.TESTS_S
     for one in sorted(tests, key=lambda one: float(one["seconds"])):
         left -= one["seconds"]
@@ -77,7 +77,7 @@ def _quickest(tests: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _by_histories(tree: Path, first: int, processor_s: float) -> dict[str, Any]:
-    """What the first history breaks that breaks a rule, and how many were played."""
+    """Return the violation of the first history that breaks a rule, and the number of histories played."""
     check = functools.partial(judges.histories, first, processor_s)
     end = warm.in_child(tree, check, processor_s=4 * judges.MORE_HISTORIES_S, wall_s=40 * judges.MORE_HISTORIES_S)
     found: dict[str, Any] = end.value or {"played": first, "broken": end.broke, "executed": True}
@@ -85,7 +85,7 @@ def _by_histories(tree: Path, first: int, processor_s: float) -> dict[str, Any]:
 
 
 def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
-    """The first test that fails, and fails again by itself: one failure may be a busy machine's."""
+    """Return the first test that fails, also when run alone: a single failure may come from a busy machine."""
     while names:
         check = functools.partial(judges.unit_tests, names)
         end = warm.in_child(tree, check, processor_s=4 * judges.TESTS_S, wall_s=6 * judges.TESTS_S)
@@ -101,7 +101,7 @@ def _by_unit_tests(tree: Path, names: Sequence[str]) -> str | None:
 
 
 def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Who notices the mutant, and how; without ``tests`` the simulation alone is asked."""
+    """Return which check detects the mutant, and how; without ``tests`` only the simulation runs."""
     original = tree / mutant.file
     shutil.copy2(original, tree / "original")
     try:
@@ -125,7 +125,7 @@ def judge(tree: Path, mutant: Mutant, tests: Sequence[Mapping[str, Any]] | None)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The results as Markdown: figures, and each that nothing noticed."""
+    """Return the results as Markdown: figures, and each mutant that nothing detected."""
     lines = ["| | simulation | unit tests | unnoticed | all |", "| --- | ---: | ---: | ---: | ---: |"]
     for kind in [*sorted({row["kind"] for row in rows}), None]:
         of_kind = [row for row in rows if kind in (None, row["kind"])]
@@ -135,7 +135,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=tools.mutation.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100, metavar="N", help="mutants (default: 100)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="draws them (default: 1)")

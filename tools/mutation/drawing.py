@@ -15,14 +15,14 @@ FILES = ("consumer_coord/consumer/*.py", "consumer_coord/consumer/librdkafka/*.p
 #: Settings of the data plane and tokens: neither engine nor group.
 _APART = ("security.py", "aiokafka_methods.py")
 
-#: Calls of these only log or count: without them nothing goes wrong.
+#: Calls that only log or count: nothing fails without them.
 _TELLING = ("log", "logger", "metrics", "record", "debug", "info", "warning", "error", "exception", "gauge", "note")
 _FLIPPED = {
     ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.Eq: "!=", ast.NotEq: "==",
     ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
 }  # fmt: skip
 
-#: What a mutant calls when it is executed.
+#: The function that a mutant calls when it is executed.
 PROBE = "mutant_executed"
 
 type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -32,18 +32,18 @@ class Mutant(NamedTuple):
     """One planted bug."""
 
     file: str
-    #: The first and the last line that must be executed for it to matter.
+    #: The first and the last line that must be executed for the bug to matter.
     first_line: int
     last_line: int
     kind: str
     before: str
     after: str
-    #: The whole file with the bug in it.  It calls ``mutant_executed()``, which the judges put among the built-ins.
+    #: The whole file with the bug in it. The bug calls ``mutant_executed()``, which the judges put among the built-ins.
     text: str
 
     @property
     def name(self) -> str:
-        """What tells it apart from the others of a run."""
+        """The name that distinguishes the mutant from the others of a run."""
         return f"{self.file}:{self.first_line} {self.kind}: {self.before[:90]} -> {self.after[:90]}"
 
 
@@ -74,13 +74,13 @@ def _changes(node: ast.AST, statement: ast.stmt) -> Iterator[_Place]:
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
         yield _Place(node, statement, "drop an assignment", "pass")
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
-        # One more or less of a thousand changes nothing that matters.
+        # A difference of one in a thousand changes nothing that matters.
         change = "+ 1" if abs(node.value) < 100 else "* 10"
         yield _Place(node, statement, "move a number", f"({node.value!r} {change})")
 
 
 def _below(node: ast.AST, statement: ast.stmt | None, in_init: bool) -> Iterator[_Place]:
-    """What can be changed in the functions below a node."""
+    """Yield the places to change in the functions below a node."""
     for name, value in ast.iter_fields(node):
         if isinstance(node, type_of_function) and name != "body":
             # Defaults and decorators are executed on import, annotations never.
@@ -106,9 +106,9 @@ def _below(node: ast.AST, statement: ast.stmt | None, in_init: bool) -> Iterator
 
 
 def mutants(count: int, seed: int, patterns: Sequence[str] = FILES) -> list[Mutant]:
-    """Draw them, all places alike; with one seed more of them begin with the same ones.
+    """Draw mutants, all places alike; a larger ``count`` with the same seed begins with the same ones.
 
-    Of those on one line that bear one name, the results' key, there is only the first.
+    Of several mutants on one line with one name, the key of the results, only the first is drawn.
     """
     places = []
     for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern) if file.name not in _APART}):

@@ -1,4 +1,4 @@
-"""Which lines of some files a history or a test executes."""
+"""The lines of some files that a history or a test executes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class ExecutedLines:
-    """Watches the lines of some files, in all threads that begin while it does.
+    """A watcher of the lines of some files, in all threads that start while it runs.
 
-    A line costs a call only when it is executed for the first time since the last :meth:`take`, or its function has others that
-    were not.
+    A line costs a call only when it is executed for the first time since the last :meth:`take`, or its function has other lines
+    that were not.
     """
 
     def __init__(self, files: Set[str]) -> None:
@@ -22,12 +22,12 @@ class ExecutedLines:
         self._left: dict[CodeType, set[int]] = {}
 
     def watch(self) -> None:
-        """Begin, or begin again after something else traced this thread."""
+        """Start to watch, or start again after another tracer of this thread."""
         sys.settrace(self._call)
         threading.settrace(self._call)
 
     def take(self) -> set[tuple[str, int]]:
-        """File and line of what was executed since the last time."""
+        """Return file and line of everything executed since the last call."""
         left, self._left = self._left, {}
         return {(code.co_filename, line) for code, rest in left.items() for line in self._lines[code] - rest}
 

@@ -10,11 +10,11 @@ from typing import Any
 from tools.mutation.drawing import PROBE
 from tools.mutation.executed import ExecutedLines
 
-#: Histories of a check at most, in processor seconds: at first, and when the unit tests notice nothing either.
+#: The most processor seconds of a check's histories: at first, and when the unit tests detect nothing either.
 HISTORIES_S, MORE_HISTORIES_S = 20.0, 60.0
-#: Unit tests of a check at most, in the seconds that they take without a bug.
+#: The most seconds of a check's unit tests, by their time without a bug.
 TESTS_S = 120.0
-#: The seeds that are played, and with which protocol each: half of them classic, the others as the seed says.
+#: The seeds that are played: half of them with the classic protocol, the others with the seed's protocol.
 SEEDS = range(1, 201)
 #: When the first of them do not execute a mutant the others are not played.
 _UNTIL_EXECUTED = 12
@@ -23,7 +23,7 @@ _QUICK = "not kafka and not spark and not slow"
 
 
 def play_one(seed: int) -> str | None:
-    """The rule that the history of a seed breaks, None if it keeps all."""
+    """Return the rule that the history of a seed breaks, None if there is none."""
     from consumer_coord.simulation.drawing import draw_scenario, with_protocol
     from consumer_coord.simulation.play import play
 
@@ -32,9 +32,9 @@ def play_one(seed: int) -> str | None:
 
 
 def histories(first: int, processor_s: float) -> dict[str, Any]:
-    """What the first history that breaks a rule breaks, and how many were played; ends after so long.
+    """Play histories until one breaks a rule or the time is over; return the violation and the number played.
 
-    Ends early when no history executes the mutant.
+    End early when no history executes the mutant.
     """
     import logging
 
@@ -53,14 +53,14 @@ def histories(first: int, processor_s: float) -> dict[str, Any]:
 
 
 def watch_mutant() -> list[bool]:
-    """Let the mutant call a built-in; not empty when it did."""
+    """Install the built-in that the mutant calls; return a list that is not empty after a call."""
     executed: list[bool] = []
     setattr(builtins, PROBE, lambda: executed.__setitem__(slice(None), [True]))
     return executed
 
 
 class _Watching:
-    """A plugin of pytest: the lines of each test, its set-up and what it cleans up included."""
+    """A plugin of pytest that records the lines of each test, its set-up and tear-down included."""
 
     def __init__(self, watcher: ExecutedLines) -> None:
         self._watcher = watcher
@@ -84,7 +84,7 @@ class _Watching:
 
 
 def executed_by_tests(test_file: str, files: Set[str]) -> list[dict[str, Any]]:
-    """For each unit test of a file that passes while it is watched its seconds and its lines."""
+    """Return seconds and lines of each unit test of a file that passes while it is watched."""
     import pytest
 
     plugin = _Watching(ExecutedLines(files))
@@ -93,7 +93,7 @@ def executed_by_tests(test_file: str, files: Set[str]) -> list[dict[str, Any]]:
 
 
 class _FirstFailure:
-    """A plugin of pytest: the test that failed."""
+    """A plugin of pytest that records the first test that failed."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -108,7 +108,7 @@ class _FirstFailure:
 
 
 def unit_tests(names: Sequence[str]) -> str | None:
-    """The first of these tests that fails."""
+    """Return the first of these tests that fails."""
     import pytest
 
     watch_mutant()

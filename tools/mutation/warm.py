@@ -1,4 +1,4 @@
-"""A process per check, forked from one that has imported what does not change."""
+"""A process per check, forked from a process that has imported everything that does not change."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: A process that waits for what never comes uses no processor time.  Ticks are counted, not seconds: a pause of the whole run
-#: is one.
+#: A process that waits forever uses no processor time. Ticks are counted, not seconds: a pause of the whole run counts as one.
 _TICK_S = 1.0
 
 
 class End(NamedTuple):
-    """How a check ended: ``value`` is what it returned, ``broke`` why it returned nothing."""
+    """The end of a check: ``value`` is its result, ``broke`` the reason why it returned nothing."""
 
     value: Any
     broke: str | None = None
 
 
 def import_ahead() -> None:
-    """Import all that checks import, but for the project itself: each check imports that from its own files."""
+    """Import everything that checks import, except the project itself: each check imports that from its own files."""
     import pytest  # noqa: F401
     import xdist  # noqa: F401
 
@@ -40,9 +39,9 @@ def import_ahead() -> None:
 
 
 def in_child(tree: Path, check: Callable[[], Any], *, processor_s: float, wall_s: float) -> End:
-    """Run a check in a process of its own, in a tree; what it returns must be JSON.
+    """Run a check in a separate process, in a tree; its result must be JSON.
 
-    The kernel ends a process that uses more than ``processor_s``; after ``wall_s`` it is taken for hung.
+    The kernel ends a process that uses more than ``processor_s``; after ``wall_s`` the process counts as hung.
     """
     reads, writes = os.pipe()
     pid = os.fork()
@@ -90,7 +89,7 @@ def _become(tree: Path, processor_s: float) -> None:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """The processes that a process started, and theirs, the youngest first; on Linux."""
+    """Yield the processes that a process started, and their descendants, the youngest first; on Linux."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, task.read_text().split()):

@@ -1,4 +1,4 @@
-// Franz answers, a line of JSON at a time, how long franz-go's sticky balancers take.
+// Franz reports, a line of JSON at a time, how long franz-go's sticky balancers take.
 package main
 
 import (
@@ -21,7 +21,7 @@ type member struct {
 	Topics []string `json:"topics"`
 }
 
-// A question describes a group, or changes the one before by its last plan's history, or asks for one more run.
+// A question describes a group, changes the previous one by its last plan's history, or requests one more run.
 type question struct {
 	Balancer   string           `json:"balancer"`
 	Partitions map[string]int32 `json:"partitions"`
@@ -31,7 +31,7 @@ type question struct {
 	Run        bool             `json:"run"`
 }
 
-// Times are of the clock on the wall and of this thread's processor time, which leaves the garbage collector's threads out.
+// Times are wall-clock time and this thread's processor time, which excludes the garbage collector's threads.
 type answer struct {
 	BalanceNs    int64 `json:"balance_ns"`
 	EncodeNs     int64 `json:"encode_ns"`

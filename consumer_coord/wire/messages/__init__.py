@@ -1,12 +1,12 @@
 """The tables of Kafka's messages, one class per message and version-independent structure.
 
-Adding a message means adding a table: write its classes here in the words of Kafka's schema
-(``clients/src/main/resources/common/message``), innermost first, and add a line to
-:mod:`consumer_coord.wire.apis`.  The codec and its tests (round trips, fuzzing, comparison with other codecs) pick it up.
+To add a message, add a table: write its classes here in the words of Kafka's schema
+(``clients/src/main/resources/common/message``), innermost first, and add a line to :mod:`consumer_coord.wire.apis`. The codec
+and its tests (round trips, fuzzing, comparison with other codecs) find the table there.
 
-Every field has Kafka's default and may be given by keyword.  Arrays decode to tuples, ``records`` and ``bytes`` to
-:class:`bytes`, error codes to integers (see :mod:`consumer_coord.wire.error_codes`).  Fields that only versions outside of a
+Every field has Kafka's default and may be given by keyword. Arrays decode to tuples, ``records`` and ``bytes`` to
+:class:`bytes`, error codes to integers (see :mod:`consumer_coord.wire.error_codes`). Fields that only versions outside of a
 table's range have are left out.
 
-Nothing is imported here: to make the classes takes half a millisecond each, and a client has use for half of them.
+The package imports no tables: each class takes half a millisecond to make, and a client uses only half of them.
 """

@@ -12,7 +12,7 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, S
 
 @attrs.frozen(eq=False, repr=False)
 class CreatableReplicaAssignment(Struct):
-    """One of ``CreatableTopic.assignments``."""
+    """Element of ``CreatableTopic.assignments``."""
 
     partition_index: int = field(INT32)
     broker_ids: Sequence[int] = field(array(INT32))
@@ -20,7 +20,7 @@ class CreatableReplicaAssignment(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class CreatableTopicConfig(Struct):
-    """One of ``CreatableTopic.configs``."""
+    """Element of ``CreatableTopic.configs``."""
 
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
@@ -28,7 +28,7 @@ class CreatableTopicConfig(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class CreatableTopic(Struct):
-    """One of ``CreateTopicsRequest.topics``."""
+    """Element of ``CreateTopicsRequest.topics``."""
 
     name: str = field(STRING)
     num_partitions: int = field(INT32)
@@ -40,7 +40,7 @@ class CreatableTopic(Struct):
 @message("2-7", flexible="5+")
 @attrs.frozen(eq=False, repr=False)
 class CreateTopicsRequest(Struct):
-    """Creates topics."""
+    """Request to create topics."""
 
     topics: Sequence[CreatableTopic] = field(array(CreatableTopic))
     timeout_ms: int = field(INT32, default=60000)
@@ -49,7 +49,7 @@ class CreateTopicsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class CreatableTopicConfigs(Struct):
-    """One of ``CreatableTopicResult.configs``."""
+    """Element of ``CreatableTopicResult.configs``."""
 
     name: str = field(STRING, "5+")
     value: str | None = field(STRING, "5+", nullable="5+")
@@ -60,7 +60,7 @@ class CreatableTopicConfigs(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class CreatableTopicResult(Struct):
-    """One of ``CreateTopicsResponse.topics``."""
+    """Element of ``CreateTopicsResponse.topics``."""
 
     name: str = field(STRING)
     topic_id: uuid.UUID = field(UUID, "7+", ignorable=True)
@@ -75,7 +75,7 @@ class CreatableTopicResult(Struct):
 @message("2-7", flexible="5+")
 @attrs.frozen(eq=False, repr=False)
 class CreateTopicsResponse(Struct):
-    """What became of each topic."""
+    """The outcome for each topic."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[CreatableTopicResult] = field(array(CreatableTopicResult))
@@ -83,7 +83,7 @@ class CreateTopicsResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DeleteTopicState(Struct):
-    """One of ``DeleteTopicsRequest.topics``."""
+    """Element of ``DeleteTopicsRequest.topics``."""
 
     name: str | None = field(STRING, "6+", nullable="6+", default=None)
     topic_id: uuid.UUID = field(UUID, "6+")
@@ -92,7 +92,7 @@ class DeleteTopicState(Struct):
 @message("1-6", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteTopicsRequest(Struct):
-    """Deletes topics, by name, and from version 6 on by name or id."""
+    """Request to delete topics, by name, and from version 6 by name or id."""
 
     topics: Sequence[DeleteTopicState] = field(array(DeleteTopicState), "6+")
     topic_names: Sequence[str] = field(array(STRING), "0-5", ignorable=True)
@@ -101,7 +101,7 @@ class DeleteTopicsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DeletableTopicResult(Struct):
-    """One of ``DeleteTopicsResponse.responses``."""
+    """Element of ``DeleteTopicsResponse.responses``."""
 
     name: str | None = field(STRING, nullable="6+")
     topic_id: uuid.UUID = field(UUID, "6+", ignorable=True)
@@ -112,7 +112,7 @@ class DeletableTopicResult(Struct):
 @message("1-6", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteTopicsResponse(Struct):
-    """What became of each topic."""
+    """The outcome for each topic."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     responses: Sequence[DeletableTopicResult] = field(array(DeletableTopicResult))
@@ -120,14 +120,14 @@ class DeleteTopicsResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class CreatePartitionsAssignment(Struct):
-    """One of ``CreatePartitionsTopic.assignments``."""
+    """Element of ``CreatePartitionsTopic.assignments``."""
 
     broker_ids: Sequence[int] = field(array(INT32))
 
 
 @attrs.frozen(eq=False, repr=False)
 class CreatePartitionsTopic(Struct):
-    """One of ``CreatePartitionsRequest.topics``."""
+    """Element of ``CreatePartitionsRequest.topics``."""
 
     name: str = field(STRING)
     count: int = field(INT32)
@@ -137,7 +137,7 @@ class CreatePartitionsTopic(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class CreatePartitionsRequest(Struct):
-    """Raises the number of partitions of topics."""
+    """Request to raise the number of partitions of topics."""
 
     topics: Sequence[CreatePartitionsTopic] = field(array(CreatePartitionsTopic))
     timeout_ms: int = field(INT32)
@@ -146,7 +146,7 @@ class CreatePartitionsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class CreatePartitionsTopicResult(Struct):
-    """One of ``CreatePartitionsResponse.results``."""
+    """Element of ``CreatePartitionsResponse.results``."""
 
     name: str = field(STRING)
     error_code: int = field(INT16)
@@ -156,7 +156,7 @@ class CreatePartitionsTopicResult(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class CreatePartitionsResponse(Struct):
-    """What became of each topic."""
+    """The outcome for each topic."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[CreatePartitionsTopicResult] = field(array(CreatePartitionsTopicResult))
@@ -164,7 +164,7 @@ class CreatePartitionsResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResource(Struct):
-    """One of ``DescribeConfigsRequest.resources``."""
+    """Element of ``DescribeConfigsRequest.resources``."""
 
     resource_type: int = field(INT8)
     resource_name: str = field(STRING)
@@ -174,7 +174,7 @@ class DescribeConfigsResource(Struct):
 @message("1-4", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class DescribeConfigsRequest(Struct):
-    """Asks for the configuration of topics, brokers or groups."""
+    """Request for the configuration of topics, brokers or groups."""
 
     resources: Sequence[DescribeConfigsResource] = field(array(DescribeConfigsResource))
     include_synonyms: bool = field(BOOL)
@@ -183,7 +183,7 @@ class DescribeConfigsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribeConfigsSynonym(Struct):
-    """One of ``DescribeConfigsResourceResult.synonyms``."""
+    """Element of ``DescribeConfigsResourceResult.synonyms``."""
 
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
@@ -192,7 +192,7 @@ class DescribeConfigsSynonym(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResourceResult(Struct):
-    """One of ``DescribeConfigsResult.configs``."""
+    """Element of ``DescribeConfigsResult.configs``."""
 
     name: str = field(STRING)
     value: str | None = field(STRING, nullable="0+")
@@ -206,7 +206,7 @@ class DescribeConfigsResourceResult(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribeConfigsResult(Struct):
-    """One of ``DescribeConfigsResponse.results``."""
+    """Element of ``DescribeConfigsResponse.results``."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")

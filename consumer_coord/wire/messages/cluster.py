@@ -13,9 +13,9 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 @message("0-5", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class ApiVersionsRequest(Struct):
-    """Asks which versions of which requests a broker serves, and tells the client's name and version (KIP-511).
+    """Request for the supported versions of each request; sends the client's name and version (KIP-511).
 
-    With ``cluster_id`` and ``node_id`` (KIP-1242) a broker that is another one answers REBOOTSTRAP_REQUIRED.
+    With ``cluster_id`` and ``node_id`` (KIP-1242) a broker with other ids responds with REBOOTSTRAP_REQUIRED.
     """
 
     client_software_name: str = field(STRING, "3+", ignorable=True)
@@ -26,7 +26,7 @@ class ApiVersionsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ApiVersion(Struct):
-    """One of ``ApiVersionsResponse.api_keys``."""
+    """Element of ``ApiVersionsResponse.api_keys``."""
 
     api_key: int = field(INT16)
     min_version: int = field(INT16)
@@ -35,7 +35,7 @@ class ApiVersion(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class SupportedFeatureKey(Struct):
-    """One of ``ApiVersionsResponse.supported_features``."""
+    """Element of ``ApiVersionsResponse.supported_features``."""
 
     name: str = field(STRING, "3+")
     min_version: int = field(INT16, "3+")
@@ -44,7 +44,7 @@ class SupportedFeatureKey(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class FinalizedFeatureKey(Struct):
-    """One of ``ApiVersionsResponse.finalized_features``."""
+    """Element of ``ApiVersionsResponse.finalized_features``."""
 
     name: str = field(STRING, "3+")
     max_version_level: int = field(INT16, "3+")
@@ -54,7 +54,7 @@ class FinalizedFeatureKey(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class ApiVersionsResponse(Struct):
-    """The versions that a broker serves.  Its header is always version 0."""
+    """The versions that a broker serves; the header is always version 0."""
 
     error_code: int = field(INT16)
     api_keys: Sequence[ApiVersion] = field(array(ApiVersion))
@@ -67,7 +67,7 @@ class ApiVersionsResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class MetadataRequestTopic(Struct):
-    """One of ``MetadataRequest.topics``."""
+    """Element of ``MetadataRequest.topics``."""
 
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
     name: str | None = field(STRING, nullable="10+")
@@ -76,7 +76,7 @@ class MetadataRequestTopic(Struct):
 @message("0-13", flexible="9+")
 @attrs.frozen(eq=False, repr=False)
 class MetadataRequest(Struct):
-    """Asks for brokers and topics.  ``topics`` None: all of them; empty: none (version 0: all)."""
+    """Request for brokers and topics; ``topics`` None: all topics; empty: no topics (version 0: all)."""
 
     topics: Sequence[MetadataRequestTopic] | None = field(array(MetadataRequestTopic), nullable="1+")
     allow_auto_topic_creation: bool = field(BOOL, "4+", default=True)
@@ -86,7 +86,7 @@ class MetadataRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class MetadataResponseBroker(Struct):
-    """One of ``MetadataResponse.brokers``."""
+    """Element of ``MetadataResponse.brokers``."""
 
     node_id: int = field(INT32)
     host: str = field(STRING)
@@ -96,7 +96,7 @@ class MetadataResponseBroker(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class MetadataResponsePartition(Struct):
-    """One of ``MetadataResponseTopic.partitions``."""
+    """Element of ``MetadataResponseTopic.partitions``."""
 
     error_code: int = field(INT16)
     partition_index: int = field(INT32)
@@ -109,7 +109,7 @@ class MetadataResponsePartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class MetadataResponseTopic(Struct):
-    """One of ``MetadataResponse.topics``."""
+    """Element of ``MetadataResponse.topics``."""
 
     error_code: int = field(INT16)
     name: str | None = field(STRING, nullable="12+")
@@ -136,7 +136,7 @@ class MetadataResponse(Struct):
 @message("0-2", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class DescribeClusterRequest(Struct):
-    """Asks for the brokers or controllers of the cluster (KIP-700, KIP-919)."""
+    """Request for the brokers or controllers of the cluster (KIP-700, KIP-919)."""
 
     include_cluster_authorized_operations: bool = field(BOOL)
     endpoint_type: int = field(INT8, "1+", default=1)
@@ -145,7 +145,7 @@ class DescribeClusterRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribeClusterBroker(Struct):
-    """One of ``DescribeClusterResponse.brokers``."""
+    """Element of ``DescribeClusterResponse.brokers``."""
 
     broker_id: int = field(INT32)
     host: str = field(STRING)

@@ -1,4 +1,4 @@
-"""Messages about groups of the new protocol (KIP-848) that operators' commands need."""
+"""Messages about groups of the consumer protocol (KIP-848) that operators' commands need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, STRING, UUID, S
 @message("0-1", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeRequest(Struct):
-    """Asks for the state and the members of groups of the new protocol."""
+    """Request for the state and the members of groups of the consumer protocol."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
@@ -21,7 +21,7 @@ class ConsumerGroupDescribeRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeTopicPartitions(Struct):
-    """One of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
+    """Element of ``ConsumerGroupDescribeAssignment.topic_partitions``."""
 
     topic_id: uuid.UUID = field(UUID)
     topic_name: str = field(STRING)
@@ -37,7 +37,7 @@ class ConsumerGroupDescribeAssignment(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeMember(Struct):
-    """One of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 a new one."""
+    """Element of ``ConsumerGroupDescribeGroup.members``; ``member_type`` 0 is a classic member, 1 one of KIP-848."""
 
     member_id: str = field(STRING)
     instance_id: str | None = field(STRING, nullable="0+", default=None)
@@ -58,7 +58,7 @@ class ConsumerGroupDescribeMember(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeGroup(Struct):
-    """One of ``ConsumerGroupDescribeResponse.groups``."""
+    """Element of ``ConsumerGroupDescribeResponse.groups``."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
@@ -74,7 +74,7 @@ class ConsumerGroupDescribeGroup(Struct):
 @message("0-1", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupDescribeResponse(Struct):
-    """One :class:`ConsumerGroupDescribeGroup` per group that was asked for."""
+    """The requested groups, one :class:`ConsumerGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)
     groups: Sequence[ConsumerGroupDescribeGroup] = field(array(ConsumerGroupDescribeGroup))

@@ -13,7 +13,7 @@ from consumer_coord.wire.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, 
 @message("0-6", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class FindCoordinatorRequest(Struct):
-    """Asks which broker coordinates a group or a transactional id; from version 4 on, several at once (KIP-699)."""
+    """Request for the coordinator of a group or a transactional id; from version 4, of several (KIP-699)."""
 
     key: str = field(STRING, "0-3")
     key_type: int = field(INT8, "1+")
@@ -22,7 +22,7 @@ class FindCoordinatorRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class Coordinator(Struct):
-    """One of ``FindCoordinatorResponse.coordinators``."""
+    """Element of ``FindCoordinatorResponse.coordinators``."""
 
     key: str = field(STRING, "4+")
     node_id: int = field(INT32, "4+")
@@ -35,7 +35,7 @@ class Coordinator(Struct):
 @message("0-6", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class FindCoordinatorResponse(Struct):
-    """Up to version 3 one coordinator in the message itself, from version 4 on ``coordinators``."""
+    """The coordinator, up to version 3 in the message itself, from version 4 in ``coordinators``."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16, "0-3")
@@ -48,7 +48,7 @@ class FindCoordinatorResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class JoinGroupRequestProtocol(Struct):
-    """One of ``JoinGroupRequest.protocols``."""
+    """Element of ``JoinGroupRequest.protocols``."""
 
     name: str = field(STRING)
     metadata: bytes = field(BYTES)
@@ -57,7 +57,7 @@ class JoinGroupRequestProtocol(Struct):
 @message("0-9", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class JoinGroupRequest(Struct):
-    """Asks to be a member of the group's next generation.  ``reason`` is for the broker's log (KIP-800)."""
+    """Request to join the group's next generation; ``reason`` is for the broker's log (KIP-800)."""
 
     group_id: str = field(STRING)
     session_timeout_ms: int = field(INT32)
@@ -71,7 +71,7 @@ class JoinGroupRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class JoinGroupResponseMember(Struct):
-    """One of ``JoinGroupResponse.members``."""
+    """Element of ``JoinGroupResponse.members``."""
 
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, "5+", nullable="5+", default=None, ignorable=True)
@@ -81,7 +81,7 @@ class JoinGroupResponseMember(Struct):
 @message("0-9", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class JoinGroupResponse(Struct):
-    """The generation that was formed; only the leader gets ``members`` (and see ``skip_assignment``, KIP-814)."""
+    """The new generation; only the leader receives ``members`` (and see ``skip_assignment``, KIP-814)."""
 
     throttle_time_ms: int = field(INT32, "2+", ignorable=True)
     error_code: int = field(INT16)
@@ -96,7 +96,7 @@ class JoinGroupResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class SyncGroupRequestAssignment(Struct):
-    """One of ``SyncGroupRequest.assignments``."""
+    """Element of ``SyncGroupRequest.assignments``."""
 
     member_id: str = field(STRING)
     assignment: bytes = field(BYTES)
@@ -105,7 +105,7 @@ class SyncGroupRequestAssignment(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class SyncGroupRequest(Struct):
-    """The leader brings the assignment, the others ask for theirs."""
+    """Request for a member's assignment; the leader's request contains the assignments of all."""
 
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
@@ -119,7 +119,7 @@ class SyncGroupRequest(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class SyncGroupResponse(Struct):
-    """This member's assignment."""
+    """The assignment of the requesting member."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -131,7 +131,7 @@ class SyncGroupResponse(Struct):
 @message("0-4", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class HeartbeatRequest(Struct):
-    """Keeps a member's session alive."""
+    """Request that keeps a member's session alive."""
 
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
@@ -142,7 +142,7 @@ class HeartbeatRequest(Struct):
 @message("0-4", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class HeartbeatResponse(Struct):
-    """Tells a member, by its error code, whether it must rejoin."""
+    """An error code that says whether the member must rejoin."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -150,7 +150,7 @@ class HeartbeatResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class MemberIdentity(Struct):
-    """One of ``LeaveGroupRequest.members``."""
+    """Element of ``LeaveGroupRequest.members``."""
 
     member_id: str = field(STRING, "3+")
     group_instance_id: str | None = field(STRING, "3+", nullable="3+", default=None)
@@ -160,7 +160,7 @@ class MemberIdentity(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class LeaveGroupRequest(Struct):
-    """Takes one member out of its group; from version 3 on several, also by instance id (KIP-345)."""
+    """Request to remove a member from its group; from version 3 several members, also by instance id (KIP-345)."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING, "0-2")
@@ -169,7 +169,7 @@ class LeaveGroupRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class MemberResponse(Struct):
-    """One of ``LeaveGroupResponse.members``."""
+    """Element of ``LeaveGroupResponse.members``."""
 
     member_id: str = field(STRING, "3+")
     group_instance_id: str | None = field(STRING, "3+", nullable="3+")
@@ -179,7 +179,7 @@ class MemberResponse(Struct):
 @message("0-5", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class LeaveGroupResponse(Struct):
-    """What became of each leaving member."""
+    """The outcome for each leaving member."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     error_code: int = field(INT16)
@@ -189,7 +189,7 @@ class LeaveGroupResponse(Struct):
 @message("0-6", flexible="5+")
 @attrs.frozen(eq=False, repr=False)
 class DescribeGroupsRequest(Struct):
-    """Asks for the state and the members of groups."""
+    """Request for the state and the members of groups."""
 
     groups: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL, "3+")
@@ -197,7 +197,7 @@ class DescribeGroupsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribedGroupMember(Struct):
-    """One of ``DescribedGroup.members``."""
+    """Element of ``DescribedGroup.members``."""
 
     member_id: str = field(STRING)
     group_instance_id: str | None = field(STRING, "4+", nullable="4+", default=None, ignorable=True)
@@ -209,7 +209,7 @@ class DescribedGroupMember(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DescribedGroup(Struct):
-    """One of ``DescribeGroupsResponse.groups``."""
+    """Element of ``DescribeGroupsResponse.groups``."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, "6+", nullable="6+", default=None)
@@ -224,7 +224,7 @@ class DescribedGroup(Struct):
 @message("0-6", flexible="5+")
 @attrs.frozen(eq=False, repr=False)
 class DescribeGroupsResponse(Struct):
-    """One :class:`DescribedGroup` per group that was asked for."""
+    """The requested groups, one :class:`DescribedGroup` for each."""
 
     throttle_time_ms: int = field(INT32, "1+", ignorable=True)
     groups: Sequence[DescribedGroup] = field(array(DescribedGroup))
@@ -233,7 +233,7 @@ class DescribeGroupsResponse(Struct):
 @message("0-5", flexible="3+")
 @attrs.frozen(eq=False, repr=False)
 class ListGroupsRequest(Struct):
-    """Asks a broker for the groups it coordinates, of some states (KIP-518) or types (KIP-848) only."""
+    """Request for the groups that a broker coordinates, by state (KIP-518) or type (KIP-848)."""
 
     states_filter: Sequence[str] = field(array(STRING), "4+")
     types_filter: Sequence[str] = field(array(STRING), "5+")
@@ -241,7 +241,7 @@ class ListGroupsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ListedGroup(Struct):
-    """One of ``ListGroupsResponse.groups``."""
+    """Element of ``ListGroupsResponse.groups``."""
 
     group_id: str = field(STRING)
     protocol_type: str = field(STRING)
@@ -262,14 +262,14 @@ class ListGroupsResponse(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteGroupsRequest(Struct):
-    """Deletes empty groups with their offsets (KIP-229)."""
+    """Request to delete empty groups with their offsets (KIP-229)."""
 
     groups_names: Sequence[str] = field(array(STRING))
 
 
 @attrs.frozen(eq=False, repr=False)
 class DeletableGroupResult(Struct):
-    """One of ``DeleteGroupsResponse.results``."""
+    """Element of ``DeleteGroupsResponse.results``."""
 
     group_id: str = field(STRING)
     error_code: int = field(INT16)
@@ -279,7 +279,7 @@ class DeletableGroupResult(Struct):
 @message("0-3", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteGroupsResponse(Struct):
-    """What became of each group."""
+    """The outcome for each group."""
 
     throttle_time_ms: int = field(INT32)
     results: Sequence[DeletableGroupResult] = field(array(DeletableGroupResult))
@@ -287,7 +287,7 @@ class DeleteGroupsResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
-    """One of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
+    """Element of ``ConsumerGroupHeartbeatRequest.topic_partitions``."""
 
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))
@@ -296,7 +296,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
 @message("0-1", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatRequest(Struct):
-    """Joins, stays in and leaves a group of the new protocol (KIP-848); None means unchanged."""
+    """Request to join, stay in or leave a group of the consumer protocol (KIP-848); None means unchanged."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -314,7 +314,7 @@ class ConsumerGroupHeartbeatRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
-    """One of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
+    """Element of ``ConsumerGroupHeartbeatAssignment.topic_partitions``."""
 
     topic_id: uuid.UUID = field(UUID)
     partitions: Sequence[int] = field(array(INT32))

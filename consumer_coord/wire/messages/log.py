@@ -9,13 +9,13 @@ import attrs
 
 from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, RECORDS, STRING, UUID, Struct, array, field, message
 
-#: ``FetchPartition.high_watermark`` of a follower that knows none, and of every consumer.
+#: ``FetchPartition.high_watermark`` of every consumer, and of a follower that does not know its high watermark.
 NO_HIGH_WATERMARK = 2**63 - 1
 
 
 @attrs.frozen(eq=False, repr=False)
 class PartitionProduceData(Struct):
-    """One of ``TopicProduceData.partition_data``."""
+    """Element of ``TopicProduceData.partition_data``."""
 
     index: int = field(INT32)
     records: bytes | None = field(RECORDS, nullable="0+")
@@ -23,7 +23,7 @@ class PartitionProduceData(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class TopicProduceData(Struct):
-    """One of ``ProduceRequest.topic_data``."""
+    """Element of ``ProduceRequest.topic_data``."""
 
     name: str = field(STRING, ignorable=True)
     partition_data: Sequence[PartitionProduceData] = field(array(PartitionProduceData))
@@ -32,7 +32,7 @@ class TopicProduceData(Struct):
 @message("3-12", flexible="9+")
 @attrs.frozen(eq=False, repr=False)
 class ProduceRequest(Struct):
-    """Appends record batches.  With ``acks`` 0 there is no response."""
+    """Request to append record batches; with ``acks`` 0 there is no response."""
 
     transactional_id: str | None = field(STRING, nullable="3+", default=None)
     acks: int = field(INT16)
@@ -42,7 +42,7 @@ class ProduceRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class BatchIndexAndErrorMessage(Struct):
-    """One of ``PartitionProduceResponse.record_errors``."""
+    """Element of ``PartitionProduceResponse.record_errors``."""
 
     batch_index: int = field(INT32, "8+")
     batch_index_error_message: str | None = field(STRING, "8+", nullable="8+", default=None)
@@ -58,7 +58,7 @@ class ProduceLeaderIdAndEpoch(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class PartitionProduceResponse(Struct):
-    """One of ``TopicProduceResponse.partition_responses``."""
+    """Element of ``TopicProduceResponse.partition_responses``."""
 
     index: int = field(INT32)
     error_code: int = field(INT16)
@@ -72,7 +72,7 @@ class PartitionProduceResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class TopicProduceResponse(Struct):
-    """One of ``ProduceResponse.responses``."""
+    """Element of ``ProduceResponse.responses``."""
 
     name: str = field(STRING, ignorable=True)
     partition_responses: Sequence[PartitionProduceResponse] = field(array(PartitionProduceResponse))
@@ -80,7 +80,7 @@ class TopicProduceResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ProduceNodeEndpoint(Struct):
-    """One of ``ProduceResponse.node_endpoints``."""
+    """Element of ``ProduceResponse.node_endpoints``."""
 
     node_id: int = field(INT32, "10+")
     host: str = field(STRING, "10+")
@@ -91,7 +91,7 @@ class ProduceNodeEndpoint(Struct):
 @message("3-12", flexible="9+")
 @attrs.frozen(eq=False, repr=False)
 class ProduceResponse(Struct):
-    """Where the batches went."""
+    """The offsets at which the batches were appended."""
 
     responses: Sequence[TopicProduceResponse] = field(array(TopicProduceResponse))
     throttle_time_ms: int = field(INT32, ignorable=True)
@@ -100,7 +100,7 @@ class ProduceResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class FetchPartition(Struct):
-    """One of ``FetchTopic.partitions``."""
+    """Element of ``FetchTopic.partitions``."""
 
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, "9+", default=-1, ignorable=True)
@@ -114,7 +114,7 @@ class FetchPartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class FetchTopic(Struct):
-    """One of ``FetchRequest.topics``."""
+    """Element of ``FetchRequest.topics``."""
 
     topic: str = field(STRING, "0-12", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
@@ -123,7 +123,7 @@ class FetchTopic(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ForgottenTopic(Struct):
-    """One of ``FetchRequest.forgotten_topics_data``."""
+    """Element of ``FetchRequest.forgotten_topics_data``."""
 
     topic: str = field(STRING, "7-12", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
@@ -141,7 +141,7 @@ class FetchReplicaState(Struct):
 @message("4-18", flexible="12+")
 @attrs.frozen(eq=False, repr=False)
 class FetchRequest(Struct):
-    """Reads record batches from offsets on, waiting up to ``max_wait_ms`` for ``min_bytes``."""
+    """Request for record batches from given offsets; waits up to ``max_wait_ms`` for ``min_bytes``."""
 
     cluster_id: str | None = field(STRING, "12+", nullable="12+", tag=0, default=None, ignorable=True)
     replica_id: int = field(INT32, "0-14", default=-1)
@@ -183,7 +183,7 @@ class SnapshotId(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class AbortedTransaction(Struct):
-    """One of ``PartitionData.aborted_transactions``."""
+    """Element of ``PartitionData.aborted_transactions``."""
 
     producer_id: int = field(INT64)
     first_offset: int = field(INT64)
@@ -191,7 +191,7 @@ class AbortedTransaction(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class PartitionData(Struct):
-    """One of ``FetchableTopicResponse.partitions``."""
+    """Element of ``FetchableTopicResponse.partitions``."""
 
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
@@ -208,7 +208,7 @@ class PartitionData(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class FetchableTopicResponse(Struct):
-    """One of ``FetchResponse.responses``."""
+    """Element of ``FetchResponse.responses``."""
 
     topic: str = field(STRING, "0-12", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "13+", ignorable=True)
@@ -217,7 +217,7 @@ class FetchableTopicResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class FetchNodeEndpoint(Struct):
-    """One of ``FetchResponse.node_endpoints``: where a leader named in this response listens (KIP-951)."""
+    """Element of ``FetchResponse.node_endpoints``: where a leader named in this response listens (KIP-951)."""
 
     node_id: int = field(INT32, "16+")
     host: str = field(STRING, "16+")
@@ -239,7 +239,7 @@ class FetchResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderPartition(Struct):
-    """One of ``OffsetForLeaderTopic.partitions``."""
+    """Element of ``OffsetForLeaderTopic.partitions``."""
 
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, default=-1, ignorable=True)
@@ -248,7 +248,7 @@ class OffsetForLeaderPartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderTopic(Struct):
-    """One of ``OffsetForLeaderEpochRequest.topics``."""
+    """Element of ``OffsetForLeaderEpochRequest.topics``."""
 
     topic: str = field(STRING)
     partitions: Sequence[OffsetForLeaderPartition] = field(array(OffsetForLeaderPartition))
@@ -257,7 +257,7 @@ class OffsetForLeaderTopic(Struct):
 @message("2-4", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderEpochRequest(Struct):
-    """Asks where leader epochs ended, to find a truncated log (KIP-320)."""
+    """Request for the end of leader epochs, to find a truncated log (KIP-320)."""
 
     replica_id: int = field(INT32, "3+", default=-2, ignorable=True)
     topics: Sequence[OffsetForLeaderTopic] = field(array(OffsetForLeaderTopic))
@@ -265,7 +265,7 @@ class OffsetForLeaderEpochRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class EpochEndOffset(Struct):
-    """One of ``OffsetForLeaderTopicResult.partitions``."""
+    """Element of ``OffsetForLeaderTopicResult.partitions``."""
 
     error_code: int = field(INT16)
     partition: int = field(INT32)
@@ -275,7 +275,7 @@ class EpochEndOffset(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderTopicResult(Struct):
-    """One of ``OffsetForLeaderEpochResponse.topics``."""
+    """Element of ``OffsetForLeaderEpochResponse.topics``."""
 
     topic: str = field(STRING)
     partitions: Sequence[EpochEndOffset] = field(array(EpochEndOffset))
@@ -284,7 +284,7 @@ class OffsetForLeaderTopicResult(Struct):
 @message("2-4", flexible="4+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetForLeaderEpochResponse(Struct):
-    """The end offset of each epoch that was asked for."""
+    """The end offset of each requested epoch."""
 
     throttle_time_ms: int = field(INT32, ignorable=True)
     topics: Sequence[OffsetForLeaderTopicResult] = field(array(OffsetForLeaderTopicResult))
@@ -292,7 +292,7 @@ class OffsetForLeaderEpochResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DeleteRecordsPartition(Struct):
-    """One of ``DeleteRecordsTopic.partitions``."""
+    """Element of ``DeleteRecordsTopic.partitions``."""
 
     partition_index: int = field(INT32)
     offset: int = field(INT64)
@@ -300,7 +300,7 @@ class DeleteRecordsPartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DeleteRecordsTopic(Struct):
-    """One of ``DeleteRecordsRequest.topics``."""
+    """Element of ``DeleteRecordsRequest.topics``."""
 
     name: str = field(STRING)
     partitions: Sequence[DeleteRecordsPartition] = field(array(DeleteRecordsPartition))
@@ -309,7 +309,7 @@ class DeleteRecordsTopic(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class DeleteRecordsRequest(Struct):
-    """Deletes the records before an offset (KIP-107)."""
+    """Request to delete the records before an offset (KIP-107)."""
 
     topics: Sequence[DeleteRecordsTopic] = field(array(DeleteRecordsTopic))
     timeout_ms: int = field(INT32)
@@ -317,7 +317,7 @@ class DeleteRecordsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DeleteRecordsPartitionResult(Struct):
-    """One of ``DeleteRecordsTopicResult.partitions``."""
+    """Element of ``DeleteRecordsTopicResult.partitions``."""
 
     partition_index: int = field(INT32)
     low_watermark: int = field(INT64)
@@ -326,7 +326,7 @@ class DeleteRecordsPartitionResult(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class DeleteRecordsTopicResult(Struct):
-    """One of ``DeleteRecordsResponse.topics``."""
+    """Element of ``DeleteRecordsResponse.topics``."""
 
     name: str = field(STRING)
     partitions: Sequence[DeleteRecordsPartitionResult] = field(array(DeleteRecordsPartitionResult))
@@ -344,7 +344,7 @@ class DeleteRecordsResponse(Struct):
 @message("0-6", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class InitProducerIdRequest(Struct):
-    """Asks for a producer id, for idempotent or transactional producing."""
+    """Request for a producer id, for idempotent or transactional producing."""
 
     transactional_id: str | None = field(STRING, nullable="0+")
     transaction_timeout_ms: int = field(INT32)

@@ -11,13 +11,13 @@ from consumer_coord.wire.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 
 #: The newest version of OffsetCommit with names of topics; later ones have ids.
 OFFSET_COMMIT_BY_NAME = 9
-#: The same of OffsetFetch.
+#: The newest version of OffsetFetch with names of topics; later ones have ids.
 OFFSET_FETCH_BY_NAME = 9
 
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequestPartition(Struct):
-    """One of ``OffsetCommitRequestTopic.partitions``."""
+    """Element of ``OffsetCommitRequestTopic.partitions``."""
 
     partition_index: int = field(INT32)
     committed_offset: int = field(INT64)
@@ -27,7 +27,7 @@ class OffsetCommitRequestPartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequestTopic(Struct):
-    """One of ``OffsetCommitRequest.topics``; from version 10 on by id (KIP-848)."""
+    """Element of ``OffsetCommitRequest.topics``; from version 10 by id (KIP-848)."""
 
     name: str = field(STRING, "0-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -37,7 +37,7 @@ class OffsetCommitRequestTopic(Struct):
 @message("2-10", flexible="8+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitRequest(Struct):
-    """Commits offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
+    """Request to commit offsets of a group, fenced by generation and member (-1 and an empty id: not fenced)."""
 
     group_id: str = field(STRING)
     generation_id_or_member_epoch: int = field(INT32, default=-1, ignorable=True)
@@ -49,7 +49,7 @@ class OffsetCommitRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponsePartition(Struct):
-    """One of ``OffsetCommitResponseTopic.partitions``."""
+    """Element of ``OffsetCommitResponseTopic.partitions``."""
 
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
@@ -57,7 +57,7 @@ class OffsetCommitResponsePartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetCommitResponseTopic(Struct):
-    """One of ``OffsetCommitResponse.topics``; from version 10 on by id."""
+    """Element of ``OffsetCommitResponse.topics``; from version 10 by id."""
 
     name: str = field(STRING, "0-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -75,7 +75,7 @@ class OffsetCommitResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestTopic(Struct):
-    """One of ``OffsetFetchRequest.topics``."""
+    """Element of ``OffsetFetchRequest.topics``."""
 
     name: str = field(STRING, "0-7")
     partition_indexes: Sequence[int] = field(array(INT32), "0-7")
@@ -83,7 +83,7 @@ class OffsetFetchRequestTopic(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestTopics(Struct):
-    """One of ``OffsetFetchRequestGroup.topics``; from version 10 on by id."""
+    """Element of ``OffsetFetchRequestGroup.topics``; from version 10 by id."""
 
     name: str = field(STRING, "8-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -92,7 +92,7 @@ class OffsetFetchRequestTopics(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequestGroup(Struct):
-    """One of ``OffsetFetchRequest.groups``."""
+    """Element of ``OffsetFetchRequest.groups``."""
 
     group_id: str = field(STRING, "8+")
     member_id: str | None = field(STRING, "9+", nullable="9+", default=None, ignorable=True)
@@ -103,7 +103,7 @@ class OffsetFetchRequestGroup(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchRequest(Struct):
-    """Asks for committed offsets; up to version 7 of one group, from version 8 on of several (KIP-709)."""
+    """Request for committed offsets, up to version 7 of one group, from version 8 of several (KIP-709)."""
 
     group_id: str = field(STRING, "0-7")
     topics: Sequence[OffsetFetchRequestTopic] | None = field(array(OffsetFetchRequestTopic), "0-7", nullable="2-7")
@@ -113,7 +113,7 @@ class OffsetFetchRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponsePartition(Struct):
-    """One of ``OffsetFetchResponseTopic.partitions``."""
+    """Element of ``OffsetFetchResponseTopic.partitions``."""
 
     partition_index: int = field(INT32, "0-7")
     committed_offset: int = field(INT64, "0-7")
@@ -124,7 +124,7 @@ class OffsetFetchResponsePartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseTopic(Struct):
-    """One of ``OffsetFetchResponse.topics``."""
+    """Element of ``OffsetFetchResponse.topics``."""
 
     name: str = field(STRING, "0-7")
     partitions: Sequence[OffsetFetchResponsePartition] = field(array(OffsetFetchResponsePartition), "0-7")
@@ -132,7 +132,7 @@ class OffsetFetchResponseTopic(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponsePartitions(Struct):
-    """One of ``OffsetFetchResponseTopics.partitions``."""
+    """Element of ``OffsetFetchResponseTopics.partitions``."""
 
     partition_index: int = field(INT32, "8+")
     committed_offset: int = field(INT64, "8+")
@@ -143,7 +143,7 @@ class OffsetFetchResponsePartitions(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseTopics(Struct):
-    """One of ``OffsetFetchResponseGroup.topics``; from version 10 on by id."""
+    """Element of ``OffsetFetchResponseGroup.topics``; from version 10 by id."""
 
     name: str = field(STRING, "8-9", ignorable=True)
     topic_id: uuid.UUID = field(UUID, "10+", ignorable=True)
@@ -152,7 +152,7 @@ class OffsetFetchResponseTopics(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponseGroup(Struct):
-    """One of ``OffsetFetchResponse.groups``."""
+    """Element of ``OffsetFetchResponse.groups``."""
 
     group_id: str = field(STRING, "8+")
     topics: Sequence[OffsetFetchResponseTopics] = field(array(OffsetFetchResponseTopics), "8+")
@@ -162,7 +162,7 @@ class OffsetFetchResponseGroup(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class OffsetFetchResponse(Struct):
-    """Up to version 7 one group's offsets in the message itself, from version 8 on ``groups``."""
+    """The committed offsets, up to version 7 of one group in the message itself, from version 8 in ``groups``."""
 
     throttle_time_ms: int = field(INT32, "3+", ignorable=True)
     topics: Sequence[OffsetFetchResponseTopic] = field(array(OffsetFetchResponseTopic), "0-7")
@@ -172,14 +172,14 @@ class OffsetFetchResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetDeleteRequestPartition(Struct):
-    """One of ``OffsetDeleteRequestTopic.partitions``."""
+    """Element of ``OffsetDeleteRequestTopic.partitions``."""
 
     partition_index: int = field(INT32)
 
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetDeleteRequestTopic(Struct):
-    """One of ``OffsetDeleteRequest.topics``."""
+    """Element of ``OffsetDeleteRequest.topics``."""
 
     name: str = field(STRING)
     partitions: Sequence[OffsetDeleteRequestPartition] = field(array(OffsetDeleteRequestPartition))
@@ -188,7 +188,7 @@ class OffsetDeleteRequestTopic(Struct):
 @message("0")
 @attrs.frozen(eq=False, repr=False)
 class OffsetDeleteRequest(Struct):
-    """Deletes committed offsets of topics that the group does not consume (KIP-496)."""
+    """Request to delete committed offsets of topics that the group does not consume (KIP-496)."""
 
     group_id: str = field(STRING)
     topics: Sequence[OffsetDeleteRequestTopic] = field(array(OffsetDeleteRequestTopic))
@@ -196,7 +196,7 @@ class OffsetDeleteRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetDeleteResponsePartition(Struct):
-    """One of ``OffsetDeleteResponseTopic.partitions``."""
+    """Element of ``OffsetDeleteResponseTopic.partitions``."""
 
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
@@ -204,7 +204,7 @@ class OffsetDeleteResponsePartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class OffsetDeleteResponseTopic(Struct):
-    """One of ``OffsetDeleteResponse.topics``."""
+    """Element of ``OffsetDeleteResponse.topics``."""
 
     name: str = field(STRING)
     partitions: Sequence[OffsetDeleteResponsePartition] = field(array(OffsetDeleteResponsePartition))
@@ -222,7 +222,7 @@ class OffsetDeleteResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ListOffsetsPartition(Struct):
-    """One of ``ListOffsetsTopic.partitions``."""
+    """Element of ``ListOffsetsTopic.partitions``."""
 
     partition_index: int = field(INT32)
     current_leader_epoch: int = field(INT32, "4+", default=-1, ignorable=True)
@@ -231,7 +231,7 @@ class ListOffsetsPartition(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ListOffsetsTopic(Struct):
-    """One of ``ListOffsetsRequest.topics``."""
+    """Element of ``ListOffsetsRequest.topics``."""
 
     name: str = field(STRING)
     partitions: Sequence[ListOffsetsPartition] = field(array(ListOffsetsPartition))
@@ -240,7 +240,7 @@ class ListOffsetsTopic(Struct):
 @message("1-10", flexible="6+")
 @attrs.frozen(eq=False, repr=False)
 class ListOffsetsRequest(Struct):
-    """Asks for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
+    """Request for offsets by timestamp (-1: latest, -2: earliest, -3: that of the largest timestamp)."""
 
     replica_id: int = field(INT32)
     isolation_level: int = field(INT8, "2+")
@@ -250,7 +250,7 @@ class ListOffsetsRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ListOffsetsPartitionResponse(Struct):
-    """One of ``ListOffsetsTopicResponse.partitions``."""
+    """Element of ``ListOffsetsTopicResponse.partitions``."""
 
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
@@ -261,7 +261,7 @@ class ListOffsetsPartitionResponse(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ListOffsetsTopicResponse(Struct):
-    """One of ``ListOffsetsResponse.topics``."""
+    """Element of ``ListOffsetsResponse.topics``."""
 
     name: str = field(STRING)
     partitions: Sequence[ListOffsetsPartitionResponse] = field(array(ListOffsetsPartitionResponse))

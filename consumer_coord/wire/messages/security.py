@@ -12,7 +12,7 @@ from consumer_coord.wire.schema import BYTES, INT16, INT64, STRING, Struct, arra
 @message("0-1")
 @attrs.frozen(eq=False, repr=False)
 class SaslHandshakeRequest(Struct):
-    """Names the SASL mechanism that the client will use."""
+    """Request that names the SASL mechanism the client will use."""
 
     mechanism: str = field(STRING)
 
@@ -20,7 +20,7 @@ class SaslHandshakeRequest(Struct):
 @message("0-1")
 @attrs.frozen(eq=False, repr=False)
 class SaslHandshakeResponse(Struct):
-    """Whether the mechanism is enabled, and which are."""
+    """The enabled mechanisms, and an error code if the requested mechanism is not one of them."""
 
     error_code: int = field(INT16)
     mechanisms: Sequence[str] = field(array(STRING))
@@ -29,7 +29,7 @@ class SaslHandshakeResponse(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class SaslAuthenticateRequest(Struct):
-    """One token of the client's side of the SASL exchange (KIP-152)."""
+    """The client's next token of the SASL exchange (KIP-152)."""
 
     auth_bytes: bytes = field(BYTES)
 
@@ -41,7 +41,7 @@ class SaslAuthenticateRequest(Struct):
 @message("0-2", flexible="2+")
 @attrs.frozen(eq=False, repr=False)
 class SaslAuthenticateResponse(Struct):
-    """One token of the broker's side."""
+    """The broker's next token of the SASL exchange."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+")

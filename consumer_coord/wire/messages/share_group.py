@@ -13,7 +13,7 @@ from consumer_coord.wire.schema import BOOL, INT16, INT32, STRING, UUID, Struct,
 @message("1", flexible="1+")
 @attrs.frozen(eq=False, repr=False)
 class ShareGroupDescribeRequest(Struct):
-    """Asks for the state and the members of share groups."""
+    """Request for the state and the members of share groups."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
@@ -21,7 +21,7 @@ class ShareGroupDescribeRequest(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ShareGroupDescribeTopicPartitions(Struct):
-    """One of ``ShareGroupDescribeAssignment.topic_partitions``."""
+    """Element of ``ShareGroupDescribeAssignment.topic_partitions``."""
 
     topic_id: uuid.UUID = field(UUID)
     topic_name: str = field(STRING)
@@ -37,7 +37,7 @@ class ShareGroupDescribeAssignment(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ShareGroupDescribeMember(Struct):
-    """One of ``ShareGroupDescribeGroup.members``."""
+    """Element of ``ShareGroupDescribeGroup.members``."""
 
     member_id: str = field(STRING)
     rack_id: str | None = field(STRING, nullable="1+", default=None)
@@ -50,7 +50,7 @@ class ShareGroupDescribeMember(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class ShareGroupDescribeGroup(Struct):
-    """One of ``ShareGroupDescribeResponse.groups``."""
+    """Element of ``ShareGroupDescribeResponse.groups``."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="1+", default=None)
@@ -66,7 +66,7 @@ class ShareGroupDescribeGroup(Struct):
 @message("1", flexible="1+")
 @attrs.frozen(eq=False, repr=False)
 class ShareGroupDescribeResponse(Struct):
-    """One :class:`ShareGroupDescribeGroup` per group that was asked for."""
+    """The requested groups, one :class:`ShareGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)
     groups: Sequence[ShareGroupDescribeGroup] = field(array(ShareGroupDescribeGroup))

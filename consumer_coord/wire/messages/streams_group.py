@@ -12,7 +12,7 @@ from consumer_coord.wire.schema import BOOL, INT16, INT32, INT64, STRING, UINT16
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class StreamsGroupDescribeRequest(Struct):
-    """Asks for the state and the members of streams groups."""
+    """Request for the state and the members of streams groups."""
 
     group_ids: Sequence[str] = field(array(STRING))
     include_authorized_operations: bool = field(BOOL)
@@ -38,7 +38,7 @@ class StreamsGroupDescribeTopicInfo(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class StreamsGroupDescribeSubtopology(Struct):
-    """One of ``StreamsGroupDescribeTopology.subtopologies``."""
+    """Element of ``StreamsGroupDescribeTopology.subtopologies``."""
 
     subtopology_id: str = field(STRING)
     source_topics: Sequence[str] = field(array(STRING))
@@ -67,7 +67,7 @@ class StreamsGroupDescribeEndpoint(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class StreamsGroupDescribeTaskOffset(Struct):
-    """One of ``StreamsGroupDescribeMember.task_offsets`` and ``task_end_offsets``."""
+    """Element of ``StreamsGroupDescribeMember.task_offsets`` and ``task_end_offsets``."""
 
     subtopology_id: str = field(STRING)
     partition: int = field(INT32)
@@ -93,7 +93,7 @@ class StreamsGroupDescribeAssignment(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class StreamsGroupDescribeMember(Struct):
-    """One of ``StreamsGroupDescribeGroup.members``."""
+    """Element of ``StreamsGroupDescribeGroup.members``."""
 
     member_id: str = field(STRING)
     member_epoch: int = field(INT32)
@@ -116,7 +116,7 @@ class StreamsGroupDescribeMember(Struct):
 
 @attrs.frozen(eq=False, repr=False)
 class StreamsGroupDescribeGroup(Struct):
-    """One of ``StreamsGroupDescribeResponse.groups``."""
+    """Element of ``StreamsGroupDescribeResponse.groups``."""
 
     error_code: int = field(INT16)
     error_message: str | None = field(STRING, nullable="0+", default=None)
@@ -132,7 +132,7 @@ class StreamsGroupDescribeGroup(Struct):
 @message("0", flexible="0+")
 @attrs.frozen(eq=False, repr=False)
 class StreamsGroupDescribeResponse(Struct):
-    """One :class:`StreamsGroupDescribeGroup` per group that was asked for."""
+    """The requested groups, one :class:`StreamsGroupDescribeGroup` for each."""
 
     throttle_time_ms: int = field(INT32)
     groups: Sequence[StreamsGroupDescribeGroup] = field(array(StreamsGroupDescribeGroup))
