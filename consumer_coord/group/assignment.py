@@ -87,7 +87,7 @@ class AssignmentState:
             self._revoke_all = False
 
     def lose(self) -> bool:
-        """Mark every held partition as lost and empty the target, after the membership ended; return False if there were none."""
+        """Lose every held partition and empty the target, after the membership ended; return False if there were none."""
         with self._lock:
             had = bool(self._target.partitions or self._held)
             self._let_go.clear()

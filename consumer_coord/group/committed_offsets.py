@@ -102,7 +102,7 @@ class CommittedOffsets:
         raise AssertionError("retrying ends by return or raise")
 
     async def _fetch_refused(self, used: Generation, code: int, deadline: Deadline) -> None:
-        """Report to the membership that the coordinator does not know the member or its epoch; raise :class:`RetriableError`."""
+        """Report a refused member or epoch to the membership; raise :class:`RetriableError`."""
         self._member.membership_refused(used, code, "OffsetFetch")
         if code == codes.STALE_MEMBER_EPOCH:
             # The membership sends a heartbeat at once; its response carries the present epoch.

@@ -138,7 +138,7 @@ class ClassicProtocol:
     # -- the application's calls -------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: TopicSubscription) -> None:
-        """Subscribe and join in the background; :class:`~consumer_coord.group.protocol.GroupProtocol` defines the calls here."""
+        """Subscribe and join in the background; see :class:`~consumer_coord.group.protocol.GroupProtocol`."""
         standing, watch = self.standing, self._context.watch
         if standing.subscribed and subscription == watch.subscription:
             standing.membership = standing.membership.resubscribe()
@@ -224,7 +224,7 @@ class ClassicProtocol:
     # -- the end -----------------------------------------------------------------------------------------------------------
 
     async def leave(self, reason: str, deadline: Deadline) -> None:
-        """Leave the group (``maybeLeaveGroup``); partitions still held are lost, and the application's next poll reports that."""
+        """Leave the group (``maybeLeaveGroup``); partitions still held are lost, as the application's next poll reports."""
         await self._stop_driver()
         await self.standing.leave(reason, deadline)
         self._start()
@@ -492,7 +492,7 @@ class ClassicProtocol:
         return await self._assigning.run(assignor, joined)
 
     async def _ask(self, message: Any) -> Any:
-        """Send a request to the coordinator between JoinGroup and SyncGroup: the session and the group wait for its response."""
+        """Send a request to the coordinator between JoinGroup and SyncGroup, while the session and the group wait."""
         broker = await self._ensure_coordinator_ready()
         config = self._context.config
         return await self._context.link.ask(

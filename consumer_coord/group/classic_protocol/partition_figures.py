@@ -28,7 +28,7 @@ LEAST_APART_S = 0.5
 
 @attrs.frozen
 class Look:
-    """End offsets and committed offsets of partitions at ``at_s`` of the loop's clock, without those that could not be fetched."""
+    """End offsets and committed offsets of partitions at ``at_s`` of the loop's clock, where they could be fetched."""
 
     at_s: float
     ends: Mapping[TopicPartition, int]

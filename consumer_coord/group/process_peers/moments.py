@@ -54,7 +54,7 @@ class Rhythm:
         return self._with_others(now + part * intervals * interval_s, interval_s)
 
     def next(self, sent: float, interval_s: float, *, alone: bool = False) -> float:
-        """Return the time of the heartbeat after one sent at ``sent``; ``alone`` if the other members' heartbeats do not count."""
+        """Return the time of the heartbeat after one sent at ``sent``; ``alone`` to ignore the other members."""
         return self._with_others(sent + interval_s * (1 if alone else self.intervals), interval_s)
 
     def _with_others(self, due: float, interval_s: float) -> float:
