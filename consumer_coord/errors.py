@@ -35,7 +35,7 @@ class RetriableError(CoordinatorError):
 
 
 class FatalError(CoordinatorError):
-    """A retry does not help before something is changed; the message says what."""
+    """A retry does not help before something is changed; the message names the change."""
 
 
 class FencedError(FatalError):
@@ -130,7 +130,7 @@ class NotAssignedError(FatalError):
 
 
 class IllegalStateError(FatalError):
-    """The consumer's state does not allow this call; the message says what to call first."""
+    """The consumer's state does not allow this call; the message names the call to make first."""
 
 
 class PollIntervalExceededError(CoordinatorError):

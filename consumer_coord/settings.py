@@ -456,7 +456,7 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-#: Java's names -> librdkafka's, where they differ.
+#: Other names in Java or librdkafka -> the names here.
 ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "request.timeout.ms": "socket.timeout.ms",

@@ -233,7 +233,7 @@ class AssignmentState:
     def ended(self, ownerships: Mapping[TopicPartition, int | None]) -> frozenset[TopicPartition]:
         """Return the partitions whose offsets, read under these ownerships, this member must not commit any longer.
 
-        Those partitions were lost or revoked, even if they were assigned again since. Without an ownership (None) only a loss
+        The partitions were lost or revoked, even if they were assigned again since. Without an ownership (None) only a loss
         counts that the application has not looked at yet.
         """
         with self._lock:

@@ -90,7 +90,7 @@ class Lease:
         """Renew the lease after a successful JoinGroup; ``anew`` if its generation differs, so that a join phase ended."""
         if anew:
             self._session_from = max(self._session_from, self._join_from)
-            # The heartbeats of the previous generation were answered before that phase ended.
+            # Heartbeats of the previous generation had their responses before that phase ended.
             self._stable_from = max(self._stable_from, self._session_from)
             self._synced = False
         self._join_from = math.inf

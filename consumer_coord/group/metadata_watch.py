@@ -90,7 +90,7 @@ class MetadataWatch:
         return self._assigned
 
     def resume(self, assigned: ClusterView) -> None:
-        """Watch an existing assignment, made from ``assigned``."""
+        """Watch an existing assignment, which covers ``assigned``."""
         self._assigned = assigned
 
     def _view(self) -> ClusterView:

@@ -104,7 +104,7 @@ class MemberContext:
 
 
 class GroupProtocol(Protocol):
-    """How a member joins its group and receives its partitions."""
+    """The way a member joins its group and receives its partitions."""
 
     # -- read from any thread --------------------------------------------------------------------------------------------
 

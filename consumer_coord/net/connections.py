@@ -27,7 +27,7 @@ from consumer_coord.net.sasl import SaslAuthenticator, require_no_sasl
 from consumer_coord.retry import Backoff, Deadline, timed_out
 
 #: Silence, in seconds, after which a connection is closed rather than used for JoinGroup or SyncGroup: it may be dead without a
-#: sign of it (a firewall dropped it). This also leaves idle members with few connections.
+#: sign of it (a firewall dropped it). Closing also leaves idle members with few connections.
 _KEPT_S = 3.0
 
 #: Number of the shared connections used last that are kept until ``connections.max.idle.ms``: to the coordinator and to the
@@ -47,7 +47,8 @@ class _Endpoint:
 
     shared: Connection | None = None
     opening: asyncio.Task[Connection] | None = None
-    #: Connections that carried a JoinGroup or SyncGroup recently, and may carry the next; the last used is the last.
+    #: Connections that carried a JoinGroup or SyncGroup recently, and may carry the next; the one with the latest response is
+    #: last.
     waiting: deque[Connection] = attrs.field(factory=deque)
     closing: asyncio.TimerHandle | None = None
     failures: int = 0

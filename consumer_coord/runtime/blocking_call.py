@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 class CallInterruptedError(BaseException):
-    """Raised on the loop when the calling thread left its call by an exception that no function of the call returned."""
+    """The calling thread left its call through an interrupt, not an error of the application's function."""
 
 
 class _Job(Generic[T]):

@@ -1,7 +1,7 @@
 """Heartbeats, which keep a member's session alive while its application works.
 
-One task for each member. Besides the regular heartbeats it sends *early* ones when another member's join or the second round of
-a cooperative rebalance is near (``peers.py`` decides when), so that the member need not wait for the interval.
+One task for each member. In addition to the regular heartbeats it sends *early* ones when another member's join or the second
+round of a cooperative rebalance is near (``peers.py`` decides when), so that the member need not wait for the interval.
 
 The same task notices that the application has not polled for ``max.poll.interval.ms``.
 """

@@ -132,7 +132,7 @@ class ClassicProtocol:
 
     @property
     def rebalancing(self) -> bool:
-        """True from the moment a join is known to be needed until its sync is answered."""
+        """True from the moment a join is known to be needed until its sync response."""
         return self.standing.membership.rebalancing
 
     # -- the application's calls -------------------------------------------------------------------------------------------

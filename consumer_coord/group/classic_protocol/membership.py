@@ -2,7 +2,7 @@
 
 A :class:`Membership` is in two states at once, which change independently of each other:
 
-* :class:`MemberState`: the member's state in the group. These are Java's states (``AbstractCoordinator.MemberState``), with
+* :class:`MemberState`: the member's state in the group. The states are Java's (``AbstractCoordinator.MemberState``), with
   one more for ``on_join_prepare``, which in Java runs inside a poll.
 * :class:`Intent`: the application's intent for the membership.
 

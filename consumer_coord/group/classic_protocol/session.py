@@ -28,7 +28,7 @@ from consumer_coord.retry import Deadline
 from consumer_coord.wire import error_codes as codes
 from consumer_coord.wire.messages.group import JoinGroupRequest, SyncGroupRequest
 
-#: Least age of a JoinGroup or SyncGroup, in milliseconds, about which a heartbeat response says something; the heartbeat
+#: Least age of a JoinGroup or SyncGroup, in milliseconds, about which a heartbeat response is conclusive; the heartbeat
 #: interval if that is longer.
 _ARRIVED_MS = 1_000
 
@@ -243,7 +243,7 @@ class ClassicSession:
         """Raise a retriable error while the coordinator loads its groups, which a request for offsets reveals.
 
         A loading coordinator responds to any classic Heartbeat without an error, also for a member whose generation has ended.
-        That is harmless during the lease, because no coordinator can have dropped the member yet. After the lease only the
+        During the lease this is harmless, because no coordinator can have dropped the member yet. After the lease only the
         response of a loaded coordinator counts.
         """
         owned = self.assignment.owned()

@@ -64,7 +64,7 @@ def reconcile(
 ) -> Reconciliation:
     """Resolve ``target``; ``held_ids`` has the topic ids of the partitions in ``held``.
 
-    Their names remain known, even if the metadata no longer has a deleted topic.
+    The topics' names remain known, even if the metadata no longer has a deleted topic.
     """
     topics_held = {partition.topic for partition in held}
     known = {held_ids[topic]: topic for topic in topics_held if topic in held_ids}

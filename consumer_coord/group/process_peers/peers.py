@@ -151,7 +151,7 @@ class Peers:
             member.beat_early(AFTER_SYNC_MS)
 
     def rebalance(self, generation: int) -> None:
-        """Let the members of ``generation`` rejoin, after the coordinator announced a rebalance to one of them."""
+        """Let the members of ``generation`` rejoin, because the group rebalances."""
         # Each of a thousand members gets this response: the first notifies all, later ones only members added since.
         untold = self._untold
         if generation != self._ended:
